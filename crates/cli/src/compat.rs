@@ -81,7 +81,7 @@ fn compat_option(args: &[OsString]) -> Option<Result<(Program, &[OsString]), Ear
     })
 }
 
-/// The program by whose name this binary was called: that of a link to it.
+/// The program that the name of this binary, or of a link to it, stands for.
 fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
     match Path::new(name).file_name()? {
         name if name == "mmproxy" => Some(disambiguate_mmproxy(args)),

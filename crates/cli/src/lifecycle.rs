@@ -10,17 +10,17 @@ use peername_sys::process::limits::{count_open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-/// The signals that stop us.
+/// The signals that a long-running subcommand handles.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// Other daemons open their log anew by it. Ours is standard error, which whoever reads it rotates.
+    /// Other daemons reopen their log by it. Ours is standard error, and its reader rotates the log.
     user1: Signal,
 }
 
-/// What the control side is told.
+/// What a signal asks the control side to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalEvent {
     /// SIGTERM or SIGINT.
@@ -29,14 +29,14 @@ pub(crate) enum SignalEvent {
     Reload,
 }
 
-/// Runs the control side: on this thread, until it returns.
+/// Runs the control side on this thread until it returns.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting the control runtime")?;
     let done = runtime.block_on(work);
-    // Dropped, it would wait for a name server that somebody waited for.
+    // Dropping it would wait for lookups that are still in flight.
     runtime.shutdown_background();
     done
 }
@@ -101,8 +101,7 @@ pub(crate) fn session_fd_budget(workers: usize, tcp_too: bool) -> anyhow::Result
 }
 
 impl Signals {
-    /// Takes them from now on: before anything is opened, so that whoever stops us while we start
-    /// does not see us die of the signal.
+    /// Installs the handlers. Call it before anything is opened, so that a stop during the start is no death by the signal.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("sigaction(2)");
         Ok(Self {
@@ -113,11 +112,11 @@ impl Signals {
         })
     }
 
-    /// Serves until told something.
+    /// Serves until a signal comes.
     ///
     /// # Errors
     ///
-    /// A worker ended that was not told to: better to be restarted than to go on with less.
+    /// A worker ended by itself: the process had better be restarted than go on with fewer.
     pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<SignalEvent> {
         tokio::select! {
             event = self.next_event() => Ok(event),
@@ -125,7 +124,7 @@ impl Signals {
         }
     }
 
-    /// Serves until this is done, or told to stop, which is `None`. A further SIGHUP is for the next look.
+    /// Serves until `work` is done, or a signal asks to stop, which is `None`. A further SIGHUP is left for the next call.
     ///
     /// # Errors
     ///
@@ -199,7 +198,7 @@ impl Signals {
     }
 }
 
-/// Waits for a worker to end that was not told to, and says why.
+/// Waits for a worker that ends by itself, and returns why.
 async fn wait_worker_failure(running: &mut Workers) -> String {
     let why = match running.next_exit().await {
         Some(Err(error)) => error.to_string(),
@@ -217,14 +216,14 @@ pub(crate) async fn watch_own_addresses(own_addresses: OwnAddresses) {
     }
 }
 
-/// What a slow name server may take with all its retries, and no less.
+/// As long as a slow name server takes with all its retries.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
 /// Netlink and the self-test's sockets.
 const SPARE_FDS: usize = 8;
-/// Five connections, or a proxy that can't serve anybody would start.
+/// Five connections, or a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
 /// Splicing more directions at once than this gains nothing that copying would not give.
 const MAX_PIPES_PER_WORKER: usize = 256;

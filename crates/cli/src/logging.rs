@@ -1,5 +1,6 @@
 //! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
-//! so that a slow reader holds up nobody. What it can't take is dropped, not waited for, and that is told.
+//! so that a slow reader causes no backpressure. Lines that do not fit into the queue are dropped, and their number is
+//! logged.
 
 mod go_mmproxy;
 pub(crate) mod journal;
@@ -24,7 +25,7 @@ use tracing_subscriber::{Layer, fmt};
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
 
-/// Options of every subcommand that runs for long.
+/// Options of every long-running subcommand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
@@ -91,7 +92,7 @@ impl Args {
         guard
     }
 
-    /// Whether somebody reads the log who has read go-mmproxy's.
+    /// Whether the log has the format of go-mmproxy.
     pub(crate) fn is_go_mmproxy_format(self) -> bool {
         self.log_format == Some(Format::GoMmproxy)
     }
@@ -106,27 +107,27 @@ impl Args {
     }
 }
 
-/// Says that lines were dropped, once there is room again for saying so.
+/// Logs how many lines were dropped, once the queue has room again.
 async fn report_lost_lines(lost: ErrorCounter) {
-    let mut told = 0;
+    let mut reported = 0;
     loop {
         sleep(LOST_LINES_INTERVAL).await;
         let lines = lost.dropped_lines();
-        if lines > told {
+        if lines > reported {
             tracing::warn!(
                 lines,
                 "the log is read too slowly: so many lines were lost since the start"
             );
-            told = lines;
+            reported = lines;
         }
     }
 }
 
-/// GoMmproxyFormat in the queue. Each takes 32 octets from the start, whether there is one or not.
+/// Capacity of the queue in lines. Each slot takes 32 bytes, used or not.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
 const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Several values in one field, as a person would write them.
+/// Joins several values for one field by spaces.
 pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     texts.join(" ")
@@ -151,7 +152,7 @@ pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
     }))
 }
 
-/// The last line: what was carried since the start.
+/// Logs the last line: the totals since the start.
 pub(crate) fn totals(totals: &Snapshot) {
     let counts = |counts: &BTreeMap<&str, u64>| {
         let texts = counts.iter().map(|(name, count)| format!("{name}={count}"));

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             Ok(args) => code_of(args.command.run(), WRONG_USAGE),
             Err(error) => {
                 let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
-                // Where nobody reads it, nobody misses it.
+                // A closed pipe is no failure.
                 let _ = error.print();
                 ExitCode::from(lasting(code))
             }
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     match outcome {
         Ok(code) => code,
-        // Whoever read our output has seen enough: `| head`.
+        // The reader of our output has read enough: `| head`.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // So that the journal shows it as an error.
@@ -68,7 +68,8 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     }
 }
 
-/// Of a mistake that stays one, so that a service manager need not try again; a name that does not resolve yet is none.
+/// The exit code of a lasting mistake, which tells a service manager not to retry. A name that does not resolve may resolve
+/// later, so that is 1.
 fn lasting(code: u8) -> u8 {
     match code {
         WRONG_USAGE if value::is_name_unresolved() => 1,

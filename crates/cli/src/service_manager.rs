@@ -1,5 +1,5 @@
-//! What the service manager is told (sd_notify(3)), where there is one. That it does not listen is no
-//! reason not to serve, so errors are not looked at.
+//! Notifies the service manager (sd_notify(3)), where there is one. That it does not receive is no reason not to serve, so
+//! errors are ignored.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -27,7 +27,7 @@ pub(crate) fn stopping() {
     notify(&[Stopping, Status("waiting for open connections")]);
 }
 
-/// Where the manager wants signs of life, gives them for as long as this thread and all workers turn.
+/// Feeds the manager's watchdog, where it has one, for as long as this thread and all workers make progress.
 pub(crate) fn keep_alive(liveness: Liveness) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;

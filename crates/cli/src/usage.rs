@@ -1,4 +1,4 @@
-//! Wrong usage that only shows once the options are looked at together.
+//! Wrong usage that the parser of the options can't find: options that contradict each other, files and names.
 
 /// The user must change the command line; exit code 2.
 #[derive(Debug, thiserror::Error)]

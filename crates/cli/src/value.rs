@@ -1,4 +1,4 @@
-//! The values of options: each is parsed here, once, with an error that says what would be right.
+//! Parsers of option values. Their errors say which forms are accepted.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,7 +16,7 @@ mod text_value;
 pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub(crate) use endpoints::{AllowDestination, Listen, TargetV4, TargetV6};
 
-/// `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
+/// Parses a duration: `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= MAX_DURATION => Ok(duration),
@@ -25,7 +25,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As [`duration`], of something that has to have some time.
+/// As [`duration`], but 100 ms at least.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         timeout if timeout >= MIN_TIMEOUT => Ok(timeout),
@@ -33,7 +33,7 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A firewall mark, as everybody writes it: `123`, `0x7b`.
+/// Parses a firewall mark, decimal or hexadecimal: `123`, `0x7b`.
 pub(crate) fn mark(text: &str) -> Result<u32, String> {
     let mark = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
@@ -42,7 +42,7 @@ pub(crate) fn mark(text: &str) -> Result<u32, String> {
     mark.map_err(|_| "use a number: 123, 0x7b; 0 for none".to_owned())
 }
 
-/// A port or a range of ports, as `10000-20000` or, as iptables has it, `10000:20000`.
+/// Parses a port or a range of ports, as `10000-20000` or, as iptables has it, `10000:20000`.
 pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     match (first.parse(), last.parse()) {
@@ -51,7 +51,7 @@ pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-/// `1.2.3.4:80`, `[::1]:80` or `host:port`, resolved now; the first address counts.
+/// Parses `1.2.3.4:80`, `[::1]:80` or `host:port`. A name is resolved at once; its first address is used.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(addr) = text.parse() {
         return Ok(addr);
@@ -68,20 +68,19 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Whether a name that was asked for in this process did not resolve: nothing is wrong with what was written then, and it
-/// may resolve the next time.
+/// Whether a name did not resolve in this process. The option may be right, and the name may resolve at the next start.
 pub(crate) fn is_name_unresolved() -> bool {
     NAME_UNRESOLVED.load(Ordering::Relaxed)
 }
 
-/// What is no name at all is invalid input for the standard library.
+/// Remembers that a name did not resolve. The standard library reports text that can't be a name as invalid input.
 fn note_unresolved(error: &io::Error) {
     if error.kind() != io::ErrorKind::InvalidInput {
         NAME_UNRESOLVED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Both parsers, of options and of the configuration, keep no more of an error than its text.
+/// A flag, because clap and the TOML parser keep only the text of an error.
 static NAME_UNRESOLVED: AtomicBool = AtomicBool::new(false);
 
 /// As [`address`], of one family.
@@ -115,7 +114,7 @@ fn address_of_family(
         .ok_or_else(|| format!("the name has no {name} address"))
 }
 
-/// A TLV's type, by name or number: `authority`, `0xEA`, `234`.
+/// Parses a TLV's type, by name or number: `authority`, `0xEA`, `234`.
 pub(crate) fn tlv_kind(text: &str) -> Result<u8, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u8::from_str_radix(hex, 16).ok(),

@@ -1,8 +1,8 @@
 //! `peername doctor`: checks this host, and says how to mend what is wrong.
 //!
-//! Each check is one function that returns one [`Finding`], and all of them run whatever the others
-//! found: the first fault is rarely the only one. A check looks at the thing itself where it can (a
-//! connection is made, a port is bound) and at settings only where it can't.
+//! Each check is one function that returns one [`Finding`], and all of them run whatever the others found: the first fault
+//! is rarely the only one. A check tries the thing itself where it can (it makes a connection, it binds a port) and reads
+//! settings only where it can't.
 
 mod backend;
 mod backend_listener;
@@ -197,7 +197,7 @@ async fn examine_intercept(args: &Args) -> bool {
 }
 
 fn report(finding: &Finding) -> Verdict {
-    // Whoever closes the pipe has seen enough; the verdict still counts.
+    // A reader that closed the pipe has read enough; the verdict still counts.
     let _ = writeln!(stdout(), "{finding}");
     finding.verdict
 }

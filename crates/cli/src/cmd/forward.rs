@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Where to listen; may be repeated
     #[arg(short, long, value_name = "ADDR", required = true, value_parser = value::address)]
     listen: Vec<SocketAddr>,
-    /// Who gets the header and the connection
+    /// The server that connections are forwarded to, behind a header
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     to: SocketAddr,
     /// What is forwarded

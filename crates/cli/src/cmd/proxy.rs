@@ -133,7 +133,7 @@ fn inherited_sockets(setup: &Setup) -> anyhow::Result<InheritedSockets> {
     Ok(given)
 }
 
-/// A socket of the manager's that nobody accepts from would swallow its clients.
+/// Refuses a socket of the service manager's that no listener uses: its clients would never be accepted.
 fn check_inherited_sockets(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
     if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {

@@ -196,7 +196,7 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
         .block_on(action)
 }
 
-/// Who may not see them has not made them either: that is worth a note, and no failure.
+/// Without the privilege to list them this host has none of ours either: a note, not a failure.
 fn print_tables(
     what: &str,
     tables: Result<Vec<RoutingEntry>, routes::Error>,

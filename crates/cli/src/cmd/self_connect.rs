@@ -1,4 +1,4 @@
-//! Who connects to itself has a loop that ends when there are no descriptors left.
+//! Detects targets at which the proxy itself listens: such a loop would end when no descriptors are left.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

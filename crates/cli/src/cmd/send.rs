@@ -145,9 +145,9 @@ impl Header {
                 .collect(),
             crc32c: self.crc32c,
         };
-        let anybody = SocketAddr::from(([192, 0, 2, 1], 1));
+        let example = SocketAddr::from(([192, 0, 2, 1], 1));
         header_template
-            .header(Transport::Stream, anybody, anybody)
+            .header(Transport::Stream, example, example)
             .map_err(|error| Usage(format!("--tlv: {error}")))?;
         Ok(header_template)
     }

@@ -1,4 +1,4 @@
-//! The command line that is run instead.
+//! Builds the native command line that runs instead.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -75,7 +75,7 @@ pub(super) fn unset_target(
     Some(closed.to_string().into())
 }
 
-/// A target that refuses, where `target` is what the proxy itself listens on.
+/// A target that refuses connections, in the place of `target`, where the proxy itself listens on that.
 pub(super) fn refusing_target(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
     let listen: SocketAddr = listen.to_str()?.parse().ok()?;
     let takes_family = listen.is_ipv6() || target.is_ipv4();
@@ -104,7 +104,7 @@ pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Strin
     words.join(" ")
 }
 
-/// tcpmux(1), which nobody has run for decades: a connection there is refused.
+/// tcpmux(1), out of use for decades: a connection to it is refused.
 const CLOSED: u16 = 1;
 /// Where clients go by default.
 pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);

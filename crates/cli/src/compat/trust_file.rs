@@ -1,8 +1,8 @@
 //! The predecessors' files of networks that may send headers.
 //!
 //! All of them can be read natively (`--trust @FILE`): a line holds a network, comments and blank lines
-//! don't count, and host bits are ignored. What differs is what happened to a list that names nobody or
-//! is not understood.
+//! don't count, and host bits are ignored. The programs differ in how they treat a list that is empty or
+//! has malformed lines.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use peername_sys::fs::text_file;
 
 use super::translation::TRUST_ANY_WARNING;
 
-/// For programs to which a list that names nobody meant everybody. A file that can't be read or
-/// understood is left to the native option, which refuses it.
+/// For programs that trusted every peer where the list was empty. A file that can't be read or parsed is left to the
+/// native option, which refuses it.
 pub(super) fn trust_or_any(
     path: Option<&OsStr>,
     option: &str,
@@ -36,8 +36,8 @@ pub(super) fn trust_or_any(
     }
 }
 
-/// For cloudflare/mmproxy, which skipped lines that it did not understand: the file if all of it is
-/// understood, else its good lines one by one. Nobody at all is for the native option to refuse.
+/// For cloudflare/mmproxy, which skipped malformed lines: the file if all its lines are valid, else the valid lines one by
+/// one. A list without any is left to the native option, which refuses it.
 pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
     let Ok(text) = text_file::read(path.as_ref()) else {
         return vec![at(path)];

@@ -57,7 +57,7 @@ fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeComm
         if loopback.is_ipv4() == host.is_ipv4() {
             return SocketAddr::new(host, options.remote_port);
         }
-        // Nobody gave it, so it must not be what keeps the proxy from starting.
+        // It is a default, so it must not keep the proxy from starting.
         let beside = SocketAddr::new(loopback, options.remote_port);
         let Some(closed) = refusing_target(OsStr::new(&listen), beside) else {
             return beside;

@@ -1,4 +1,4 @@
-//! The log as go-mmproxy writes it, for whoever reads that: JSON with its keys and its phrases.
+//! The log in the format of go-mmproxy, for tools that parse it: JSON with its keys and its phrases.
 //!
 //! It is made of the same events as the native formats. Of connections, level 1 shows those that went
 //! wrong and level 2 all; there is one line for each, at its end.

@@ -181,7 +181,7 @@ fn backend_on_another_address_of_this_host_is_checked() -> Result<()> {
             "{report}"
         );
         assert!(
-            report.contains("who connects there directly gets no answer"),
+            report.contains("a client that connects there directly gets no answer"),
             "{report}"
         );
         Ok(())

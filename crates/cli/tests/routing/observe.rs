@@ -141,6 +141,6 @@ fn missing_connections_fail() -> Result<()> {
     assert_observed(
         || Ok(()),
         3,
-        "FAIL  observed: nobody connected to 127.0.0.1:7000 within 2s",
+        "FAIL  observed: no client connected to 127.0.0.1:7000 within 2s",
     )
 }

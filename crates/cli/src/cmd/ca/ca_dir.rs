@@ -40,8 +40,8 @@ impl CaDir {
     }
 }
 
-/// A service has the directory that systemd made for it (systemd.exec(5), StateDirectory=), everybody else
-/// one of their own (XDG base directory specification: paths that are not absolute are ignored).
+/// A service has the directory that systemd made for it (systemd.exec(5), StateDirectory=), every other process
+/// one of its user's (XDG base directory specification: paths that are not absolute are ignored).
 fn default() -> Option<PathBuf> {
     let set = |name| {
         var_os(name)

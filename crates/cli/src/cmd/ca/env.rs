@@ -48,7 +48,7 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     print(text(&own)?, text(&bundle)?, text(&java)?)
 }
 
-/// It is not made here: who is to enter it is not for us to say.
+/// The directory is not created here: its permissions are the user's decision.
 fn output_error(into: &Path, error: &io::Error) -> anyhow::Error {
     let path = into.display();
     match error.kind() {

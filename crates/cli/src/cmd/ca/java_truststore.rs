@@ -1,7 +1,7 @@
 //! A keystore of certificates for Java.
 //!
 //! PKCS #12 (RFC 7292) without encryption and without a checksum, which is what a JDK's own `cacerts` is since
-//! version 18: certificates are no secret, and a password that everybody knows protects nothing. So there is
+//! version 18: certificates are no secret, and a well-known password protects nothing. So there is
 //! no cryptography in it, and writing it takes less than a library would bring along.
 
 use yasna::models::ObjectIdentifier;

@@ -1,4 +1,4 @@
-//! Files for everybody to read: certificates are no secret, and other users' programs have to trust them too.
+//! Writes world-readable files: certificates are no secret, and other users' programs have to trust them too.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Puts a file there at once, so that no program ever reads half of it.
+/// Replaces a file atomically (rename(2)), so that no program ever reads half of it.
 pub(super) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));

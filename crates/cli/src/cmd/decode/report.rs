@@ -145,7 +145,7 @@ fn command(command: Command) -> &'static str {
     }
 }
 
-/// LOCAL has none: it isn't about a connection of anybody's.
+/// LOCAL has none: it announces no client's connection.
 fn family(header: &Header<'_>) -> Option<&'static str> {
     match header.endpoints {
         Endpoints::Real if header.command == Command::Local => None,

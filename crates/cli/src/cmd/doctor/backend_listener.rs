@@ -1,4 +1,4 @@
-//! Where does the backend listen? What the kernel says, not what its configuration does.
+//! Where does the backend listen? Read from the kernel's socket tables, not from the backend's configuration.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use peername_sys::netlink::Netlink;
 
 use super::finding::Finding;
 
-/// Looks at the listeners of this host on the port of `target`, if it is here.
+/// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {
     match place(target).await {
         Ok(BackendLocation::OtherHost) => {
@@ -43,7 +43,7 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         return Finding::warn(
             CHECK,
             format!(
-                "{seen}: with the rule for {target}, who connects there directly gets no answer"
+                "{seen}: with the rule for {target}, a client that connects there directly gets no answer"
             ),
             "let it listen on a loopback address, and name that one",
         );

@@ -1,4 +1,4 @@
-//! What a check found: one line.
+//! The result of a check: one line.
 
 use std::fmt;
 

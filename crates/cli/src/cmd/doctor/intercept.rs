@@ -103,7 +103,7 @@ fn validity(dir: &CaDir, authority: &Authority) -> Finding {
     }
 }
 
-/// Do programs that are started here trust what it signs? Others may have been told of it by other means.
+/// Do programs that are started on this host trust the authority? Clients on other hosts have lists of their own.
 fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Finding {
     let check = "trust in the authority";
     let source = roots_of();
@@ -136,7 +136,7 @@ fn roots_of() -> String {
     }
 }
 
-/// By whom may origins be certified?
+/// Is there any authority to verify origins by?
 fn origins(roots: &CertificateResult) -> Finding {
     let check = "origins' authorities";
     match (roots.certs.len(), roots.errors.first()) {
@@ -207,7 +207,7 @@ async fn resolution(name: &str) -> Finding {
 }
 
 const AUTHORITY: &str = "authority";
-/// Twice what a leaf is good for.
+/// Twice the lifetime of a leaf.
 const RENEWAL: Duration = Duration::from_hours(14 * 24);
 /// As resolv.conf(5) has it for one name server: 5 s, two attempts.
 const RESOLVER: Duration = Duration::from_secs(10);

@@ -80,7 +80,7 @@ impl Watched {
         Finding::fail(
             CHECK,
             format!(
-                "nobody connected to {address} within {}",
+                "no client connected to {address} within {}",
                 humantime::format_duration(limit)
             ),
             "check the sender's target, and packet filters on the way",
@@ -89,7 +89,7 @@ impl Watched {
 }
 
 /// Enough bytes to know them by, fewer if the peer stops talking but does not hang up: then this
-/// waits, and whoever waits for it gives up.
+/// waits, and the peer that waits for it gives up.
 async fn read_start(mut connection: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ENOUGH);
     while bytes.len() < ENOUGH {

@@ -1,4 +1,4 @@
-//! Is somebody there to take what TPROXY rules bring?
+//! Is there a listener for the traffic that TPROXY rules redirect?
 
 use peername_proxy::routes::{self, RoutingEntry};
 

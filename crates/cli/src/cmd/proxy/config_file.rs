@@ -191,7 +191,7 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// The key whose value stands there. A list may begin some lines above.
+/// The key that the value at this offset belongs to. A list may begin some lines above.
 fn key_of(text: &str, at: usize) -> Option<&str> {
     let line = text.lines().take(line_of(text, at));
     let table = |line: &&str| !line.trim_start().starts_with('[');

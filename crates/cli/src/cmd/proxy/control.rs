@@ -38,7 +38,7 @@ pub(super) struct Control {
     /// Kept, for none of them may go with a reload.
     pub(super) given: InheritedSockets,
     pub(super) groups: Vec<RunningUdpGroup>,
-    /// Whoever keeps it fresh looks here for what it is by now.
+    /// The current monitor; the task that probes in time subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
 }
 

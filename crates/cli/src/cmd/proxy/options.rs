@@ -1,4 +1,4 @@
-//! The options of `peername proxy`. Those of a listener and those of the process are at the same time
+//! The options of `peername proxy`. Those of a listener and those of the process are also
 //! the keys of the configuration file ([`super::config_file`]): a name, its help text and its default stand
 //! here, once.
 
@@ -55,7 +55,7 @@ pub(crate) struct Process {
     /// How long open connections may go on after SIGTERM; a second SIGTERM ends them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) drain: Option<Time>,
-    /// The listening sockets, all passed by who starts us, are of another network than ours: `exec`
+    /// The listening sockets are inherited and belong to another network namespace: `exec`
     #[arg(long, hide = true)]
     pub(super) sockets_from_outside: bool,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(crate) struct Listener {
     #[serde(rename = "address")]
     #[schemars(length(min = 1))]
     pub(super) listen: Vec<Listen>,
-    /// What is listened for
+    /// Protocols that are listened for
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
     /// Where IPv4 clients go; port "same" is the one they came to [default: `127.0.0.1:443`]
@@ -103,8 +103,8 @@ pub(crate) struct Listener {
     /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     allow_destination: Vec<AllowDestination>,
-    /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
-    #[arg(short, long, value_name = "WHO")]
+    /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
     /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
@@ -115,13 +115,13 @@ pub(crate) struct Listener {
     /// From accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     header_timeout: Timeout,
-    /// The largest header taken, in octets
+    /// Maximum length of a header in bytes
     #[arg(long, value_name = "BYTES", default_value = "4096")]
     max_header: Number<16, 65551>,
-    /// Connections without a header, in all
+    /// Maximum of connections that wait for their header, in all
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending))]
     max_pending: Number<1, MAX_INTEGER>,
-    /// Connections without a header, of one peer
+    /// The same for one peer
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending_per_peer))]
     max_pending_per_peer: Number<1, MAX_INTEGER>,
     /// Which claimed sources are refused
@@ -139,22 +139,22 @@ pub(crate) struct Listener {
     /// From the first SYN to the backend to an established connection
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     connect_timeout: Timeout,
-    /// End connections on which nothing moves for so long [default: never; keepalive finds dead peers]
+    /// Idle timeout of connections [default: none; keepalive detects dead peers]
     #[arg(long, value_name = "DURATION")]
     idle_timeout: Option<Timeout>,
-    /// The same once one side has finished sending
+    /// Idle timeout of half-closed connections
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     half_closed_timeout: Timeout,
     /// UDP: which datagrams have a header [default: each]
     #[arg(long, value_name = "DIALECT")]
     udp_header: Option<udp::UdpHeader>,
-    /// UDP: a session on which nothing moved for so long is over
+    /// UDP: idle timeout of a session
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     close_after: Time,
-    /// UDP: sessions in all, each of which takes a descriptor
+    /// UDP: maximum of sessions in all; each takes a descriptor
     #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions))]
     max_sessions: Number<1, MAX_INTEGER>,
-    /// UDP: sessions of one balancer
+    /// UDP: maximum of sessions of one balancer
     #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions_per_balancer))]
     max_sessions_per_balancer: Number<1, MAX_INTEGER>,
     /// How bytes are moved

@@ -1,4 +1,4 @@
-//! What the proxy must be allowed to do, found out before it serves anybody.
+//! The capabilities that connections need, tried before the first is served; all others are dropped.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -31,7 +31,7 @@ pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
 pub(super) fn warn_of_missing() {
     if !is_effective(Capability::CAP_NET_BIND_SERVICE) {
         tracing::warn!(
-            "without CAP_NET_BIND_SERVICE clients whose own port is below 1024 (DNS, NTP, NFS) are \
+            "without CAP_NET_BIND_SERVICE clients with a source port below 1024 (DNS, NTP, NFS) are \
              refused; grant it with CAP_NET_RAW"
         );
     }

@@ -1,8 +1,8 @@
 //! A reload: the new configuration whole, or the old one whole.
 //!
-//! Whatever can fail is done before anything is changed. Listeners that stay keep their sockets, so that
-//! nobody in their queues is lost; those that go serve who waits there before they close; and whatever is
-//! open goes on by the rules it began with.
+//! Everything that can fail is done before anything is changed. Listeners that stay keep their sockets, so that no
+//! connection in their accept backlogs is lost; listeners that are removed drain theirs before they close; open
+//! connections and sessions go on by the configuration they began with.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::logging::ranges;
 use crate::service_manager;
 
 impl Control {
-    /// Goes by what was read from now on. What is wrong is said, and nothing changes.
+    /// Switches to the new configuration. If that is wrong, logs why and changes nothing.
     pub(super) async fn reload(&mut self, read: anyhow::Result<Setup>) {
         let reloaded = match read {
             Ok(setup) => self.try_reload(setup).await,
@@ -151,7 +151,7 @@ impl Control {
         Ok(())
     }
 
-    /// Closes the listeners that nobody wants any more, and returns which.
+    /// Closes and drains the listeners that the configuration no longer has, and returns their addresses.
     async fn close_all_but(
         &mut self,
         wanted: &HashSet<(Transport, SocketAddr)>,

@@ -1,8 +1,8 @@
-//! What becomes of a proxy whose keeper was killed.
+//! Ends the proxy after the keeper of its routing rules was killed and the rules have gone.
 //!
-//! The rules stay, so clients are served as before; but nobody holds them any more, and the next proxy's
+//! The rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
 //! keeper sweeps them away. The privilege to make them again was given up at the start: then this process
-//! can serve nobody, and ends for a service manager to start another.
+//! can serve no client, and ends for a service manager to start another.
 
 use std::io;
 use std::sync::Arc;

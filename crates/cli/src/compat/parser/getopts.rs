@@ -1,7 +1,7 @@
 //! The rules of the `getopts` crate, as udppp uses it.
 //!
 //! Like getopt_long(3), but long names stand in full and an option may be given once. Other words are
-//! allowed, and nobody looks at them.
+//! allowed and ignored.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
