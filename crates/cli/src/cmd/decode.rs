@@ -77,7 +77,7 @@ fn decode_lines(
     Ok(all_accepted)
 }
 
-/// Octets kept of one message: the longest header, and one octet more, which shows that it ended.
+/// Bytes kept of one message: the longest header, and one byte more, which shows that it ended.
 /// Fewer, and the longest headers could not be read.
 const MAX_MESSAGE_LEN: usize = V2_MAX_LEN + 1;
 

@@ -41,13 +41,13 @@ pub(crate) struct Args {
     header: Header,
     #[command(flatten)]
     udp: udp::Args,
-    /// From the first SYN to an established connection
+    /// Timeout for connecting to the server
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::duration)]
     connect_timeout: Duration,
     /// Event loops
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
-    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them
+    /// How long connections may stay open after SIGTERM; a second SIGTERM ends them
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
     drain: Duration,
     #[command(flatten)]

@@ -7,7 +7,7 @@
 use yasna::models::ObjectIdentifier;
 use yasna::{DERWriter, DERWriterSeq, Tag, construct_der};
 
-/// The octets of a keystore that trusts these certificates.
+/// The bytes of a keystore that trusts these certificates.
 pub(super) fn encode<C: AsRef<[u8]>>(certificates: &[C]) -> Vec<u8> {
     let safe = construct_der(|writer| {
         writer.write_sequence(|writer| {

@@ -3,12 +3,12 @@
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, BufRead};
 
-/// One line at a time, of which the first so many octets are kept and the rest is only checked.
+/// One line at a time, of which the first so many bytes are kept and the rest is only checked.
 #[derive(Debug)]
 pub(super) struct HexLine {
     kept: Vec<u8>,
     most: usize,
-    /// The half of an octet that was read.
+    /// The half of a byte that was read.
     half: Option<u8>,
     /// Characters read, to tell where a wrong one stands.
     column: usize,
@@ -18,7 +18,7 @@ pub(super) struct HexLine {
 }
 
 impl HexLine {
-    /// `most`: how many octets to keep of each line.
+    /// `most`: how many bytes to keep of each line.
     pub(super) fn new(most: usize) -> Self {
         Self {
             kept: Vec::new(),
@@ -58,7 +58,7 @@ impl HexLine {
         }
     }
 
-    /// The line's octets, as far as they are kept.
+    /// The line's bytes, as far as they are kept.
     pub(super) fn octets(&self) -> Result<&[u8], BadHex> {
         match (self.bad, self.half) {
             (Some(bad), _) => Err(bad),

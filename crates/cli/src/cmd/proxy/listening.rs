@@ -11,7 +11,7 @@ use peername_sys::netlink::Transport;
 
 use super::setup::{ServicePlan, Setup};
 
-/// Sockets that are to be listened on.
+/// Open listening sockets that no worker serves yet.
 pub(super) struct OpenedListeners {
     pub(super) tcp: Listeners,
     pub(super) groups: Vec<UdpGroup>,
@@ -19,7 +19,7 @@ pub(super) struct OpenedListeners {
     wanted_tcp: Vec<ListenAddr>,
 }
 
-/// UDP listeners of one service: their sessions share limits and a dialect.
+/// The UDP listeners of one service: their sessions share limits and a dialect.
 pub(super) struct UdpGroup {
     wanted: Vec<ListenAddr>,
     pub(super) sockets: UdpListeners,

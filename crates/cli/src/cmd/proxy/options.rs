@@ -52,7 +52,7 @@ pub(crate) struct Process {
     /// Where UDP sessions are carried [default: auto]
     #[arg(long, value_name = "WHERE")]
     pub(super) data_path: Option<DataPath>,
-    /// How long open connections may go on after SIGTERM; a second SIGTERM ends them [default: 30s]
+    /// How long connections may stay open after SIGTERM; a second SIGTERM ends them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) drain: Option<Time>,
     /// The listening sockets are inherited and belong to another network namespace: `exec`

@@ -1,4 +1,4 @@
-//! Everything that one run is to do, checked as a whole before anything is opened.
+//! The whole configuration of one run, validated before anything is opened.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -19,14 +19,14 @@ use crate::cmd::self_connect::connects_to_listener;
 use crate::logging::{join, ranges};
 use crate::usage::Usage;
 
-/// What is to be done.
+/// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) process: Process,
     pub(super) services: Vec<ServicePlan>,
 }
 
-/// Some listeners and what they serve by.
+/// The listeners of one `[[listen]]` table or command line, and their configuration.
 #[derive(Debug)]
 pub(super) struct ServicePlan {
     pub(super) tcp: Vec<SocketAddr>,
@@ -135,7 +135,11 @@ impl Setup {
             .find_map(|plan| plan.config.upstream.mark)
     }
 
-    /// Looks once more, knowing this host's addresses: only the kernel does.
+    /// Validates again with this host's addresses, which only the kernel knows.
+    ///
+    /// # Errors
+    ///
+    /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let problems = self.problems(|ip| host.kind_of(ip) == Some(LocalKind::Own));
         match problems.is_empty() {
@@ -144,7 +148,7 @@ impl Setup {
         }
     }
 
-    /// What is wrong although each of its parts is right: at most one problem a service and protocol.
+    /// Contradictions between parts that are valid by themselves: at most one for each service and protocol.
     /// `is_own` knows addresses of this host beside loopback.
     pub(super) fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
         TRANSPORTS

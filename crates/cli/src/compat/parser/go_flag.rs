@@ -92,7 +92,7 @@ fn body(word: &[u8]) -> Option<&[u8]> {
 }
 
 fn split(body: &[u8]) -> (&[u8], Option<&[u8]>) {
-    // The first octet belongs to the name, whatever it is.
+    // The first byte belongs to the name, whatever it is.
     match body.iter().skip(1).position(|&octet| octet == b'=') {
         Some(at) => {
             let (name, rest) = body.split_at(at + 1);
