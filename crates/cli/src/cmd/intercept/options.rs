@@ -36,7 +36,7 @@ pub(crate) struct Args {
     transparent: Vec<SocketAddr>,
     /// Clients that may use the proxy: CIDR, address, @FILE, private, loopback or any; may be repeated [default: any on
     /// loopback; elsewhere this or --proxy-auth is required]
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "NETWORK")]
     allow_client: Vec<String>,
     /// Require name and password (Proxy-Authorization: Basic): a file of NAME:HASH lines, as `htpasswd -B` writes them
     #[arg(long, value_name = "FILE")]
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     auto_passthrough: bool,
     /// Peers that begin connections with a PROXY header that names the client: CIDR, address, @FILE, private,
     /// loopback or any; may be repeated
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "NETWORK")]
     accept_proxy: Vec<String>,
     /// Begin each connection to an origin with a PROXY header that names the client
     #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
