@@ -131,23 +131,23 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
 #[test]
 fn header_waiter_without_a_descriptor_does_not_spin() {
     let served = ServerRig::new("--accept=level --brief", &[]);
-    let attendant = header_waiter_of(&served.process);
+    let waiter = header_waiter_of(&served.process);
     assert_two_pieces_served(&served);
     // It has raised its own limit to the hard limit, which is also this process's.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let none = Rlimit {
-        current: Some(next_fd(attendant)),
+        current: Some(next_fd(waiter)),
         maximum,
     };
-    let plenty = prlimit(Some(attendant), Resource::Nofile, none).expect("prlimit");
+    let plenty = prlimit(Some(waiter), Resource::Nofile, none).expect("prlimit");
     let client = fresh_client_v4();
     let slow = served.connect_and_send(&v2(client)[..20]);
     slow.assert_stays_open(Duration::from_millis(100));
-    let before = ticks(attendant);
+    let before = ticks(waiter);
     std::thread::sleep(Duration::from_secs(1));
-    let took = ticks(attendant) - before;
+    let took = ticks(waiter) - before;
     assert!(took < SPIN_TICKS, "{took} ticks in a second");
-    prlimit(Some(attendant), Resource::Nofile, plenty).expect("prlimit");
+    prlimit(Some(waiter), Resource::Nofile, plenty).expect("prlimit");
     slow.send(&[&v2(client)[20..], b"hi"].concat());
     served.assert_sees(&slow, client);
 }

@@ -6,21 +6,21 @@
 //! | module | |
 //! |---|---|
 //! | [`table`] | the shared table of identities as a file ([`peername_identity`]) |
-//! | [`look`] | one look at a connection's header: strip it and remember the client, or say why not |
+//! | [`header_peek`] | peeks at a connection's header, strips it and stores the client, or refuses the connection |
 //! | [`program`] | what will run, and which mechanism reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
-//! | [`library`] | the libraries that are loaded into programs, and where they are |
+//! | [`library`] | finds the libraries that are loaded into programs |
 //! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
 //! | [`connect`] | `--connect`: a client whose connections begin with a header |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
-//! | [`attendant`] | keeps connections whose header is not all there, so that accept never waits for one |
+//! | [`header_waiter`] | keeps connections whose header is incomplete, so that accept never waits for one |
 #![forbid(unsafe_code)]
 
-pub mod attendant;
 pub mod connect;
+pub mod header_peek;
+pub mod header_waiter;
 pub mod launch;
 pub mod library;
-pub mod look;
 pub mod netns;
 pub mod notify;
 pub mod preload;

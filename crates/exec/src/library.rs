@@ -60,7 +60,7 @@ impl Library {
         }
     }
 
-    /// Whoever can change the library can change the program.
+    /// Checks owner and mode: a user who can change the library can change the program.
     fn check(self, path: &Path) -> Result<(), LibraryError> {
         let unreadable = |source| LibraryError::Unreadable {
             path: path.to_owned(),

@@ -119,10 +119,10 @@ fn watch_over(
     proxy: Vec<OsString>,
 ) -> Result<(), SyscallError> {
     daemonize::set_thread_name(c"peername-netns");
-    // If this process is killed, the proxy ends, and nobody would reach the program any more.
-    let mut dead_man = KillOnClose::new()?;
-    let _hold = dead_man.new_inhibitor(None)?;
-    if let Err(error) = dead_man.add(pid, || !program.has_exited()) {
+    // If this process is killed, the proxy ends, and the program can't be reached any more.
+    let mut kill_on_close = KillOnClose::new()?;
+    let _hold = kill_on_close.new_inhibitor(None)?;
+    if let Err(error) = kill_on_close.add(pid, || !program.has_exited()) {
         // It may have been quick.
         return match program.has_exited() {
             true => Ok(()),

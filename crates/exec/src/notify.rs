@@ -1,36 +1,37 @@
-//! The mechanism for programs that no library reaches: their accept(2) and getpeername(2) are answered by
-//! a supervisor (seccomp_unotify(2)).
+//! The supervisor: answers accept(2) and getpeername(2) of programs that no library reaches (seccomp_unotify(2)).
 //!
 //! ```text
-//!   this process ──fork──▶ supervisor ─────────fork────────▶ guardian
+//!   this process ──fork──▶ supervisor ─────────fork────────▶ monitor
 //!        │ filter              │ accepts for the program,       │ ends the program
 //!        │ exec                │ reads headers, answers         │ if the supervisor is killed
 //!        ▼                     │ with the stripped connection   │
 //!     program ────accept()────▶┘◀────────────watches────────────┘
 //! ```
 //!
-//! The program keeps this process: its number, its parent, its terminal, its exit code. The supervisor
-//! and the guardian are not its children, and end when the last process with the filter has ended. Bytes
-//! never pass through them: once accepted, a connection is the program's alone.
+//! The program keeps this process: its id, parent, terminal and exit code. The supervisor and its monitor are not its
+//! children, and exit after the last process with the filter. Bytes never pass through them: once accepted, a connection
+//! is the program's alone.
 //!
-//! What it does not do: enforce anything against the program. A thread that changes a call's arguments
-//! while they are read may see its balancer as its client; it fools itself only.
+//! Nothing is enforced against the program: a thread that changes a call's arguments while they are read may see its
+//! balancer as its client, and deceives only itself.
 
-mod acceptors;
-mod guardian;
-mod ledger;
-mod listeners;
-mod monitor;
-mod refusals;
+mod config;
+mod epoll_token;
+mod failsafe;
+mod inflight_calls;
+mod kill_switch;
+mod listener_cache;
+mod pending_accepts;
+mod refusal_log;
+mod supervised_process;
 mod supervisor;
-mod threads;
-mod waits;
+mod supervisor_monitor;
+mod thread_cache;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process;
-use std::time::Duration;
 
-use peername_identity::{PROBE, PROBE_ERRNO, Table};
+use peername_identity::{PROBE, PROBE_ERRNO};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{Capability, is_effective, keep_only, set_no_new_privs};
 use peername_sys::process::pidfd::PidFd;
@@ -38,24 +39,12 @@ use peername_sys::process::{daemonize, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
 use peername_sys::{SyscallError, kernel_release};
 
-use ledger::Ledger;
+use inflight_calls::InflightCalls;
 use supervisor::Supervisor;
 
-use crate::table::SharedTable;
+pub use config::SupervisorConfig;
 
-/// What the supervisor needs to know.
-#[derive(Debug)]
-pub struct Settings {
-    /// Where it finds whom to trust and which ports expect headers, and remembers who is who.
-    pub table: Table<'static>,
-    /// From accept to the complete header.
-    pub header_timeout: Duration,
-    /// If the program is started with the library: the path by which it finds the table, which is removed once no process
-    /// of the program is left. What the library accepts does not pass through the supervisor.
-    pub library: Option<SharedTable>,
-    /// Log each refused connection, not only the first of each reason in ten seconds.
-    pub verbose: bool,
-}
+use crate::table::SharedTable;
 
 /// Why there is no supervisor.
 #[derive(Debug, thiserror::Error)]
@@ -68,23 +57,23 @@ pub enum NotifyError {
         release = kernel_release()
     )]
     Filter(SyscallError),
-    /// Something else of the system's.
+    /// Another system call failed.
     #[error("starting the supervisor: {0}")]
     Start(SyscallError),
-    /// It ended before it was ready.
-    #[error("the supervisor ended while it started; what it said stands above")]
+    /// It exited before it was ready.
+    #[error("the supervisor exited while it started; its message is above")]
     Ended,
 }
 
-/// Starts the supervisor and puts this process, and whatever it will execute, under it. All that is
-/// accepted from now on comes from it, so execute the program next.
+/// Starts the supervisor, and installs the filter on this process and whatever it will execute. Every later accept(2)
+/// passes through the filter, so execute the program next.
 ///
 /// This process must have one thread only.
 ///
 /// # Errors
 ///
-/// The kernel is too old or does not let us; or somebody else supervises already.
-pub fn start(settings: Settings) -> Result<NoNewPrivs, NotifyError> {
+/// The kernel is too old or does not allow it, or there is another supervisor above.
+pub fn start(settings: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     let started = NotifyError::Start;
     let (table_settings, has_library) = (settings.table.settings(), settings.library.is_some());
     let program = process::id();
@@ -96,7 +85,7 @@ pub fn start(settings: Settings) -> Result<NoNewPrivs, NotifyError> {
         match ended {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("peername: the supervisor has ended: {error}");
+                eprintln!("peername: the supervisor has exited: {error}");
                 1
             }
         }
@@ -124,35 +113,35 @@ pub fn start(settings: Settings) -> Result<NoNewPrivs, NotifyError> {
     }
 }
 
-/// It reads what strangers send, so it keeps no more of root's privileges than it uses on the program's processes, some of
-/// which may have other users: their descriptors and memory (CAP_SYS_PTRACE), and to end them (CAP_KILL).
+/// Drops capabilities. The supervisor reads bytes of untrusted peers, so it keeps only what it uses on the program's
+/// processes, some of which may have other users: CAP_SYS_PTRACE for their descriptors and memory, CAP_KILL to end them.
 ///
-/// Without CAP_SYS_PTRACE, as in most containers, the kernel lets it look at a process only whose capabilities it has,
-/// too (ptrace(2), access mode checking). Then all of them stay, and execve(2) gives it no others.
-fn give_up_privileges() -> Result<(), SyscallError> {
+/// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes whose capabilities the
+/// supervisor has too (ptrace(2), access mode checking). Then all of them stay, and execve(2) gives it no others.
+fn drop_capabilities() -> Result<(), SyscallError> {
     match is_effective(Capability::CAP_SYS_PTRACE) {
         true => keep_only(&[Capability::CAP_SYS_PTRACE, Capability::CAP_KILL]),
         false => set_no_new_privs(),
     }
 }
 
-/// The supervisor's process, from its start until no process with the filter is left.
+/// Runs the supervisor's process, until no process with the filter is left.
 fn supervise(
-    settings: &Settings,
+    settings: &SupervisorConfig,
     line: OwnedFd,
     program: u32,
     target: PidFd,
 ) -> Result<(), SyscallError> {
     limits::raise_open_files()?;
     fd_passing::send_word(&line, process::id().into(), None)?;
-    // Without a listener: the launcher has failed, and says so itself.
+    // No listener was sent: the launcher has failed, and reports that itself.
     let Some((_, Some(listener))) = fd_passing::receive_word(&line)? else {
         return Ok(());
     };
     let calls = NotificationListener::from(listener);
-    let ledger = Ledger::new()?;
-    give_up_privileges()?;
-    let supervisor = Supervisor::new(settings, calls, ledger, (program, target))?;
+    let inflight = InflightCalls::new()?;
+    drop_capabilities()?;
+    let supervisor = Supervisor::new(settings, calls, inflight, (program, target))?;
     fd_passing::send_word(&line, 0, None)?;
     drop(line);
     supervisor.run()

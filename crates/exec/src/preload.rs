@@ -26,7 +26,7 @@ pub struct Preload {
     pub slots: usize,
     /// From accept to the complete header.
     pub header_timeout: Duration,
-    /// See [`notify::Settings::verbose`].
+    /// See [`notify::SupervisorConfig::verbose`].
     pub verbose: bool,
 }
 
@@ -41,7 +41,7 @@ impl Preload {
         let shared = SharedTable::create(self.slots, &self.rules)?;
         command.env("LD_PRELOAD", preloaded(&self.library));
         command.env("PEERNAME_TABLE", shared.path());
-        let started = notify::start(notify::Settings {
+        let started = notify::start(notify::SupervisorConfig {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: Some(shared.clone()),

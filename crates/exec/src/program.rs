@@ -75,7 +75,7 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// Scripts whose interpreters are scripts, without end.
-    #[error("{}: more than {MOST_INTERPRETERS} interpreters, one for the other", .0.display())]
+    #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
     TooManyInterpreters(PathBuf),
     /// It gains privileges.
     #[error(
@@ -100,7 +100,7 @@ pub enum ProgramError {
 pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
     let file = find(name, search)?;
     let mut next = file.clone();
-    for _ in 0..=MOST_INTERPRETERS {
+    for _ in 0..=MAX_INTERPRETERS {
         refuse_privileged(&next)?;
         let unreadable = |source| ProgramError::Unreadable {
             path: next.clone(),
@@ -266,7 +266,7 @@ fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
 }
 
 /// The kernel follows four interpreters, then says ELOOP (execve(2)); env(1) costs some more.
-const MOST_INTERPRETERS: usize = 8;
+const MAX_INTERPRETERS: usize = 8;
 
 /// Programs that are there to start others.
 const STARTERS: &[&[u8]] = &[

@@ -2,7 +2,7 @@
 //!
 //! It has a path, because a program may close every descriptor it did not open and run another one
 //! (sshd does), which then has nothing but its environment. It belongs to the user who runs the
-//! program, and nobody else may open it: whoever can write to it can forge clients.
+//! program, and no other user may open it: a process that can write to it can forge clients.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -27,7 +27,7 @@ pub struct SharedTable {
 /// What the table is to say; see [`Policy`] for the words' meaning.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Who may send headers.
+    /// The peers that may send headers.
     pub networks: Vec<Network>,
     /// The ports whose listeners expect headers; none for all.
     pub ports: Vec<u16>,
@@ -119,7 +119,7 @@ impl SharedTable {
         &self.path
     }
 
-    /// Removes the path. Who has the table mapped keeps it.
+    /// Removes the path. Processes that have the table mapped keep it.
     pub fn remove(&self) {
         // Gone already, or /dev/shm is: either way there is nothing to be done.
         let _ = fs::remove_file(&self.path);
@@ -134,7 +134,7 @@ impl Rules {
             show_destination: self.show_destination,
             sources: self.sources,
             max_header: self.max_header,
-            attendant_user: user::effective_uid(),
+            waiter_user: user::effective_uid(),
             namespace: socket_info::current_netns_cookie(),
         }
     }
@@ -146,7 +146,7 @@ fn remove_forgotten() {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let ours = |name: &str| name.starts_with(PREFIX);
     for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
-        // Of the entry itself: it may be a link that somebody else has put there.
+        // Of the entry itself: it may be another user's link.
         let old = entry.metadata().is_ok_and(|about| {
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
             let own = about.is_file() && about.uid() == user::effective_uid();
@@ -156,7 +156,7 @@ fn remove_forgotten() {
         if let Some(Ok(file)) = file
             && try_lock_exclusive(&file)
         {
-            // Somebody else who starts now may have been quicker.
+            // Another launcher may have been quicker.
             let _ = fs::remove_file(entry.path());
         }
     }

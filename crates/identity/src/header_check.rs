@@ -29,7 +29,7 @@ pub enum Step {
     Peek,
     /// The header is incomplete: wait until at least so many bytes are there in all, then peek again.
     Wait(usize),
-    /// Store who is at both ends, if the header names them, and report: [`HeaderCheck::stored`].
+    /// Store the client and the destination, if the header names them, and report: [`HeaderCheck::stored`].
     Store {
         /// Bytes of the header.
         len: usize,
@@ -139,7 +139,7 @@ impl HeaderCheck {
         }
     }
 
-    /// Whom the program is shown, by the source policy. This host's addresses besides loopback are not known here, where
+    /// Applies the source policy to the named client. This host's addresses besides loopback are not known here, where
     /// the kernel is not asked.
     fn admit(self, named: Option<Ends>) -> Result<Option<Ends>, InadmissibleSource> {
         let Some((client, _)) = named else {

@@ -1,7 +1,7 @@
-//! Where things are in the memory.
+//! The memory layout of the table.
 //!
 //! ```text
-//! settings   FIXED words, ports, bells, networks, refusals
+//! settings   FIXED words, ports, wake-up ports, networks, refusals
 //! keys       one word a slot: 0 free, BUSY being written, else the socket's cookie
 //! values     VALUE words a slot
 //! ```
@@ -11,14 +11,14 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::bits::Ports;
+use crate::port_set::PortSet;
 
 /// The parts, as slices of the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'m> {
     pub(crate) fixed: &'m [AtomicU64; FIXED],
-    pub(crate) ports: &'m [AtomicU64; Ports::WORDS],
-    pub(crate) bells: &'m [AtomicU64; Ports::WORDS],
+    pub(crate) ports: &'m [AtomicU64; PortSet::WORDS],
+    pub(crate) wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) networks: &'m [[AtomicU64; 3]],
     pub(crate) refusals: &'m [[AtomicU64; RECORD]],
     pub(crate) keys: &'m [AtomicU64],
@@ -31,7 +31,7 @@ impl<'m> Parts<'m> {
         let (settings, rest) = words.split_at_checked(SETTINGS)?;
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
-        let (bells, settings) = settings.split_first_chunk()?;
+        let (wakeup_ports, settings) = settings.split_first_chunk()?;
         let (networks, refusals) = settings.split_at_checked(3 * NETWORKS)?;
         let (networks, _) = networks.as_chunks();
         let (refusals, _) = refusals.as_chunks();
@@ -42,7 +42,7 @@ impl<'m> Parts<'m> {
         fits.then_some(Self {
             fixed,
             ports,
-            bells,
+            wakeup_ports,
             networks,
             refusals,
             keys,
@@ -70,5 +70,5 @@ pub(crate) const NETWORKS: usize = 1024;
 pub(crate) const RECORD: usize = 4;
 /// Refusals that are kept until they are read: a power of two.
 pub(crate) const RECORDS: usize = 256;
-const SETTINGS: usize = FIXED + 2 * Ports::WORDS + 3 * NETWORKS + RECORDS * RECORD;
+const SETTINGS: usize = FIXED + 2 * PortSet::WORDS + 3 * NETWORKS + RECORDS * RECORD;
 const SLOT: usize = 1 + VALUE;

@@ -1,13 +1,13 @@
-//! Who is at the other end of which socket: a table in memory that processes share.
+//! The identity table: the true client of each socket, in memory that processes share; and the check of headers.
 //!
 //! `peername exec` makes the table, the preloaded library (or the supervisor of system calls) writes a
 //! client into it when a connection is accepted, and getpeername(2) reads it in whichever process the
 //! descriptor has come to. The key is the kernel's number of the socket (SO_COOKIE, since Linux 4.6): it
 //! is of the socket, not of the descriptor, and not used again until the next boot. So identities
-//! survive dup, fork, exec and SCM_RIGHTS, and a descriptor that is used again never inherits one.
+//! survive dup, fork, exec and SCM_RIGHTS, and a reused descriptor never inherits one.
 //!
 //! Nothing here allocates, locks, panics or makes a system call: the table is a slice of atomic
-//! words that the caller has mapped. Whoever may write to that memory may forge identities; that is
+//! words that the caller has mapped. A process that may write to that memory may forge identities; that is
 //! for the file's owner and mode to prevent.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -33,22 +33,22 @@
 #[cfg(test)]
 extern crate std;
 
-mod address;
-mod bits;
 mod header_check;
 mod layout;
-mod refusals;
-mod request;
+mod network;
+mod port_set;
+mod refusal_ring;
 mod settings;
-mod shown;
+mod socket_family;
 mod table;
+mod waiter_request;
 
-pub use address::Network;
-pub use bits::Ports;
 pub use header_check::{Ends, HeaderCheck, Peeked, Step};
+pub use network::Network;
 pub use peername_proto::SourcePolicy;
-pub use refusals::{Refusal, RefusalReader};
-pub use request::{Request, Wish};
-pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secrets, Settings, Signature};
-pub use shown::{pseudo_v4, shown};
-pub use table::{Full, Identity, Place, Table};
+pub use port_set::PortSet;
+pub use refusal_ring::{Refusal, RefusalReader};
+pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secret, Secrets, Settings};
+pub use socket_family::{as_socket_family, pseudo_v4};
+pub use table::{Full, Identity, OccupiedSlot, Table};
+pub use waiter_request::{WaiterAction, WaiterRequest};

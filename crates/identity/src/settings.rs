@@ -1,17 +1,17 @@
-//! What the table says beside the identities: whom to trust, which ports, whom to ask.
+//! The table's settings: trusted networks, ports, policy, secrets and counters.
 //!
-//! Written once by who makes the table, before anybody else has it; only the counters and the bells
-//! change later. It stands in the table and not in environment variables, which any program passes on,
-//! prints and edits.
+//! They are written once by the launcher, before another process has the table; only the counters and the ports of wake-up
+//! connections change later. They are in the table and not in environment variables, which any program passes on, prints
+//! and edits.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use peername_proto::SourcePolicy;
 
-use crate::address::Network;
-use crate::bits::Ports;
 use crate::layout::{NETWORKS, Parts};
+use crate::network::Network;
+use crate::port_set::PortSet;
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug)]
@@ -25,36 +25,36 @@ pub struct Policy {
     pub header_required: bool,
     /// Every listener, not only those whose ports are listed.
     pub all_ports: bool,
-    /// getsockname(2) tells the destination of the header.
+    /// getsockname(2) returns the destination of the header.
     pub show_destination: bool,
     /// Which clients a header may name.
     pub sources: SourcePolicy,
-    /// The largest header taken, in octets.
+    /// The largest header that is accepted, in bytes.
     pub max_header: usize,
-    /// The user the attendant runs as. Nobody else is spoken to.
-    pub attendant_user: u32,
-    /// The network namespace the attendant is in (SO_NETNS_COOKIE; 0 if unknown).
+    /// The user the header waiter runs as. The library talks to no other.
+    pub waiter_user: u32,
+    /// The network namespace the header waiter is in (SO_NETNS_COOKIE; 0 if unknown).
     pub namespace: u64,
 }
 
 /// 128 random bits.
-pub type Signature = [u64; 2];
+pub type Secret = [u64; 2];
 
-/// The random words of a table, which nobody but its user can read.
+/// The random words of a table, which only its user can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Secrets {
-    /// The name of the attendant's socket.
-    pub name: Signature,
-    /// What a request to the attendant begins with.
-    pub request: Signature,
+    /// The name of the header waiter's socket.
+    pub name: Secret,
+    /// The secret at the beginning of a request to the header waiter.
+    pub request: Secret,
     /// The fifth and sixth argument of the system calls that the library makes. The kernel ignores both; the
     /// seccomp filter of `peername exec` lets a call with them through, and has every other one answered by the
     /// supervisor. So a process without the library can't accept by itself.
-    pub pass: Signature,
+    pub pass: Secret,
 }
 
 impl Secrets {
-    /// For a table that has neither an attendant nor a filter.
+    /// For a table that has neither a header waiter nor a filter.
     pub const NONE: Self = Self {
         name: [0; 2],
         request: [0; 2],
@@ -64,7 +64,7 @@ impl Secrets {
 
 /// The same arguments of a getpeername(2) that asks whether the filter is there: it fails with
 /// [`PROBE_ERRNO`] then.
-pub const PROBE: Signature = [
+pub const PROBE: Secret = [
     u64::from_be_bytes(*b"peername"),
     u64::from_be_bytes(*b"is there"),
 ];
@@ -74,7 +74,7 @@ pub const PROBE_ERRNO: i32 = 78;
 /// What is counted, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections whose header named a client, or nobody (LOCAL, UNKNOWN).
+    /// Connections whose header was complete, with or without a client (LOCAL, UNKNOWN).
     Accepted,
     /// Refused: the peer may not send headers.
     Untrusted,
@@ -87,12 +87,12 @@ pub enum Counter {
     Late,
     /// Refused: the header names a client that it may not ([`Policy::sources`]).
     Source,
-    /// Refused: no room in the table.
+    /// Refused: the table has no free slot.
     Full,
-    /// Handed to the attendant because the header was not all there.
+    /// Parked at the header waiter because the header was incomplete.
     Parked,
-    /// Refused because it could not be handed to the attendant.
-    NoAttendant,
+    /// Refused: the header waiter could not take it.
+    WaiterUnavailable,
 }
 
 impl Counter {
@@ -106,7 +106,7 @@ impl Counter {
         Self::Source,
         Self::Full,
         Self::Parked,
-        Self::NoAttendant,
+        Self::WaiterUnavailable,
     ];
 
     pub(crate) fn from_number(number: u64) -> Option<Self> {
@@ -134,7 +134,7 @@ impl<'m> Settings<'m> {
         self.set(FLAGS, flags);
         self.set(SOURCES, policy_to_word(policy.sources));
         self.set(MAX_HEADER, policy.max_header as u64);
-        self.set(USER, policy.attendant_user.into());
+        self.set(USER, policy.waiter_user.into());
         self.set(NAMESPACE, policy.namespace);
         self.set_pair(NAME, secrets.name);
         self.set_pair(SECRET, secrets.request);
@@ -161,7 +161,7 @@ impl<'m> Settings<'m> {
             show_destination: flags & 4 != 0,
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
-            attendant_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
+            waiter_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
             namespace: self.get(NAMESPACE),
         }
     }
@@ -176,13 +176,13 @@ impl<'m> Settings<'m> {
     }
 
     /// The ports whose listeners expect headers, unless all do.
-    pub fn ports(self) -> Ports<'m> {
-        Ports::new(self.0.ports)
+    pub fn ports(self) -> PortSet<'m> {
+        PortSet::new(self.0.ports)
     }
 
-    /// The ports that the attendant's doorbells come from.
-    pub fn bells(self) -> Ports<'m> {
-        Ports::new(self.0.bells)
+    /// The source ports of the header waiter's wake-up connections.
+    pub fn wakeup_ports(self) -> PortSet<'m> {
+        PortSet::new(self.0.wakeup_ports)
     }
 
     /// Whether a listener on this port expects headers.
@@ -190,29 +190,29 @@ impl<'m> Settings<'m> {
         self.get(FLAGS) & 2 != 0 || self.ports().contains(port)
     }
 
-    /// The name of the attendant's socket.
-    pub fn name(self) -> Signature {
+    /// The name of the header waiter's socket.
+    pub fn name(self) -> Secret {
         self.pair(NAME)
     }
 
-    /// What a request to the attendant begins with.
-    pub fn secret(self) -> Signature {
+    /// What a request to the header waiter begins with.
+    pub fn secret(self) -> Secret {
         self.pair(SECRET)
     }
 
     /// See [`Secrets::pass`].
-    pub fn pass(self) -> Signature {
+    pub fn pass(self) -> Secret {
         self.pair(PASS)
     }
 
-    /// Adds one.
+    /// Increments a counter.
     pub fn count(self, counter: Counter) {
         if let Some(word) = self.counter_word(counter) {
             word.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many there were.
+    /// The value of a counter.
     pub fn counted(self, counter: Counter) -> u64 {
         self.counter_word(counter)
             .map_or(0, |word| word.load(Ordering::Relaxed))
@@ -241,7 +241,7 @@ impl<'m> Settings<'m> {
         self.word(UNREAD)
     }
 
-    /// Whether it is time for a sweep, and nobody else has noticed yet: true for one caller.
+    /// Whether it is time for a sweep, and claims it: true for one caller only.
     pub fn claims_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
         self.get(USED) >= at
@@ -263,11 +263,11 @@ impl<'m> Settings<'m> {
         self.0.fixed.get(COUNTERS.saturating_add(counter as usize))
     }
 
-    fn pair(self, at: usize) -> Signature {
+    fn pair(self, at: usize) -> Secret {
         [self.get(at), self.get(at.saturating_add(1))]
     }
 
-    fn set_pair(self, at: usize, [first, second]: Signature) {
+    fn set_pair(self, at: usize, [first, second]: Secret) {
         self.set(at, first);
         self.set(at.saturating_add(1), second);
     }

@@ -2,7 +2,7 @@
 //!
 //! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value (after a release fence),
 //! and then stores the cookie (release). A reader that finds the cookie (acquire) reads the value and, after
-//! an acquire fence, looks at the key again: if it has changed, somebody freed the slot meanwhile, and the
+//! an acquire fence, looks at the key again: if it has changed, the slot was freed meanwhile, and the
 //! value is not used. The two fences are those of a seqlock: H.-J. Boehm, "Can Seqlocks Get Along With
 //! Programming Language Memory Models?" (MSPC 2012). A process that dies between the two stores leaves the
 //! slot BUSY for good: one slot is lost, nothing waits.
@@ -10,33 +10,33 @@
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::address::{from_bits, join, split, to_bits};
 use crate::layout::{self, Parts, VALUE, WINDOW};
+use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::Settings;
 
 /// What a header said about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Who connected, as the header has it.
+    /// The client that the header names.
     pub client: SocketAddr,
-    /// Where to, as the header has it.
+    /// The destination that the header names.
     pub destination: SocketAddr,
     /// The network namespace in which the socket can be looked for (SO_NETNS_COOKIE), or 0 if it can't
     /// be: such an entry is never freed.
     pub namespace: u64,
 }
 
-/// A table in memory that somebody else has mapped.
+/// A table in memory that the caller has mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m>(Parts<'m>);
 
-/// There is no room near where the socket belongs.
+/// There is no free slot in the socket's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 /// A slot that was taken when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct OccupiedSlot {
     /// The socket.
     pub cookie: u64,
     /// See [`Identity::namespace`].
@@ -56,7 +56,7 @@ impl<'m> Table<'m> {
         Parts::new(words).map(Self)
     }
 
-    /// A table that somebody else has made. `None` if it is none, or of another version.
+    /// A table that another process has made. `None` if it is none, or of another version.
     pub fn open(words: &'m [AtomicU64]) -> Option<Self> {
         let table = Self::new(words)?;
         table.settings().are_ours().then_some(table)
@@ -72,18 +72,18 @@ impl<'m> Table<'m> {
         self.0.keys.len()
     }
 
-    /// Remembers who is at the other end of a socket, which must not be in the table.
+    /// Stores the identity of a socket's peer. The socket must not be in the table.
     ///
     /// # Errors
     ///
-    /// [`Full`]: the connection must then be refused, since it can't be shown as who it is.
+    /// [`Full`]: the connection must then be refused, since its client can't be shown.
     pub fn insert(self, cookie: u64, identity: &Identity) -> Result<(), Full> {
         let claimed = self.window(cookie).find(|(_, key, _)| {
             key.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         });
         let (_, key, value) = claimed.ok_or(Full)?;
-        // Who sees any of the new value sees, too, that the key is not the old one any more. The acquire above is for the
+        // A reader that sees any of the new value also sees that the key is not the old one any more. The acquire above is for the
         // load of the swap only: without this the value could be seen before what it stores.
         fence(Ordering::Release);
         // A sweep that is under way, or begins now, may have looked before the key is there.
@@ -94,7 +94,7 @@ impl<'m> Table<'m> {
         Ok(())
     }
 
-    /// Who is at the other end of this socket, if its connection came with a header that said so.
+    /// Looks up the identity of this socket's peer, if its header named one.
     pub fn find(self, cookie: u64) -> Option<Identity> {
         let (_, key, value) = self
             .window(cookie)
@@ -107,7 +107,7 @@ impl<'m> Table<'m> {
     /// All that are taken, for a sweep: first these, then the kernel's sockets, then
     /// [`Table::remove`] of those that the kernel does not know. In this order an entry that was made
     /// meanwhile is not touched.
-    pub fn places(self) -> impl Iterator<Item = Place> {
+    pub fn occupied_slots(self) -> impl Iterator<Item = OccupiedSlot> {
         let slots = self.0.keys.iter().zip(self.0.values).enumerate();
         slots.filter_map(|(index, (key, value))| Self::place(index, key, value))
     }
@@ -150,7 +150,7 @@ impl<'m> Table<'m> {
     }
 
     /// Frees a slot, unless it has become another socket's meanwhile.
-    pub fn remove(self, place: Place) {
+    pub fn remove(self, place: OccupiedSlot) {
         let Some(key) = self.0.keys.get(place.index) else {
             return;
         };
@@ -160,11 +160,11 @@ impl<'m> Table<'m> {
         }
     }
 
-    fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<Place> {
+    fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<OccupiedSlot> {
         let cookie = key.load(Ordering::Acquire);
         let [.., namespace, _spare, _seen] = value;
         let taken = cookie != FREE && cookie != BUSY;
-        taken.then(|| Place {
+        taken.then(|| OccupiedSlot {
             cookie,
             namespace: namespace.load(Ordering::Relaxed),
             index,

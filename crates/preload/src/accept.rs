@@ -1,20 +1,21 @@
-//! What happens to a connection between the kernel's accept(2) and the program's.
+//! Admits, parks or refuses a connection between the kernel's accept(2) and the program's.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
-    Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Settings, Step, Table, Wish, shown,
+    Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Settings, Step, Table,
+    WaiterAction, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
 use peername_preload_common::socket::{Protocol, Socket};
 
-use crate::{alone, attendant, debug, imports, listeners, sweep};
+use crate::{debug, imports, listener_cache, standalone, sweep, waiter_client};
 
-/// Accepts until there is a connection that the program may see: one whose header is complete, or that
-/// needs none. The kernel's own errors are passed on, EAGAIN among them: a connection whose header
-/// is not all there is handed to the attendant, and never waited for.
+/// Accepts until there is a connection that the program may have: one whose header is complete, or that needs none. The
+/// kernel's own errors are passed on, EAGAIN among them: a connection whose header is incomplete is parked at the header
+/// waiter, and never waited for.
 ///
 /// The socket, and the address that the program is shown.
 pub(crate) fn accept(
@@ -55,7 +56,7 @@ fn as_shown(
 ) -> RawAddress {
     let identity = || table.find(socket.cookie()?);
     match real.internet().and_then(|real| Some((real, identity()?))) {
-        Some((real, identity)) => RawAddress::new(shown(end(&identity), real.is_ipv6())),
+        Some((real, identity)) => RawAddress::new(as_socket_family(end(&identity), real.is_ipv6())),
         None => real,
     }
 }
@@ -71,7 +72,7 @@ impl Arrival {
         Self { socket, address }
     }
 
-    /// What the program gets: `None` if it is not this one.
+    /// Processes the connection. `None` if the program does not get it.
     fn received(
         self,
         table: Table<'_>,
@@ -84,25 +85,25 @@ impl Arrival {
         let Some((peer, namespace)) = expected else {
             return Ok(Some((self.socket, self.address)));
         };
-        if self.is_bell(settings, peer) {
+        if self.is_wakeup(settings, peer) {
             self.socket.close();
-            return answer_bell(table, listener, flags);
+            return take_ready(table, listener, flags);
         }
-        let from = From { peer, namespace };
+        let from = ConnectionOrigin { peer, namespace };
         let mut buffer = [0; PEEK];
         let (check, mut step) = HeaderCheck::start(settings, peer);
         if step == Step::Peek {
             step = self.peek(check, &mut buffer);
         }
-        if alone::is_alone() {
-            step = self.wait_alone(check, &mut buffer, step);
+        if standalone::is_standalone() {
+            step = self.wait_standalone(check, &mut buffer, step);
         }
         if matches!(step, Step::PassThrough | Step::Refuse(Counter::NotAHeader)) {
             debug::say("error: not proxy protocol\n");
         }
         match step {
             Step::Store { len, named } => {
-                let named = named.filter(|_| alone::believes(&buffer));
+                let named = named.filter(|_| standalone::believes(&buffer));
                 self.admit(table, listener, from, check, &mut buffer, (len, named))
             }
             Step::Wait(_) => Ok(self.park(settings, peer, listener)),
@@ -117,10 +118,10 @@ impl Arrival {
     /// Where a sweep may look for it (see [`Identity::namespace`]). `None` if no header is expected: it is not
     /// of TCP, or its port is not among those.
     fn namespace(&self, settings: Settings<'_>, listener: Socket) -> Option<u64> {
-        if listeners::is_usual(settings, listener) {
+        if listener_cache::is_usual(settings, listener) {
             return Some(settings.policy().namespace);
         }
-        // Of the connection: by now the listener may have been closed, and its descriptor be another file's.
+        // The connection's port: by now the listener may have been closed, and its descriptor may be another file.
         if !settings.covers(self.socket.local()?.port()) {
             return None;
         }
@@ -131,10 +132,10 @@ impl Arrival {
         })
     }
 
-    /// Nobody but the attendant can have this host's address and one of its ports.
-    fn is_bell(&self, settings: Settings<'_>, peer: SocketAddr) -> bool {
+    /// No process but the header waiter can have this host's address and one of the listed ports.
+    fn is_wakeup(&self, settings: Settings<'_>, peer: SocketAddr) -> bool {
         let own = || self.socket.local().map(|own| own.ip());
-        settings.bells().contains(peer.port()) && own() == Some(peer.ip())
+        settings.wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
     }
 
     /// Stores the client, takes the header off, and gives the connection to the program.
@@ -142,7 +143,7 @@ impl Arrival {
         self,
         table: Table<'_>,
         listener: Socket,
-        from: From,
+        from: ConnectionOrigin,
         check: HeaderCheck,
         buffer: &mut [u8],
         (len, named): (usize, Option<Ends>),
@@ -161,8 +162,8 @@ impl Arrival {
                 }
                 Ok(Some((self.socket, shown)))
             }
-            // With its header: the attendant looks for room, and refuses it if there is none.
-            (Step::Refuse(Counter::Full), _) if !alone::is_alone() => {
+            // With its header: the header waiter looks for room, and refuses it if there is none.
+            (Step::Refuse(Counter::Full), _) if !standalone::is_standalone() => {
                 Ok(self.park(settings, from.peer, listener))
             }
             (Step::Refuse(why), _) => Ok(self.refuse(settings, from.peer, why)),
@@ -170,10 +171,10 @@ impl Arrival {
         }
     }
 
-    /// Waits for the rest of a header here, but not for long. A peer that says nothing at all may be
+    /// PendingAccepts for the rest of a header here, but not for long. A peer that says nothing at all may be
     /// waiting for the server to speak.
-    fn wait_alone(&self, check: HeaderCheck, buffer: &mut [u8], first: Step) -> Step {
-        let (pieces, milliseconds) = alone::PIECES;
+    fn wait_standalone(&self, check: HeaderCheck, buffer: &mut [u8], first: Step) -> Step {
+        let (pieces, milliseconds) = standalone::PIECES;
         let mut step = first;
         for _ in 0..pieces {
             let Step::Wait(bytes) = step else {
@@ -202,7 +203,7 @@ impl Arrival {
     fn store(
         &self,
         table: Table<'_>,
-        from: From,
+        from: ConnectionOrigin,
         named: Option<Ends>,
     ) -> core::result::Result<RawAddress, Full> {
         let settings = table.settings();
@@ -217,7 +218,7 @@ impl Arrival {
         let cookie = self.socket.cookie();
         let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
         match insert() {
-            Err(Full) if alone::is_alone() => {
+            Err(Full) if standalone::is_standalone() => {
                 // The first spares what is newer than the sweep before it.
                 sweep::sweep(table);
                 sweep::sweep(table);
@@ -226,11 +227,14 @@ impl Arrival {
             inserted => inserted?,
         }
         match settings.claims_sweep() {
-            true if alone::is_alone() => sweep::sweep(table),
-            true => attendant::tell(settings, Wish::Sweep),
+            true if standalone::is_standalone() => sweep::sweep(table),
+            true => waiter_client::tell(settings, WaiterAction::Sweep),
             false => {}
         }
-        Ok(RawAddress::new(shown(client, from.peer.is_ipv6())))
+        Ok(RawAddress::new(as_socket_family(
+            client,
+            from.peer.is_ipv6(),
+        )))
     }
 
     fn park(
@@ -241,9 +245,9 @@ impl Arrival {
     ) -> Option<(Socket, RawAddress)> {
         let parked = listener
             .local()
-            .is_some_and(|address| attendant::park(settings, self.socket, address).is_ok());
+            .is_some_and(|address| waiter_client::park(settings, self.socket, address).is_ok());
         if !parked {
-            return self.refuse(settings, peer, Counter::NoAttendant);
+            return self.refuse(settings, peer, Counter::WaiterUnavailable);
         }
         settings.count(Counter::Parked);
         self.socket.close();
@@ -259,22 +263,22 @@ impl Arrival {
         debug::say("dropping connection\n");
         let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
-        if settings.refused(Refusal { why, peer, port }) && !alone::is_alone() {
-            attendant::tell(settings, Wish::Log);
+        if settings.refused(Refusal { why, peer, port }) && !standalone::is_standalone() {
+            waiter_client::tell(settings, WaiterAction::Log);
         }
         None
     }
 }
 
-/// Where a connection has come from, and in which network namespace it is.
+/// The peer of a connection, and its network namespace.
 #[derive(Clone, Copy)]
-struct From {
+struct ConnectionOrigin {
     peer: SocketAddr,
     namespace: u64,
 }
 
-/// Takes the connection that the bell was rung for. Somebody else may have been quicker.
-fn answer_bell(
+/// Takes the ready connection that the listener was woken for. Another process may have been quicker.
+fn take_ready(
     table: Table<'_>,
     listener: Socket,
     flags: c_int,
@@ -282,7 +286,7 @@ fn answer_bell(
     let Some(address) = listener.local() else {
         return Ok(None);
     };
-    match attendant::take(table.settings(), address, flags) {
+    match waiter_client::take(table.settings(), address, flags) {
         Ok(Some(socket)) => Ok(Some((socket, from(table, socket, address)))),
         // As if the kernel had had no descriptor left: the connection stays where it is.
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
@@ -290,8 +294,8 @@ fn answer_bell(
     }
 }
 
-/// Whom a connection is shown as from that has waited for the program. One that is gone by now has no peer any more,
-/// but its client may still stand in the table; the kernel, too, would return it.
+/// The peer address to show for a ready connection. One that was reset has no peer any more, but its client may still be in
+/// the table. The kernel, too, would return such a connection.
 fn from(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
     let nobody: IpAddr = match listener {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -302,6 +306,6 @@ fn from(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
     as_shown(table, socket, real, |identity| identity.client)
 }
 
-/// Longer headers go to the attendant, which has the room. On the stack, which in some programs' threads
-/// is small.
+/// Longer headers go to the header waiter, which has a larger buffer. This one is on the stack, which is small in some
+/// programs' threads.
 const PEEK: usize = 4096;

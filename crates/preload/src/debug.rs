@@ -5,18 +5,18 @@ use core::net::SocketAddr;
 use peername_preload_common::kernel;
 use peername_proto::PlainHeader;
 
-use crate::alone;
+use crate::standalone;
 
 /// Writes a line, if lines are wanted.
 pub(crate) fn say(line: &str) {
-    if alone::is_verbose() {
+    if standalone::is_verbose() {
         kernel::complain(line);
     }
 }
 
 /// Writes both addresses of a connection: its real peer and the client that its header names.
 pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
-    if alone::is_verbose() {
+    if standalone::is_verbose() {
         say_address("*** orig addr=", peer);
         say_address("*** proxied addr=", client);
     }

@@ -17,7 +17,7 @@ use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
 use crate::state::{State, state};
-use crate::{accept as accepting, imports, listeners};
+use crate::{accept as accepting, imports, listener_cache};
 
 /// What the launcher looks for in the file: the version of the table that it can read.
 #[unsafe(no_mangle)]
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
 #[unsafe(no_mangle)]
 pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let socket = Socket(fd);
-    listeners::forget();
+    listener_cache::forget();
     match state() {
         State::Off => {}
         State::On(table) => {

@@ -8,10 +8,10 @@
 //! |---|---|
 //! | `exports` | the C functions: a few lines each |
 //! | `accept` | what happens to a connection |
-//! | `listeners` | what is known of who accepts it |
-//! | `attendant` | handing unfinished connections over, and taking finished ones |
+//! | `listener_cache` | properties of listeners |
+//! | `waiter_client` | handing unfinished connections over, and taking finished ones |
 //! | `state` | the table, found through PEERNAME_TABLE |
-//! | `alone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and an attendant |
+//! | `standalone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and a header waiter |
 //! | `debug` | LIBPROXYPROTO_DEBUG |
 //! | `propagation` | the environment of what the program executes |
 //! | `imports` | accept4(2) and exec(3) of the program's C library |
@@ -31,13 +31,13 @@
 )]
 
 mod accept;
-mod alone;
-mod attendant;
 mod debug;
 #[cfg(feature = "freestanding")]
 mod exports;
 mod imports;
-mod listeners;
+mod listener_cache;
 mod propagation;
+mod standalone;
 mod state;
 mod sweep;
+mod waiter_client;

@@ -14,8 +14,8 @@ use core::ptr;
 use peername_preload_common::environment;
 use peername_preload_common::kernel::{StaticText, can_open};
 
-/// Records what the environment of this process says for the library, while it is as it was left by who started the
-/// process: later it may be emptied, or be overwritten (setproctitle(3)).
+/// Records the library's variables in the environment of this process, at its start: later the environment may be emptied,
+/// or overwritten (setproctitle(3)).
 pub(crate) fn record() {
     for (name, text) in VARIABLES {
         if let Some(value) = environment::variable(name) {

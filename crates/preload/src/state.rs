@@ -8,7 +8,7 @@ use peername_preload_common::imports;
 use peername_preload_common::kernel::{self, End, Errno, Kept};
 use peername_preload_common::pass;
 
-use crate::{alone, propagation};
+use crate::{propagation, standalone};
 
 /// What this process does.
 #[derive(Clone, Copy)]
@@ -62,10 +62,10 @@ fn is_supervised() -> bool {
 }
 
 fn without_launcher() -> (u8, State) {
-    if !alone::is_asked_for() {
+    if !standalone::is_asked_for() {
         return (OFF, State::Off);
     }
-    let Some((words, table)) = alone::table() else {
+    let Some((words, table)) = standalone::table() else {
         return (BROKEN, State::Broken);
     };
     TABLE.keep(words);

@@ -1,4 +1,4 @@
-//! Freeing the slots of closed sockets where there is no attendant to do it (sock_diag(7)).
+//! Freeing the slots of closed sockets where there is no header waiter to do it (sock_diag(7)).
 
 use core::ffi::c_int;
 

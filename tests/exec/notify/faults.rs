@@ -81,7 +81,7 @@ fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
 #[test]
 fn supervisor_and_monitor_killed_at_once_end_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
-        for guardian_first in [false, true] {
+        for monitor_first in [false, true] {
             let mut exec = NotifyRig::start_ignoring_sigterm(variant);
             let client = fresh_client_v4();
             assert_eq!(
@@ -90,7 +90,7 @@ fn supervisor_and_monitor_killed_at_once_end_the_program() {
                 "{variant}"
             );
             let mut helpers = [exec.supervisor_pid(), exec.monitor_pid()];
-            helpers.rotate_left(usize::from(guardian_first));
+            helpers.rotate_left(usize::from(monitor_first));
             kill_at_once(helpers);
             assert_killed(&mut exec);
         }
@@ -103,7 +103,7 @@ fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
     let mut exec = NotifyRig::start_variant("level", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
-    wait_for("another guardian", || {
+    wait_for("another monitor", || {
         (exec.monitor_pid() != first).then_some(())
     });
     kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
@@ -116,10 +116,10 @@ fn monitor_killed_while_it_ends_the_program() {
     let mut exec = NotifyRig::start_ignoring_sigterm("fork");
     let client = fresh_client_v4();
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
-    let guardian = exec.monitor_pid();
+    let monitor = exec.monitor_pid();
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(Duration::from_millis(300)).is_none());
-    kill_pid(guardian);
+    kill_pid(monitor);
     assert_killed(&mut exec);
 }
 
@@ -157,7 +157,7 @@ fn killed_monitor_is_replaced() {
     let mut exec = NotifyRig::start_variant("block", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
-    wait_for("another guardian", || {
+    wait_for("another monitor", || {
         (exec.monitor_pid() != first).then_some(())
     });
     let client = fresh_client_v4();
@@ -180,11 +180,11 @@ fn supervisor_ignores_sigterm() {
 #[test]
 fn helpers_end_with_the_program() {
     let mut exec = NotifyRig::start_variant("exit", "4", &[]);
-    let (supervisor, guardian) = (exec.supervisor_pid(), exec.monitor_pid());
+    let (supervisor, monitor) = (exec.supervisor_pid(), exec.monitor_pid());
     exec.report_for(&header_for(fresh_client_v4()));
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
-    for helper in [supervisor, guardian] {
+    for helper in [supervisor, monitor] {
         wait_for("its end", || {
             let path = format!("/proc/{}/stat", helper.as_raw_nonzero());
             // Ended, or a zombie that waits for whichever process reaps orphans here.

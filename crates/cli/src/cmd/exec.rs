@@ -219,7 +219,7 @@ impl Args {
     fn supervise(&self, rules: &Rules) -> anyhow::Result<()> {
         let shared = SharedTable::create(self.slots(), rules)?;
         shared.remove();
-        let gaining = notify::start(notify::Settings {
+        let gaining = notify::start(notify::SupervisorConfig {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: None,

@@ -1,7 +1,6 @@
-//! The supervisor's loop: one thread, which never waits for anybody in particular.
+//! The supervisor's event loop: one thread, which never blocks on a single process.
 
 mod serve;
-mod token;
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +8,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Identity, Table, shown};
+use peername_identity::{Identity, Table, as_socket_family};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
@@ -20,175 +19,187 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
 
-pub(super) use token::Token;
+use super::config::SupervisorConfig;
+use super::epoll_token::EpollToken;
+use super::failsafe::Failsafe;
+use super::inflight_calls::{InflightCall, InflightCalls};
+use super::listener_cache::ListenerCache;
+use super::pending_accepts::{AcceptCall, PendingAccepts};
+use super::refusal_log::RefusalLog;
+use super::supervised_process::SupervisedProcess;
+use super::thread_cache::ThreadCache;
+use crate::header_waiter::{HeaderWaiter, RequestChannel};
 
-use super::Settings;
-use super::guardian::Ward;
-use super::ledger::{Ledger, Open};
-use super::listeners::Listeners;
-use super::monitor::Monitor;
-use super::refusals::RefusalLog;
-use super::threads::Threads;
-use super::waits::{Accepting, Waits};
-use crate::attendant::{Attendant, Channel};
-
-/// All that the loop knows.
+/// The state of the loop.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    ward: Ward,
-    /// There is none as long as every process that accepts has the library: they go on without us.
-    monitor: Option<Monitor>,
+    supervised: SupervisedProcess,
+    /// `None` as long as every process that accepts has the library: such processes do not depend on the supervisor.
+    failsafe: Option<Failsafe>,
     epoll: Epoll,
     table: Table<'static>,
-    attendant: Attendant,
-    /// How processes with the library reach the attendant.
-    channel: Option<Channel>,
-    waits: Waits,
-    threads: Threads,
-    listeners: Listeners,
+    waiter: HeaderWaiter,
+    /// The channel by which processes with the library reach the header waiter.
+    channel: Option<RequestChannel>,
+    pending: PendingAccepts,
+    threads: ThreadCache,
+    listeners: ListenerCache,
     refusals: RefusalLog,
-    /// Room for the largest header.
+    /// A buffer for the largest header.
     buffer: Vec<u8>,
-    /// That the program's descriptors can't be had is said once.
-    said_denied: bool,
-    /// When the calls that wait were last asked about.
-    looked: Instant,
+    /// Whether it was logged that the program's descriptors can't be copied: once is enough.
+    permission_error_logged: bool,
+    /// When pending calls were last checked for being over.
+    stale_checked_at: Instant,
 }
 
-/// What became of a call.
+/// The result of serving a call.
 enum Answer {
-    /// It has its answer, or is over.
+    /// It was answered, or is over.
     Given,
-    /// There is nothing to give to it.
-    Nothing(Accepting),
+    /// There is no connection for it.
+    Nothing(AcceptCall),
 }
 
 impl Supervisor {
-    /// For `program`, whose first process is `target`.
+    /// A supervisor of `program`, whose first process is `target`.
     pub(super) fn new(
-        settings: &Settings,
+        config: &SupervisorConfig,
         calls: NotificationListener,
-        ledger: Ledger,
+        inflight: InflightCalls,
         (program, target): (u32, PidFd),
     ) -> Result<Self> {
         daemonize::set_thread_name(c"peername-notify");
         calls.enable_sync_wakeup();
-        let ward = Ward {
+        let supervised = SupervisedProcess {
             calls,
-            ledger,
+            inflight,
             program,
             target,
         };
-        let &Settings {
+        let &SupervisorConfig {
             table,
             header_timeout,
             ref library,
             verbose,
-        } = settings;
+        } = config;
         let epoll = Epoll::new()?;
-        let (monitor, channel) = match library {
-            Some(_) => (None, Some(Channel::open(table.settings())?)),
-            None => (Some(Monitor::start(&ward, &epoll)?), None),
+        let (failsafe, channel) = match library {
+            Some(_) => (None, Some(RequestChannel::open(table.settings())?)),
+            None => (Some(Failsafe::start(&supervised, &epoll)?), None),
         };
         if let Some(channel) = &channel {
-            epoll.add(channel, Token::Channel.into(), Interest::Readable)?;
+            epoll.add(channel, EpollToken::Channel.into(), Interest::Readable)?;
         }
-        let attendant = Attendant::new(table, header_timeout)?;
-        epoll.add(&ward.calls, Token::Calls.into(), Interest::Readable)?;
-        epoll.add(&attendant, Token::Attendant.into(), Interest::Readable)?;
+        let waiter = HeaderWaiter::new(table, header_timeout)?;
+        epoll.add(
+            &supervised.calls,
+            EpollToken::Calls.into(),
+            Interest::Readable,
+        )?;
+        epoll.add(&waiter, EpollToken::Waiter.into(), Interest::Readable)?;
         Ok(Self {
-            ward,
-            monitor,
+            supervised,
+            failsafe,
             epoll,
             table,
-            attendant,
+            waiter,
             channel,
-            waits: Waits::default(),
-            threads: Threads::default(),
-            listeners: Listeners::default(),
+            pending: PendingAccepts::default(),
+            threads: ThreadCache::default(),
+            listeners: ListenerCache::default(),
             refusals: RefusalLog::new(verbose),
             buffer: vec![0; table.settings().policy().max_header],
-            said_denied: false,
-            looked: Instant::now(),
+            permission_error_logged: false,
+            stale_checked_at: Instant::now(),
         })
     }
 
-    /// Answers until nobody is left to ask.
+    /// Answers calls until no process with the filter is left.
     pub(super) fn run(mut self) -> Result<()> {
         let mut found = Vec::new();
         loop {
-            self.epoll.wait(self.patience(), &mut found)?;
+            self.epoll.wait(self.wait_limit(), &mut found)?;
             for event in found.drain(..) {
-                match Token::from(event.token) {
-                    Token::Calls if event.readable => self.answer()?,
-                    Token::Calls if event.hung_up => return Ok(()),
-                    Token::Guardian => {
-                        if let Some(monitor) = &mut self.monitor {
-                            monitor.replace_guardian(&self.ward, &self.epoll)?;
+                match EpollToken::from(event.token) {
+                    EpollToken::Calls if event.readable => self.answer()?,
+                    EpollToken::Calls if event.hung_up => return Ok(()),
+                    EpollToken::MonitorExited => {
+                        if let Some(failsafe) = &mut self.failsafe {
+                            failsafe.replace_monitor(&self.supervised, &self.epoll)?;
                         }
                     }
-                    Token::Channel => self.serve_channel(),
-                    Token::Wait(serial) => self.serve_again(serial),
-                    Token::End(serial) => self.let_go(serial),
-                    Token::Attendant => self.attend()?,
-                    Token::Calls => {}
+                    EpollToken::Channel => self.serve_channel(),
+                    EpollToken::ListenerReady(serial) => self.retry_pending(serial),
+                    EpollToken::ThreadExited(serial) => self.drop_pending(serial),
+                    EpollToken::Waiter => self.run_waiter()?,
+                    EpollToken::Calls => {}
                 }
             }
-            if self.looked.elapsed() >= LOOK_EVERY {
-                self.let_go_of_interrupted();
+            if self.stale_checked_at.elapsed() >= STALE_CHECK_INTERVAL {
+                self.drop_interrupted();
             }
-            if is_due(self.channel.as_ref().and_then(Channel::next_deadline)) {
+            if is_due(
+                self.channel
+                    .as_ref()
+                    .and_then(RequestChannel::next_deadline),
+            ) {
                 self.serve_channel();
             }
-            if is_due(self.attendant.next_deadline()) {
-                self.attend()?;
+            if is_due(self.waiter.next_deadline()) {
+                self.run_waiter()?;
             }
             if self.table.settings().claims_sweep() {
-                self.attendant.sweep();
+                self.waiter.sweep();
             }
             self.refusals.write(self.table.settings());
         }
     }
 
-    /// How long nothing need happen.
-    fn patience(&self) -> Option<Duration> {
-        let channel = self.channel.as_ref().and_then(Channel::next_deadline);
+    /// How long the loop may wait for events.
+    fn wait_limit(&self) -> Option<Duration> {
+        let channel = self
+            .channel
+            .as_ref()
+            .and_then(RequestChannel::next_deadline);
         let refusals = self.refusals.next_deadline(self.table.settings());
-        let due = self.attendant.next_deadline().into_iter();
+        let due = self.waiter.next_deadline().into_iter();
         let due = due.chain(channel).chain(refusals);
-        // Rounded up, or we would be here again before it is time.
+        // Rounded up, or the loop would wake before the deadline.
         let due = due
             .min()
-            .map(|at| at.saturating_duration_since(Instant::now()) + A_BIT);
-        let look = (!self.waits.is_empty()).then_some(LOOK_EVERY);
+            .map(|at| at.saturating_duration_since(Instant::now()) + TIMER_SLACK);
+        let look = (!self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
         due.into_iter().chain(look).min()
     }
 
-    /// Takes on the next call and answers it, or lets it wait.
+    /// Receives the next call and answers it, or makes it wait.
     ///
     /// # Errors
     ///
     /// The monitor can't be started.
     fn answer(&mut self) -> Result<()> {
-        // Over already: a signal came first.
-        let Ok(notification) = self.ward.calls.receive() else {
+        // It is over already: a signal came first.
+        let Ok(notification) = self.supervised.calls.receive() else {
             return Ok(());
         };
         let (id, tid) = (notification.id, notification.tid);
         // A thread makes one call at a time.
-        let stale = self.waits.stale(|wait| wait.tid == tid);
-        stale.into_iter().for_each(|serial| self.let_go(serial));
+        let stale = self.pending.find(|wait| wait.tid == tid);
+        stale
+            .into_iter()
+            .for_each(|serial| self.drop_pending(serial));
         match notification.call() {
             Ok(call) => self.answer_call(&notification, call)?,
-            Err(error) => self.ward.calls.fail(id, &error),
+            Err(error) => self.supervised.calls.fail(id, &error),
         }
         Ok(())
     }
 
     fn answer_call(&mut self, notification: &Notification, call: NotifiedCall) -> Result<()> {
         let Notification { id, tid, .. } = *notification;
-        let Some(line) = self.ward.ledger.open(Open { id, tid }) else {
-            self.ward.calls.fail(id, &Errno::NOMEM.into());
+        let Some(slot) = self.supervised.inflight.insert(InflightCall { id, tid }) else {
+            self.supervised.calls.fail(id, &Errno::NOMEM.into());
             return Ok(());
         };
         match call {
@@ -198,9 +209,9 @@ impl Supervisor {
                 buffer,
             } => {
                 if let Some((_, socket)) = self.descriptor(notification, socket) {
-                    self.name(id, &socket, end, buffer);
+                    self.answer_name(id, &socket, end, buffer);
                 }
-                self.ward.ledger.close(line);
+                self.supervised.inflight.remove(slot);
             }
             NotifiedCall::Accept {
                 listener,
@@ -209,13 +220,13 @@ impl Supervisor {
                 close_on_exec,
             } => {
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
-                    self.ward.ledger.close(line);
+                    self.supervised.inflight.remove(slot);
                     return Ok(());
                 };
-                match self.listeners.look(self.table.settings(), socket) {
+                match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
-                        self.note_acceptor(Open { id, tid })?;
-                        let call = Accepting {
+                        self.note_accepting_process(InflightCall { id, tid })?;
+                        let call = AcceptCall {
                             id,
                             tid,
                             thread,
@@ -224,14 +235,14 @@ impl Supervisor {
                             peer,
                             nonblocking,
                             close_on_exec,
-                            line,
+                            slot,
                         };
                         self.accept(call, &listening);
                     }
-                    // Nothing of ours: the kernel goes on as if we were not there.
+                    // Not a listener that expects headers: the kernel continues the call as if there were no filter.
                     None => {
-                        self.ward.calls.continue_syscall(id);
-                        self.ward.ledger.close(line);
+                        self.supervised.calls.continue_syscall(id);
+                        self.supervised.inflight.remove(slot);
                     }
                 }
             }
@@ -239,137 +250,142 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A process accepts that the library does not reach: from now on the program ends with the supervisor.
-    fn note_acceptor(&mut self, call: Open) -> Result<()> {
-        let monitor = match &mut self.monitor {
-            Some(monitor) => monitor,
-            none => none.insert(Monitor::start(&self.ward, &self.epoll)?),
+    /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
+    fn note_accepting_process(&mut self, call: InflightCall) -> Result<()> {
+        let failsafe = match &mut self.failsafe {
+            Some(failsafe) => failsafe,
+            none => none.insert(Failsafe::start(&self.supervised, &self.epoll)?),
         };
-        monitor.note(&self.ward, call);
+        failsafe.note(&self.supervised, call);
         Ok(())
     }
 
     fn serve_channel(&mut self) {
         if let Some(channel) = &mut self.channel {
-            channel.serve(&mut self.attendant);
+            channel.serve(&mut self.waiter);
         }
     }
 
-    /// A descriptor of the program, and the thread that has it. The call is answered if there is none.
+    /// Copies a descriptor of the program. If that fails, the call is answered with the error.
     fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<PidFd>, OwnedFd)> {
-        match self.threads.descriptor(&self.ward.calls, call, number) {
+        match self
+            .threads
+            .descriptor(&self.supervised.calls, call, number)
+        {
             Ok(found) => found,
             Err(error) => {
-                if error.is_permission() && !self.said_denied {
-                    self.said_denied = true;
+                if error.is_permission() && !self.permission_error_logged {
+                    self.permission_error_logged = true;
                     eprintln!(
                         "peername: can't look into the program, so it can't accept: {error}. An ordinary user needs \
                          kernel.yama.ptrace_scope = 0 for programs with several processes"
                     );
                 }
-                self.ward.calls.fail(call.id, &error.source);
+                self.supervised.calls.fail(call.id, &error.source);
                 None
             }
         }
     }
 
-    fn accept(&mut self, call: Accepting, listening: &ForeignListener) {
+    fn accept(&mut self, call: AcceptCall, listening: &ForeignListener) {
         if let Answer::Nothing(call) = self.serve(call, listening) {
             if listening.nonblocking {
                 self.fail(call, Errno::AGAIN);
-            } else if let Err(call) = self.waits.hold(&self.epoll, call, listening) {
+            } else if let Err(call) = self.pending.insert(&self.epoll, call, listening) {
                 self.fail(*call, Errno::NOMEM);
             }
         }
     }
 
-    fn name(&self, id: u64, socket: &OwnedFd, end: Endpoint, buffer: AddressBuffer) {
-        let Some(identity) = known(self.table, socket) else {
-            return self.ward.calls.continue_syscall(id);
+    fn answer_name(&self, id: u64, socket: &OwnedFd, end: Endpoint, buffer: AddressBuffer) {
+        let Some(identity) = lookup_identity(self.table, socket) else {
+            return self.supervised.calls.continue_syscall(id);
         };
         let named = match end {
             Endpoint::Peer => identity.client,
             Endpoint::Local => identity.destination,
         };
         let answer = buffer.capacity().and_then(|room| {
-            let addr = shown(named, socket_info::peer_addr(socket)?.is_ipv6());
-            match self.ward.calls.is_pending(id) {
+            let addr = as_socket_family(named, socket_info::peer_addr(socket)?.is_ipv6());
+            match self.supervised.calls.is_pending(id) {
                 true => buffer.write(addr, room),
                 false => Ok(()),
             }
         });
         match answer {
-            Ok(()) => self.ward.calls.succeed(id),
-            Err(error) => self.ward.calls.fail(id, &error),
+            Ok(()) => self.supervised.calls.succeed(id),
+            Err(error) => self.supervised.calls.fail(id, &error),
         }
     }
 
-    /// Gives a connection to whoever waits at its listener, or lets it wait for somebody.
+    /// Hands a connection to the oldest pending call at its listener, or returns it to the header waiter.
     fn offer(&mut self, connection: OwnedFd, listener: SocketAddr) {
         match self
-            .waits
-            .at(listener)
-            .and_then(|serial| self.waits.take(&self.epoll, serial))
+            .pending
+            .oldest_at(listener)
+            .and_then(|serial| self.pending.remove(&self.epoll, serial))
         {
-            Some(call) => _ = self.give_kept(call, connection),
-            None => self.attendant.give_back(connection, listener),
+            Some(call) => _ = self.complete_with_ready(call, connection),
+            None => self.waiter.return_ready(connection, listener),
         }
     }
 
-    /// Its listener is ready, or broken; or there is a connection for it.
-    fn serve_again(&mut self, serial: u64) {
-        let Some(call) = self.waits.take(&self.epoll, serial) else {
+    /// Serves a pending call again: its listener is ready, or broken, or there is a connection for it.
+    fn retry_pending(&mut self, serial: u64) {
+        let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
         };
-        // It may have become another file meanwhile.
+        // The descriptor may be another file's by now.
         let listening = call.thread.get_fd(call.number).ok();
         let settings = self.table.settings();
-        let listening = listening.and_then(|socket| self.listeners.look(settings, socket));
+        let listening = listening.and_then(|socket| self.listeners.check(settings, socket));
         let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
-            // EINVAL: it does not listen any more (accept(2)).
+            // EINVAL: the socket does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
         };
         if let Answer::Nothing(call) = self.serve(call, &listening)
-            && let Err(call) = self.waits.hold(&self.epoll, call, &listening)
+            && let Err(call) = self.pending.insert(&self.epoll, call, &listening)
         {
             self.fail(*call, Errno::NOMEM);
         }
     }
 
-    /// Looks after the connections without a complete header, and hands over those that have got it.
-    fn attend(&mut self) -> Result<()> {
-        for listener in self.attendant.attend()? {
-            match self.waits.at(listener) {
-                Some(serial) => self.serve_again(serial),
-                None => self.attendant.ring(listener),
+    /// Runs the header waiter, and hands over the connections whose header is complete.
+    fn run_waiter(&mut self) -> Result<()> {
+        for listener in self.waiter.process_due()? {
+            match self.pending.oldest_at(listener) {
+                Some(serial) => self.retry_pending(serial),
+                None => self.waiter.wake_listener(listener),
             }
         }
         Ok(())
     }
 
-    /// A call is over without an answer.
-    fn let_go(&mut self, serial: u64) {
-        if let Some(call) = self.waits.take(&self.epoll, serial) {
-            self.ward.ledger.close(call.line);
+    /// Drops a pending call that is over without an answer.
+    fn drop_pending(&mut self, serial: u64) {
+        if let Some(call) = self.pending.remove(&self.epoll, serial) {
+            self.supervised.inflight.remove(call.slot);
         }
     }
 
-    /// The kernel does not tell when a signal has interrupted a call.
-    fn let_go_of_interrupted(&mut self) {
-        self.looked = Instant::now();
-        let calls = &self.ward.calls;
-        let stale = self.waits.stale(|wait| !calls.is_pending(wait.id));
-        stale.into_iter().for_each(|serial| self.let_go(serial));
+    /// Drops pending calls that a signal has interrupted, which the kernel does not report.
+    fn drop_interrupted(&mut self) {
+        self.stale_checked_at = Instant::now();
+        let calls = &self.supervised.calls;
+        let stale = self.pending.find(|wait| !calls.is_pending(wait.id));
+        stale
+            .into_iter()
+            .for_each(|serial| self.drop_pending(serial));
     }
 
-    fn fail(&self, call: Accepting, error: impl Into<io::Error>) {
-        self.ward.calls.fail(call.id, &error.into());
-        self.ward.ledger.close(call.line);
+    fn fail(&self, call: AcceptCall, error: impl Into<io::Error>) {
+        self.supervised.calls.fail(call.id, &error.into());
+        self.supervised.inflight.remove(call.slot);
     }
 }
 
-/// Who is at the other end of this socket, if a header has said so.
-fn known(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
+/// The identity of this socket's peer, if its header named one.
+fn lookup_identity(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
     table.find(socket_info::cookie(socket).ok()?)
 }
 
@@ -378,5 +394,5 @@ fn is_due(deadline: Option<Instant>) -> bool {
 }
 
 /// How soon a call that a signal has interrupted is noticed, if its thread makes no other.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const A_BIT: Duration = Duration::from_micros(100);
+const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const TIMER_SLACK: Duration = Duration::from_micros(100);

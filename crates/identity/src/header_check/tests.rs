@@ -15,7 +15,7 @@ fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
         show_destination: false,
         sources,
         max_header: 200,
-        attendant_user: 0,
+        waiter_user: 0,
         namespace: 0,
     }
 }

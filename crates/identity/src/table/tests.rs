@@ -36,7 +36,7 @@ fn what_was_inserted_is_found_and_nothing_else() {
     }
     assert_eq!(table.find(601), None);
     assert_eq!(table.settings().used(), 600);
-    let odd = table.places().filter(|place| place.cookie % 2 == 1);
+    let odd = table.occupied_slots().filter(|place| place.cookie % 2 == 1);
     odd.for_each(|place| table.remove(place));
     assert_eq!((table.find(3), table.find(4)), (None, Some(someone(4))));
     assert_eq!(table.settings().used(), 300);
@@ -51,7 +51,10 @@ fn a_full_table_refuses_and_a_late_remove_spares_the_successor() {
     }
     assert!(table.is_full_near(65));
     assert_eq!(table.insert(65, &someone(65)), Err(Full));
-    let place = table.places().find(|place| place.cookie == 5).unwrap();
+    let place = table
+        .occupied_slots()
+        .find(|place| place.cookie == 5)
+        .unwrap();
     table.remove(place);
     table.insert(65, &someone(65)).unwrap();
     table.remove(place);
@@ -68,7 +71,7 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
         show_destination: false,
         sources: SourcePolicy::AllowLocal,
         max_header: 4096,
-        attendant_user: 0,
+        waiter_user: 0,
         namespace: 0,
     };
     assert!(Table::open(&memory).is_none());
@@ -135,7 +138,7 @@ fn readers_see_whole_identities_or_none() {
                 for round in 0..20_000 {
                     let cookie = round * 2 + writer + 1;
                     table.insert(cookie, &someone(cookie)).unwrap();
-                    let place = table.places().find(|place| place.cookie == cookie);
+                    let place = table.occupied_slots().find(|place| place.cookie == cookie);
                     table.remove(place.unwrap());
                 }
             });
@@ -167,7 +170,7 @@ fn a_slot_that_is_used_again_and_again() {
             for cookie in 64..=last {
                 table.insert(cookie, &someone(cookie)).unwrap();
                 current.store(cookie, Ordering::Relaxed);
-                let place = table.places().find(|place| place.cookie == cookie);
+                let place = table.occupied_slots().find(|place| place.cookie == cookie);
                 table.remove(place.unwrap());
             }
         });

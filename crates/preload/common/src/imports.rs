@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::kernel::{Errno, Result};
 
-/// The address of a symbol, or null if nobody has it: what a weak reference is in C.
+/// The address of a symbol, or null if no library has it: a weak reference.
 macro_rules! weak {
     ($name:literal) => {{
         let address: *const c_void;

@@ -274,7 +274,7 @@ pub fn receive_descriptor(
     Ok((n, (passed && whole).then_some(control.descriptor)))
 }
 
-/// Waits until the descriptor is readable; false if it is not within so many milliseconds.
+/// PendingAccepts until the descriptor is readable; false if it is not within so many milliseconds.
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
         fd,

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, Result, SOL_SOCKET};
 
-/// A descriptor that the program, or whoever accepts for it, has open. Not closed when dropped.
+/// A descriptor of a socket. Not closed when dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket(pub c_int);
 
@@ -50,7 +50,7 @@ impl Socket {
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
-    /// Waits a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
+    /// PendingAccepts a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
     pub fn wait_for(self, octets: usize, milliseconds: i64) {
         let octets = c_int::try_from(octets).unwrap_or(c_int::MAX);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, octets);
@@ -75,7 +75,7 @@ impl Socket {
         let _ = kernel::set_option(self.0, SOL_TCP, TCP_DEFER_ACCEPT, DEFER_SECONDS);
     }
 
-    /// The user who listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    /// The user that listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     pub fn peer_user(self) -> Option<u32> {
         let [_pid, user, _group] =
             kernel::get_option::<[u32; 3]>(self.0, SOL_SOCKET, SO_PEERCRED).ok()?;

@@ -17,7 +17,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use peername_identity::Ports;
+use peername_identity::PortSet;
 use peername_preload_common::environment::{is_preloaded, number, variable};
 use peername_preload_common::kernel;
 use peername_proto::{PlainHeader, address};
@@ -51,7 +51,7 @@ impl Claim {
     }
 }
 
-/// Who connects to no address connects to this host (ip(7)).
+/// A connect(2) to the unspecified address reaches this host (ip(7)).
 fn reached(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -179,7 +179,7 @@ pub(crate) fn debug(line: &str) {
     }
 }
 
-/// A program whose connections would not say what they are to say does not start.
+/// Ends a program at its start if its connections could not begin with the right header.
 fn refuse(code: c_int, why: &str) -> ! {
     kernel::complain(why);
     kernel::exit(code)
@@ -199,8 +199,8 @@ static PORT: AtomicU16 = AtomicU16::new(0);
 
 /// Whether only connections to the ports below have a header.
 static LIMITED: AtomicBool = AtomicBool::new(false);
-static PORTS: Ports<'static> = Ports::new(&PORT_WORDS);
-static PORT_WORDS: [AtomicU64; Ports::WORDS] = [const { AtomicU64::new(0) }; Ports::WORDS];
+static PORTS: PortSet<'static> = PortSet::new(&PORT_WORDS);
+static PORT_WORDS: [AtomicU64; PortSet::WORDS] = [const { AtomicU64::new(0) }; PortSet::WORDS];
 
 /// As `peername exec` for a failure of its own, and as libproxyproto_connect.so.
 const NATIVE_FAILURE: c_int = 125;

@@ -156,7 +156,7 @@ unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
     begin(Socket(fd), &to)
 }
 
-/// Waits for a connection that has begun, if the socket is one that waits.
+/// PendingAccepts for a connection that has begun, if the socket is one that waits.
 ///
 /// # Safety
 ///

@@ -19,7 +19,7 @@ use peername_preload_common::socket::Socket;
 
 use crate::claim::{claim, debug};
 
-/// What has become of a wish to connect.
+/// What has become of a action to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     /// It is as if we were not there: no TCP, not one of the ports, or a connection that has begun

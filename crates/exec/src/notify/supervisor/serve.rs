@@ -1,32 +1,31 @@
-//! Handing connections to the calls of accept(2) that want one.
+//! Hands connections to calls of accept(2).
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use peername_identity::shown;
+use peername_identity::as_socket_family;
 use peername_sys::is_per_connection_error;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
-use super::{Answer, Supervisor, known};
-use crate::look::{From as Origin, Look, look_at_new, refuse};
-use crate::notify::waits::Accepting;
+use super::{Answer, Supervisor, lookup_identity};
+use crate::header_peek::{ConnectionOrigin, PeekOutcome, peek_accepted, refuse};
+use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
-    /// Gives the call a connection, if there is one: one that has waited for the program, or the next one
-    /// that has its header.
-    pub(super) fn serve(&mut self, call: Accepting, listening: &ForeignListener) -> Answer {
+    /// Answers the call with a connection, if there is one: one that was ready, or the next one whose header is complete.
+    pub(super) fn serve(&mut self, call: AcceptCall, listening: &ForeignListener) -> Answer {
         loop {
-            if let Some(connection) = self.attendant.take(call.listener) {
-                return self.give_kept(call, connection);
+            if let Some(connection) = self.waiter.take_ready(call.listener) {
+                return self.complete_with_ready(call, connection);
             }
             match listening.accept(call.nonblocking) {
                 Ok((connection, peer)) => {
-                    if let Some(ready) = self.receive(connection, peer, listening) {
-                        return self.give(call, ready);
+                    if let Some(ready) = self.admit(connection, peer, listening) {
+                        return self.complete(call, ready);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -41,78 +40,80 @@ impl Supervisor {
         }
     }
 
-    /// Receives a connection. It comes back, with who it is shown as from, if the program may have it now.
-    fn receive(
+    /// Admits an accepted connection. Returns it with the peer address to show, if the program may have it now.
+    fn admit(
         &mut self,
         connection: OwnedFd,
         peer: Option<SocketAddr>,
         listening: &ForeignListener,
     ) -> Option<(OwnedFd, SocketAddr)> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
-        if self.is_bell(&connection, peer) {
+        if self.is_wakeup(&connection, peer) {
             return None;
         }
-        let from = Origin {
+        let from = ConnectionOrigin {
             peer,
             namespace: listening.netns_cookie,
         };
-        match look_at_new(self.table, connection.as_fd(), from, &mut self.buffer) {
-            Look::Ready(None) => return Some((connection, peer)),
-            Look::Ready(Some(client)) => return Some((connection, shown(client, peer.is_ipv6()))),
-            Look::Unfinished(_) => self.attendant.park(connection, listening.addr),
-            Look::Refused => refuse(connection),
+        match peek_accepted(self.table, connection.as_fd(), from, &mut self.buffer) {
+            PeekOutcome::Ready(None) => return Some((connection, peer)),
+            PeekOutcome::Ready(Some(client)) => {
+                return Some((connection, as_socket_family(client, peer.is_ipv6())));
+            }
+            PeekOutcome::Incomplete(_) => self.waiter.park(connection, listening.addr),
+            PeekOutcome::Refused => refuse(connection),
         }
         None
     }
 
-    fn is_bell(&self, connection: &OwnedFd, peer: SocketAddr) -> bool {
+    fn is_wakeup(&self, connection: &OwnedFd, peer: SocketAddr) -> bool {
         let own = || local_addr(connection).ok().map(|own| own.ip());
-        self.table.settings().bells().contains(peer.port()) && own() == Some(peer.ip())
+        self.table.settings().wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
     }
 
-    /// Answers the call with a connection that has waited.
-    pub(super) fn give_kept(&mut self, call: Accepting, connection: OwnedFd) -> Answer {
-        // One that is gone by now has no peer any more, but its client may still stand in the table; the kernel,
-        // too, would return it.
-        let nobody = SocketAddr::new(unspecified(call.listener), 0);
-        let peer = socket_info::peer_addr(&connection).unwrap_or(nobody);
-        let from = known(self.table, &connection)
-            .map_or(peer, |identity| shown(identity.client, peer.is_ipv6()));
-        // As another call has wanted it, if it was given back. This fails for no socket.
+    /// Answers the call with a connection that was ready.
+    pub(super) fn complete_with_ready(&mut self, call: AcceptCall, connection: OwnedFd) -> Answer {
+        // A connection that was reset has no peer any more, but its client may still be in the table. The kernel, too, would
+        // return such a connection.
+        let unknown = SocketAddr::new(unspecified(call.listener), 0);
+        let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
+        let from = lookup_identity(self.table, &connection).map_or(peer, |identity| {
+            as_socket_family(identity.client, peer.is_ipv6())
+        });
+        // A returned connection has the mode that another call asked for. This fails for no socket.
         let _ = stream::set_nonblocking(&connection, call.nonblocking);
-        self.give(call, (connection, from))
+        self.complete(call, (connection, from))
     }
 
-    /// Answers the call with this connection. Whatever goes wrong, the connection is not lost: it is for
-    /// the next call.
-    fn give(&mut self, call: Accepting, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
-        let calls = &self.ward.calls;
-        let given = match self.tell(&call, from) {
+    /// Answers the call with this connection. If that fails, the connection is kept for the next call.
+    fn complete(&mut self, call: AcceptCall, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
+        let calls = &self.supervised.calls;
+        let installed = match self.write_peer(&call, from) {
             Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),
             Err(error) => AddFdOutcome::Rejected(error),
         };
         let listener = call.listener;
-        match given {
-            AddFdOutcome::Installed => self.ward.ledger.close(call.line),
+        match installed {
+            AddFdOutcome::Installed => self.supervised.inflight.remove(call.slot),
             AddFdOutcome::CallOver => {
-                self.ward.ledger.close(call.line);
+                self.supervised.inflight.remove(call.slot);
                 self.offer(connection, listener);
             }
             AddFdOutcome::Rejected(error) => {
                 self.fail(call, error);
-                self.attendant.give_back(connection, listener);
+                self.waiter.return_ready(connection, listener);
             }
         }
         Answer::Given
     }
 
     /// Fills the call's address buffer.
-    fn tell(&self, call: &Accepting, from: SocketAddr) -> io::Result<()> {
+    fn write_peer(&self, call: &AcceptCall, from: SocketAddr) -> io::Result<()> {
         if call.peer.is_none() {
             return Ok(());
         }
         let room = call.peer.capacity()?;
-        match self.ward.calls.is_pending(call.id) {
+        match self.supervised.calls.is_pending(call.id) {
             true => call.peer.write(from, room),
             false => Ok(()),
         }

@@ -44,7 +44,7 @@ pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
 fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
     let start = ptr::with_exposed_provenance::<AtomicU64>(start);
     // SAFETY: the mapping has so many words, begins on a page and is never taken away; any bits are a
-    // valid AtomicU64. The file belongs to who made the table, who does not shorten it.
+    // valid AtomicU64. The file belongs to the launcher's user, which does not shorten it.
     unsafe { slice::from_raw_parts(start, words) }
 }
 

@@ -20,7 +20,7 @@ impl<const N: usize> StaticText<N> {
     pub fn write<'a>(&self, text: impl IntoIterator<Item = &'a u8> + Clone) -> bool {
         let fits = text.clone().into_iter().count() < N;
         for (to, &from) in self.0.iter().zip(text).filter(|_| fits) {
-            // What is right already is not touched: somebody may be reading it.
+            // A byte that is right already is not written: another thread may be reading it.
             if to.load(Ordering::Relaxed) != from {
                 to.store(from, Ordering::Relaxed);
             }
@@ -31,8 +31,8 @@ impl<const N: usize> StaticText<N> {
     /// The text; empty if none was written.
     pub fn get(&self) -> &CStr {
         let start = self.0.as_ptr().cast::<c_char>();
-        // SAFETY: the last byte is never written, so there is a NUL; and whoever reads comes behind the writing, or
-        // beside one that changes nothing.
+        // SAFETY: the last byte is never written, so there is a NUL; and a reader comes after the write,
+        // or beside one that changes nothing.
         unsafe { CStr::from_ptr(start) }
     }
 }

@@ -1,12 +1,12 @@
-//! What a program is shown: an address of the family that its socket has.
+//! Client addresses in the family of the program's socket.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The address in the form that a socket of IPv6 (`v6`) or of IPv4 can have.
+/// Converts a client's address to the form that a socket of IPv6 (`v6`) or IPv4 can show.
 ///
 /// On an IPv6 socket an IPv4 client is mapped, as the kernel does it. On an IPv4 socket an IPv6 client
 /// has no true form: it is shown as [`pseudo_v4`], never as the proxy, whose address programs may trust.
-pub fn shown(client: SocketAddr, v6: bool) -> SocketAddr {
+pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
     let port = client.port();
     match (client.ip().to_canonical(), v6) {
         (IpAddr::V4(ip), false) => SocketAddr::from((ip, port)),
@@ -18,7 +18,7 @@ pub fn shown(client: SocketAddr, v6: bool) -> SocketAddr {
 
 /// A stable IPv4 address of class E (240.0.0.0/4) that stands for the /64 of an IPv6 client.
 ///
-/// Nobody has such an address, so none is taken for somebody else's. A site gets a /64, whose hosts
+/// No host has such an address, so it is never another client's. A site gets a /64, whose hosts
 /// change their addresses within it: limits by address keep their meaning.
 pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
     let [network @ .., _, _, _, _, _, _, _, _] = ip.octets();
@@ -40,7 +40,7 @@ mod tests {
     use std::string::ToString;
 
     fn as_shown(client: &str, v6: bool) -> std::string::String {
-        shown(client.parse().unwrap(), v6).to_string()
+        as_socket_family(client.parse().unwrap(), v6).to_string()
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! What happens when the supervisor is killed: the program ends.
+//! The supervisor's monitor: ends the program if the supervisor is killed.
 //!
-//! Without a supervisor the kernel answers ENOSYS to accept(2), at which servers spin or stop serving
-//! while they look alive. So a second process, which does nothing else, holds the listener too (calls
-//! then wait), ends the program and whatever it has started, and so lets a service manager start all
-//! of it again.
+//! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they look
+//! alive. So a second process, which does nothing else, holds the notification listener too (calls wait then), ends the
+//! program and all of its descendants, and so lets a service manager restart them.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -14,97 +13,95 @@ use peername_sys::process::caps::{self, Capability};
 use peername_sys::process::daemonize;
 use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
-use peername_sys::seccomp::NotificationListener;
 
-use super::ledger::{Ledger, Open};
-use super::supervisor::Token;
+use super::epoll_token::EpollToken;
+use super::inflight_calls::InflightCall;
+use super::supervised_process::SupervisedProcess;
 
-/// The guardian, as the supervisor knows it.
+/// The supervisor's handle of its monitor.
 #[derive(Debug)]
-pub(super) struct Guardian {
+pub(super) struct SupervisorMonitor {
     pid: u32,
     process: PidFd,
 }
 
-/// What it needs.
-#[derive(Debug)]
-pub(super) struct Ward {
-    pub(super) calls: NotificationListener,
-    pub(super) ledger: Ledger,
-    /// The program's first process.
-    pub(super) program: u32,
-    pub(super) target: PidFd,
-}
-
-impl Guardian {
-    /// Starts one, as a child of the supervisor, which waits for its end at `epoll`.
-    pub(super) fn start(ward: &Ward, hold: KillInhibitor, epoll: &Epoll) -> Result<Self> {
-        let (ledger, program) = (ward.ledger, ward.program);
+impl SupervisorMonitor {
+    /// Starts one, as a child of the supervisor, which learns of its exit through `epoll`.
+    pub(super) fn start(
+        supervised: &SupervisedProcess,
+        hold: KillInhibitor,
+        epoll: &Epoll,
+    ) -> Result<Self> {
+        let (inflight, program) = (supervised.inflight, supervised.program);
         let [pipe, queue] = hold.into();
         let keep = [
             PidFd::current()?.into(),
-            ward.calls.try_clone()?.into(),
-            ward.target.try_clone()?.into(),
+            supervised.calls.try_clone()?.into(),
+            supervised.target.try_clone()?.into(),
             pipe,
             queue,
         ];
         let pid = daemonize::fork_child(keep, |[supervisor, calls, target, pipe, queue]| {
             daemonize::set_thread_name(c"peername-guard");
-            // Nothing but to end the program is left for it. That it keeps more than it needs is no reason to fail.
+            // All it has to do is end the program. Keeping more capabilities than it needs is no reason to fail.
             if caps::is_effective(Capability::CAP_SYS_PTRACE) {
                 let _ = caps::keep_only(&[Capability::CAP_KILL]);
             }
             let _hold = KillInhibitor::from([pipe, queue]);
-            let ward = Ward {
+            let supervised = SupervisedProcess {
                 calls: calls.into(),
-                ledger,
+                inflight,
                 program,
                 target: target.into(),
             };
-            u8::from(ward.guard(&supervisor.into()).is_err())
+            u8::from(supervised.guard(&supervisor.into()).is_err())
         })?;
         let process = PidFd::open(pid)?;
-        epoll.add(&process, Token::Guardian.into(), Interest::Readable)?;
+        epoll.add(
+            &process,
+            EpollToken::MonitorExited.into(),
+            Interest::Readable,
+        )?;
         Ok(Self { pid, process })
     }
 
-    /// Starts another in its place, as it has ended; the epoll instance watches for the end of this one now.
+    /// Replaces it after its exit; the epoll instance watches the new one.
     pub(super) fn replace(
         &mut self,
-        ward: &Ward,
+        supervised: &SupervisedProcess,
         hold: KillInhibitor,
         epoll: &Epoll,
     ) -> Result<()> {
-        eprintln!("peername: the guardian was killed; starting another");
-        let old = std::mem::replace(self, Self::start(ward, hold, epoll)?);
+        eprintln!("peername: the monitor of the supervisor was killed; starting another");
+        let old = std::mem::replace(self, Self::start(supervised, hold, epoll)?);
         let _ = epoll.delete(&old.process);
         daemonize::reap(old.pid);
         Ok(())
     }
 }
 
-impl Ward {
-    /// Waits for the supervisor's end. If processes with the filter are left then, ends them.
+impl SupervisedProcess {
+    /// PendingAccepts for the supervisor's end. If processes with the filter are left then, ends them.
     fn guard(&self, supervisor: &PidFd) -> Result<()> {
         wait_for(supervisor)?;
-        if self.all_have_ended(Duration::ZERO)? {
+        if self.wait_all_exited(Duration::ZERO)? {
             return Ok(());
         }
-        // A call that waits is interrupted by the signal, so that its handler runs.
+        // The signal interrupts a pending call, so that its handler runs.
         self.signal_all(Signal::TERM);
-        if self.all_have_ended(GRACE)? {
+        if self.wait_all_exited(GRACE)? {
             return Ok(());
         }
         self.signal_all(Signal::KILL);
-        self.ledger.all_open().for_each(|call| self.kill(call));
-        // Who was orphaned and is not asking now is found out when it asks.
-        while !self.all_have_ended(Duration::ZERO)? {
+        self.inflight.iter().for_each(|call| self.kill(call));
+        // An orphaned process without a pending call is found at its next call.
+        while !self.wait_all_exited(Duration::ZERO)? {
             wait_for(&self.calls)?;
-            if self.all_have_ended(Duration::ZERO)? {
+            if self.wait_all_exited(Duration::ZERO)? {
                 break;
             }
             if let Ok(call) = self.calls.receive() {
-                self.kill(Open {
+                self.kill(InflightCall {
                     id: call.id,
                     tid: call.tid,
                 });
@@ -121,8 +118,8 @@ impl Ward {
         }
     }
 
-    /// Kills the process of a thread that waits for an answer, if it still does.
-    fn kill(&self, call: Open) {
+    /// Kills the process of a thread, if the thread still waits for the answer to this call.
+    fn kill(&self, call: InflightCall) {
         let Ok(process) = PidFd::of_thread(call.tid) else {
             return;
         };
@@ -131,8 +128,8 @@ impl Ward {
         }
     }
 
-    /// Whether no process with the filter is left, or none soon.
-    fn all_have_ended(&self, limit: Duration) -> Result<bool> {
+    /// Waits at most `limit` until no process with the filter is left. Returns whether that is so.
+    fn wait_all_exited(&self, limit: Duration) -> Result<bool> {
         let (epoll, deadline) = (Epoll::new()?, Instant::now() + limit);
         epoll.add(&self.calls, 0, Interest::ReadableEdge)?;
         loop {
@@ -155,5 +152,5 @@ fn wait_for(fd: impl AsFd) -> Result<()> {
     epoll.wait(None, &mut Vec::new())
 }
 
-/// From SIGTERM to SIGKILL. Its accept(2) does not return any more, so what it still does is finish.
+/// From SIGTERM to SIGKILL. accept(2) does not return any more, so the program only finishes its work.
 const GRACE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Logs the connections that the program was not given: whoever sets a server up has to learn why nobody gets in.
+//! The throttled log of refused connections: an operator has to learn why clients are refused.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use peername_identity::{Counter, Refusal, RefusalReader, Settings};
 use peername_sys::process::stderr::try_write_line;
 
-/// Reads the refusals that the processes of the program and the supervisor leave in the table, and logs them: one line
-/// each if that is wanted, else one for each reason in [`INTERVAL`].
+/// Reads the refusals that the program's processes and the supervisor record in the table, and logs them: one line each
+/// if `verbose`, else one line for each reason in [`INTERVAL`].
 #[derive(Debug)]
 pub(super) struct RefusalLog {
     reader: RefusalReader,
     verbose: bool,
-    /// The earliest time of the next look, so that a flood does not keep the supervisor busy.
-    next_look: Instant,
+    /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
+    next_read: Instant,
     reasons: [Reason; Counter::ALL.len()],
 }
 
-/// What was logged about one reason.
+/// The log's state for one reason.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reason {
     logged: Option<Instant>,
-    /// How many there had been by then.
+    /// The counter's value at that time.
     counted: u64,
 }
 
@@ -30,21 +30,21 @@ impl RefusalLog {
         Self {
             reader: RefusalReader::default(),
             verbose,
-            next_look: Instant::now(),
+            next_read: Instant::now(),
             reasons: Default::default(),
         }
     }
 
-    /// When [`RefusalLog::write`] has something to do.
+    /// The time at which [`RefusalLog::write`] has something to do.
     pub(super) fn next_deadline(&self, settings: Settings<'_>) -> Option<Instant> {
-        settings.has_refusals().then_some(self.next_look)
+        settings.has_refusals().then_some(self.next_read)
     }
 
-    /// Logs what was left, if it is time.
+    /// Logs recorded refusals, if it is time.
     pub(super) fn write(&mut self, settings: Settings<'_>) {
         let now = Instant::now();
         if self.next_deadline(settings).is_some_and(|at| at <= now) {
-            self.next_look = now + PAUSE;
+            self.next_read = now + PAUSE;
             let lines = self.lines(settings, now);
             lines.iter().for_each(|line| try_write_line(line));
         }
@@ -82,7 +82,7 @@ impl RefusalLog {
     }
 }
 
-/// Port scans, and health checks that only connect, are no fault of anybody's.
+/// Port scans, and health checks that only connect, are not a fault of the configuration.
 fn is_of_one_client(why: Counter) -> bool {
     why == Counter::Closed
 }
@@ -118,7 +118,7 @@ impl Display for Explained {
             Counter::Full => f.write_str(
                 "as many connections are open as the table of clients has room for (raise --max-connections)",
             ),
-            Counter::NoAttendant => f.write_str(
+            Counter::WaiterUnavailable => f.write_str(
                 "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
                  wait)",
             ),
@@ -129,7 +129,7 @@ impl Display for Explained {
 
 /// Between two lines about one reason.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Between two reads.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What is known of listeners, so that the kernel is not asked the same at each accept(2).
+//! Caches properties of listeners, so that the kernel is not asked again at each accept(2).
 //!
 //! A descriptor tells nothing: it may be another socket's since the last call, and not every close(2) can be
-//! seen from here. The kernel's number of a socket (SO_COOKIE) is nobody else's until the next boot, and what
+//! seen from here. The kernel's number of a socket (SO_COOKIE) is not used again until the next boot, and what
 //! is remembered by it can't change: that it is a TCP socket, and in which network namespace. Its port can, by
 //! listen(2) alone, which [forgets](forget) all.
 
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use peername_identity::Settings;
 use peername_preload_common::socket::{Protocol, Socket};
 
-/// Whether it is as nearly all are: of TCP, in the attendant's network namespace, and its connections begin
+/// Whether it is as nearly all are: of TCP, in the header waiter's network namespace, and its connections begin
 /// with a header. If not, each connection has to be asked.
 pub(crate) fn is_usual(settings: Settings<'_>, listener: Socket) -> bool {
     let Some((cookie, place)) = listener.cookie().and_then(|c| Some((c, place(c)?))) else {
@@ -26,10 +26,10 @@ pub(crate) fn is_usual(settings: Settings<'_>, listener: Socket) -> bool {
     usual
 }
 
-/// Before a socket listens, perhaps not for the first time and at another port.
+/// Clears the cache: a socket is about to listen, perhaps not for the first time and at another port.
 pub(crate) fn forget() {
     for place in &USUAL {
-        place.store(NOBODY, Ordering::Relaxed);
+        place.store(NO_COOKIE, Ordering::Relaxed);
     }
 }
 
@@ -45,7 +45,7 @@ fn place(cookie: u64) -> Option<&'static AtomicU64> {
 }
 
 /// Cookies of usual listeners. Of two that belong to one place, the one that has accepted last is known.
-static USUAL: [AtomicU64; 64] = [const { AtomicU64::new(NOBODY) }; 64];
+static USUAL: [AtomicU64; 64] = [const { AtomicU64::new(NO_COOKIE) }; 64];
 const PLACES_MASK: u64 = 63;
 /// Cookies count up from 1.
-const NOBODY: u64 = 0;
+const NO_COOKIE: u64 = 0;

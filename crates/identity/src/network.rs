@@ -1,4 +1,4 @@
-//! Addresses as words: IPv6, IPv4 mapped into it.
+//! Trusted networks, and addresses as words: IPv6, with IPv4 mapped into it.
 
 use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
-//! One look at a connection that a server has accepted: is its header there?
+//! Peeks at the header of an accepted connection: the driver of [`HeaderCheck`] with this crate's system calls.
 //!
-//! The header is looked at in the socket's own buffer and taken off only when it is complete, so a
-//! look that does not find it all leaves the connection as it was.
+//! The header is peeked at in the socket's own buffer and taken off only when it is complete, so a peek at an incomplete
+//! header leaves the connection as it was.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,84 +11,84 @@ use peername_identity::{Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refu
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
-/// What a look has found.
+/// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// The program may have it: the header is gone, and the client, if it named one, in the table; or no
-    /// header was to be expected.
+pub enum PeekOutcome {
+    /// The program may have the connection: the header is gone, and the client, if it named one, is in the table; or no
+    /// header was expected.
     Ready(Option<SocketAddr>),
-    /// The header is not all there: it takes at least so many octets.
-    Unfinished(usize),
-    /// The program must not see it. Counted and left for the log; to be closed with [`refuse`].
+    /// The header is incomplete: it takes at least so many bytes.
+    Incomplete(usize),
+    /// The program must not see it. It was counted and recorded for the log; close it with [`refuse`].
     Refused,
 }
 
-/// Where a connection has come from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct From {
-    /// Its peer, which may send a header or not.
+pub struct ConnectionOrigin {
+    /// Its peer, which may be trusted to send headers or not.
     pub peer: SocketAddr,
-    /// Its network namespace if it is one of TCP; `None` if it is to be asked.
+    /// Its network namespace, for TCP; `None` if the kernel is still to be asked.
     pub namespace: Option<u64>,
 }
 
-/// Looks at a connection that was just accepted by a listener that expects headers: may its peer send one,
-/// and is it there?
+/// Peeks at a connection that was just accepted by a listener that expects headers: is its peer trusted, and is the header
+/// complete?
 ///
 /// `buffer` is room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
-pub fn look_at_new(
+pub fn peek_accepted(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: From,
+    from: ConnectionOrigin,
     buffer: &mut [u8],
-) -> Look {
+) -> PeekOutcome {
     if from.namespace.is_none() && socket_info::protocol(connection).is_none() {
-        return Look::Ready(None);
+        return PeekOutcome::Ready(None);
     }
     let (check, step) = HeaderCheck::start(table.settings(), from.peer);
     run(table, connection, from, check, step, buffer)
 }
 
-/// Looks at a connection whose header [`look_at_new`] has found unfinished.
-pub fn look_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Look {
+/// Peeks again at a connection whose header was [incomplete](PeekOutcome::Incomplete).
+pub fn peek_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> PeekOutcome {
     let namespace = None;
     match socket_info::peer_addr(connection) {
         Ok(peer) => {
             let check = HeaderCheck::resume(table.settings(), peer);
-            let from = From { peer, namespace };
+            let from = ConnectionOrigin { peer, namespace };
             run(table, connection, from, check, Step::Peek, buffer)
         }
-        // Reset meanwhile: nobody can say any more where it came from.
+        // Reset meanwhile: its peer can't be asked any more.
         Err(_) => {
             table.settings().count(Counter::Closed);
-            Look::Refused
+            PeekOutcome::Refused
         }
     }
 }
 
-/// Counts a connection that is refused for another reason than a look, and leaves it for the log.
-pub fn report_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
+/// Counts a connection that is refused for another reason than its header, and records it for the log.
+pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter) {
     match socket_info::peer_addr(connection) {
         Ok(peer) => _ = refused(table, connection, peer, why),
         Err(_) => table.settings().count(why),
     }
 }
 
-/// Closes a connection with RST: its peer shall know that nobody has taken what it sent.
+/// Closes a connection with RST, so that its peer learns that its data was not taken.
 pub fn refuse(connection: impl AsFd) {
     // Without it the close sends FIN or, if there is something unread, RST: the peer learns either way.
     let _ = stream::reset_on_close(connection);
 }
 
-/// Does what the check says, until the connection is ready, incomplete or refused.
+/// Drives the check until the connection is ready, incomplete or refused.
 fn run(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: From,
+    from: ConnectionOrigin,
     check: HeaderCheck,
     first: Step,
     buffer: &mut [u8],
-) -> Look {
+) -> PeekOutcome {
     let (mut step, mut client) = (first, None);
     loop {
         step = match step {
@@ -103,10 +103,10 @@ fn run(
             }
             Step::Admit => {
                 table.settings().count(Counter::Accepted);
-                return Look::Ready(client);
+                return PeekOutcome::Ready(client);
             }
-            Step::PassThrough => return Look::Ready(None),
-            Step::Wait(len) => return Look::Unfinished(len),
+            Step::PassThrough => return PeekOutcome::Ready(None),
+            Step::Wait(len) => return PeekOutcome::Incomplete(len),
             Step::Refuse(why) => return refused(table, connection, from.peer, why),
         }
     }
@@ -123,16 +123,15 @@ fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
     }
 }
 
-/// Puts a client into the table as the one at the other end of this connection.
+/// Stores a client in the table as the peer of this connection.
 ///
 /// # Errors
 ///
-/// [`Full`], also when the socket can't be asked for its number: the connection must be
-/// refused then.
+/// [`Full`], also when the socket's cookie can't be read: the connection must be refused then.
 fn remember(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
-    from: From,
+    from: ConnectionOrigin,
     (client, destination): Ends,
 ) -> Result<(), Full> {
     let cookie = socket_info::cookie(connection).map_err(|_| Full)?;
@@ -144,17 +143,22 @@ fn remember(
     table.insert(cookie, &identity)
 }
 
-fn refused(table: Table<'_>, connection: BorrowedFd<'_>, peer: SocketAddr, why: Counter) -> Look {
+fn refused(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    peer: SocketAddr,
+    why: Counter,
+) -> PeekOutcome {
     let port = local_addr(connection).map_or(0, |own| own.port());
-    // The supervisor, whose thread this is, looks for it after each round of its loop.
+    // The supervisor, whose thread this is, reads it after each round of its loop.
     let _ = table.settings().refused(Refusal { why, peer, port });
-    Look::Refused
+    PeekOutcome::Refused
 }
 
 fn namespace(connection: BorrowedFd<'_>) -> u64 {
     match socket_info::protocol(connection) {
         Some(socket_info::StreamProtocol::Tcp) => socket_info::netns_cookie(connection),
-        // A sweep would not find it among the TCP sockets, and take it for closed.
+        // A sweep would not find it among the TCP sockets, and would take it for closed.
         Some(socket_info::StreamProtocol::Multipath) | None => 0,
     }
 }

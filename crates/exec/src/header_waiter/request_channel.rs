@@ -1,29 +1,29 @@
-//! How processes with the preloaded library reach the attendant: an abstract socket, one connection a
-//! [request](peername_identity::Request).
+//! The channel by which processes with the preloaded library reach the header waiter: an abstract socket, one connection a
+//! [request](peername_identity::WaiterRequest).
 //!
-//! Its name and the secret that opens a request stand in the table, which nobody else can read. But the name stands
-//! in /proc/net/unix too, so anybody on the host can connect. Who it is can't be asked (SO_PEERCRED): servers
-//! change their user. The library makes its request as soon as it is connected, so who says nothing is a stranger, and
-//! is neither waited for nor kept in any number.
+//! Its name and the secret that opens a request are in the table, which no other user can read. But the name is in
+//! /proc/net/unix too, so every user of the host can connect. The peer's user (SO_PEERCRED) decides nothing, because
+//! servers change their user. The library sends its request as soon as it is connected, so a silent peer is a stranger: it
+//! is not waited for, and the number of silent peers is bounded.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Request, Settings, Signature, Wish};
+use peername_identity::{Secret, Settings, WaiterAction, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::fd_passing::{accept, listen_abstract, receive_bytes, send_bytes};
 use peername_sys::{Result, SyscallError};
 
-use super::Attendant;
+use super::HeaderWaiter;
 
-/// The attendant's socket, and who is speaking to it.
+/// The header waiter's socket, and its connected peers.
 #[derive(Debug)]
-pub struct Channel {
+pub struct RequestChannel {
     listener: OwnedFd,
-    secret: Signature,
-    /// Of the listener, unless it is full, and of everybody who is speaking.
+    secret: Secret,
+    /// Watches the listener, unless descriptors are exhausted, and all peers.
     epoll: Epoll,
     /// In the order in which they began.
     conversations: Vec<Conversation>,
@@ -39,7 +39,7 @@ struct Conversation {
     lent: Option<(OwnedFd, SocketAddr)>,
 }
 
-impl Channel {
+impl RequestChannel {
     /// Opens the socket that the table names.
     ///
     /// # Errors
@@ -58,26 +58,26 @@ impl Channel {
         })
     }
 
-    /// When [`Channel::serve`] must be called even if it is not readable.
+    /// When [`RequestChannel::serve`] must be called even if it is not readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let mut silent = self.conversations.iter().filter(|one| one.is_silent());
         let silent = silent.next().map(|one| one.begun + SILENCE);
         silent.into_iter().chain(self.full_until).min()
     }
 
-    /// Serves whoever has said something, without waiting, and hangs up on those who have been silent too long.
-    pub(crate) fn serve(&mut self, attendant: &mut Attendant) {
+    /// Serves peers that have sent something, without waiting, and disconnects peers that have been silent too long.
+    pub(crate) fn serve(&mut self, waiter: &mut HeaderWaiter) {
         let (secret, now) = (self.secret, Instant::now());
         self.conversations.retain_mut(|conversation| {
-            conversation.go_on(secret, attendant)
+            conversation.drive(secret, waiter)
                 && !(conversation.is_silent() && conversation.begun + SILENCE <= now)
         });
         self.accept_again();
         for _ in 0..AT_ONCE {
             match accept(&self.listener) {
-                Ok(socket) => self.begin(socket, attendant),
+                Ok(socket) => self.begin(socket, waiter),
                 Err(error) if !error.is_exhaustion() => break,
-                Err(_) if self.hang_up_on_a_silent_one() => {}
+                Err(_) if self.disconnect_oldest_silent() => {}
                 Err(_) => {
                     self.pause_accepting(now + TRY_AGAIN);
                     break;
@@ -86,7 +86,7 @@ impl Channel {
         }
     }
 
-    /// Readable all the time while nobody can be taken from it.
+    /// Otherwise the listener would be readable all the time while nothing can be accepted from it.
     fn pause_accepting(&mut self, until: Instant) {
         let _ = self.epoll.delete(&self.listener);
         self.full_until = Some(until);
@@ -99,16 +99,16 @@ impl Channel {
         }
     }
 
-    fn begin(&mut self, socket: OwnedFd, attendant: &mut Attendant) {
+    fn begin(&mut self, socket: OwnedFd, waiter: &mut HeaderWaiter) {
         let mut conversation = Conversation {
             socket,
             begun: Instant::now(),
             lent: None,
         };
-        if conversation.go_on(self.secret, attendant) {
+        if conversation.drive(self.secret, waiter) {
             let silent = self.conversations.iter().filter(|one| one.is_silent());
-            if silent.count() >= MOST_SILENT {
-                self.hang_up_on_a_silent_one();
+            if silent.count() >= MAX_SILENT_PEERS {
+                self.disconnect_oldest_silent();
             }
             // One that can't be watched is hung up on, and asks again.
             if self
@@ -121,76 +121,76 @@ impl Channel {
         }
     }
 
-    /// The one that has been silent for longest. Returns whether there is one.
-    fn hang_up_on_a_silent_one(&mut self) -> bool {
+    /// Disconnects the peer that has been silent for longest. Returns whether there is one.
+    fn disconnect_oldest_silent(&mut self) -> bool {
         let silent = self.conversations.iter().position(Conversation::is_silent);
         silent.map(|at| self.conversations.remove(at)).is_some()
     }
 }
 
-impl AsFd for Channel {
-    /// Readable when `Channel::serve` has something to do.
+impl AsFd for RequestChannel {
+    /// Readable when `RequestChannel::serve` has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
 impl Conversation {
-    /// Whether nothing has been heard of it. Whom something was lent to has shown that it is none of the strangers.
+    /// Whether it has sent nothing yet. A peer that a connection was lent to has proved that it is no stranger.
     fn is_silent(&self) -> bool {
         self.lent.is_none()
     }
 
     /// Returns whether it goes on.
-    fn go_on(&mut self, secret: Signature, attendant: &mut Attendant) -> bool {
+    fn drive(&mut self, secret: Secret, waiter: &mut HeaderWaiter) -> bool {
         if self.lent.is_some() {
-            return self.confirm(attendant);
+            return self.confirm(waiter);
         }
-        let mut bytes = [0; Request::LEN];
+        let mut bytes = [0; WaiterRequest::LEN];
         let connection = match receive_bytes(&self.socket, &mut bytes) {
-            Ok((Request::LEN, connection)) => connection,
+            Ok((WaiterRequest::LEN, connection)) => connection,
             Err(error) if is_not_yet(&error) => return true,
             _ => return false,
         };
-        let request = Request::from_bytes(&bytes).filter(|request| request.secret == secret);
-        match request.map(|request| request.wish) {
-            Some(Wish::Park { listener }) => {
+        let request = WaiterRequest::from_bytes(&bytes).filter(|request| request.secret == secret);
+        match request.map(|request| request.action) {
+            Some(WaiterAction::Park { listener }) => {
                 if let Some(connection) = connection {
-                    attendant.park(connection, listener);
+                    waiter.park(connection, listener);
                 }
                 false
             }
-            Some(Wish::Take { listener }) => self.lend(attendant, listener),
-            Some(Wish::Sweep) => {
-                attendant.sweep();
+            Some(WaiterAction::Take { listener }) => self.lend(waiter, listener),
+            Some(WaiterAction::Sweep) => {
+                waiter.sweep();
                 false
             }
             // To wake the supervisor up is all of it.
-            Some(Wish::Log) | None => false,
+            Some(WaiterAction::Log) | None => false,
         }
     }
 
-    fn lend(&mut self, attendant: &mut Attendant, listener: SocketAddr) -> bool {
-        let Some(connection) = attendant.take(listener) else {
+    fn lend(&mut self, waiter: &mut HeaderWaiter, listener: SocketAddr) -> bool {
+        let Some(connection) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);
             return false;
         };
         if send_bytes(&self.socket, b"+", Some(connection.as_fd())).is_err() {
-            attendant.give_back(connection, listener);
+            waiter.return_ready(connection, listener);
             return false;
         }
         self.lent = Some((connection, listener));
         true
     }
 
-    /// The taker has it once it says so; if it goes away before, somebody else may have it.
-    fn confirm(&mut self, attendant: &mut Attendant) -> bool {
+    /// Completes the handoff once the peer confirms it. If the peer disconnects before, the connection is returned.
+    fn confirm(&mut self, waiter: &mut HeaderWaiter) -> bool {
         match receive_bytes(&self.socket, &mut [0; 1]) {
             Ok((1.., _)) => self.lent = None,
             Err(error) if is_not_yet(&error) => return true,
             _ => {
                 if let Some((connection, listener)) = self.lent.take() {
-                    attendant.give_back(connection, listener);
+                    waiter.return_ready(connection, listener);
                 }
             }
         }
@@ -206,9 +206,9 @@ fn is_not_yet(error: &SyscallError) -> bool {
 const BACKLOG: i32 = 4096;
 /// Conversations begun before those that go on are looked at again.
 const AT_ONCE: usize = 64;
-/// Of those who have not said anything yet; the library needs some microseconds.
-const MOST_SILENT: usize = 64;
+/// Peers that have sent nothing yet; the library needs some microseconds.
+const MAX_SILENT_PEERS: usize = 64;
 /// Longer than a process of the program's is kept from the processor between connect(2) and its request.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Soon enough for who waits in the queue, who gives up after 250 ms.
+/// Soon enough for a peer in the backlog, which gives up after 250 ms.
 const TRY_AGAIN: Duration = Duration::from_millis(50);

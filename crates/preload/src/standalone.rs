@@ -1,5 +1,5 @@
 //! In place of libproxyproto: the library under the name `libproxyproto.so`, named in LD_PRELOAD by the
-//! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no attendant and no trust list.
+//! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no header waiter and no trust list.
 //!
 //! As that project has it: every peer may send a header (its documentation says so: put a packet filter
 //! before it) and name any client; without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without one
@@ -8,7 +8,7 @@
 //!
 //! Unlike it: a refused connection is not reported to the program as ECONNABORTED, which ends simple
 //! servers; and a header that is not all there is waited for [a moment](PIECES) at most, in accept(2), since
-//! nobody else can wait for it. getpeername(2) tells the client too, until the next exec(3): the table is
+//! no other process can wait for it. getpeername(2) tells the client too, until the next exec(3): the table is
 //! memory that only forked processes share. LIBPROXYPROTO_DEBUG writes the same lines to standard error.
 
 use core::ffi::c_int;
@@ -39,18 +39,18 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         show_destination: false,
         sources: SourcePolicy::Any,
         max_header: MAX_HEADER,
-        attendant_user: u32::MAX,
+        waiter_user: u32::MAX,
         namespace: own_namespace(),
     };
     table.settings().write(policy, &anybody, Secrets::NONE);
     let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);
-    VERSIONS.store(ALONE | verbose | versions(), Ordering::Relaxed);
+    VERSIONS.store(STANDALONE | verbose | versions(), Ordering::Relaxed);
     Some((words, table))
 }
 
-/// Whether this process has no attendant.
-pub(crate) fn is_alone() -> bool {
-    VERSIONS.load(Ordering::Relaxed) & ALONE != 0
+/// Whether this process has no header waiter.
+pub(crate) fn is_standalone() -> bool {
+    VERSIONS.load(Ordering::Relaxed) & STANDALONE != 0
 }
 
 /// Whether connections are shown on standard error.
@@ -61,7 +61,7 @@ pub(crate) fn is_verbose() -> bool {
 /// Whether a header that begins so is of a version whose address is shown.
 pub(crate) fn believes(header: &[u8]) -> bool {
     let version = if header.first() == Some(&b'P') { 1 } else { 2 };
-    !is_alone() || VERSIONS.load(Ordering::Relaxed) & version != 0
+    !is_standalone() || VERSIONS.load(Ordering::Relaxed) & version != 0
 }
 
 /// LIBPROXYPROTO_VERSION: 1, 2 or both added, read as atoi(3) does; both by default.
@@ -81,13 +81,13 @@ fn own_namespace() -> u64 {
     namespace
 }
 
-/// 0 if there is an attendant; else ALONE, the versions, and maybe VERBOSE.
+/// 0 if there is a header waiter; else STANDALONE, the versions, and maybe VERBOSE.
 static VERSIONS: AtomicU8 = AtomicU8::new(0);
-const ALONE: u8 = 0x80;
+const STANDALONE: u8 = 0x80;
 const VERBOSE: u8 = 0x40;
 /// Connections of clients that may be open at once. Memory is taken as it is used.
 const SLOTS: usize = 65_536;
-/// What fits the room on the stack: nobody else could wait for the rest.
+/// The size of the buffer on the stack: no other process could wait for the rest.
 const MAX_HEADER: usize = 4096;
 /// How often, and for how long each time, more of a header is waited for.
 pub(crate) const PIECES: (u32, i64) = (4, 50);

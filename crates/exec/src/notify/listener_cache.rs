@@ -1,4 +1,4 @@
-//! The program's listeners, of which we keep no descriptor: their ports are the program's to free.
+//! Caches properties of the program's listeners. No descriptor is kept: the program must be able to free their ports.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -7,14 +7,14 @@ use peername_identity::Settings;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
-/// Those that were looked at before, by the kernel's number (SO_COOKIE), which no other socket gets: what can't
-/// change about them is not asked again.
+/// The network namespaces of known listeners, by socket cookie (SO_COOKIE), which no other socket gets. A namespace can't
+/// change, so it is asked once.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(HashMap<u64, u64>);
+pub(super) struct ListenerCache(HashMap<u64, u64>);
 
-impl Listeners {
-    /// Looks at the descriptor of an accept(2). `None` if it is none of a listener that expects headers.
-    pub(super) fn look(
+impl ListenerCache {
+    /// Checks the descriptor of an accept(2). `None` unless it is a listener that expects headers.
+    pub(super) fn check(
         &mut self,
         settings: Settings<'_>,
         socket: OwnedFd,
@@ -35,12 +35,12 @@ impl Listeners {
     }
 
     fn keep(&mut self, cookie: u64, namespace: u64) {
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_CACHED_LISTENERS {
             self.0.clear();
         }
         self.0.insert(cookie, namespace);
     }
 }
 
-/// A program that opens listeners all the time has closed most of them.
-const MOST: usize = 1024;
+/// A program that keeps opening listeners has closed most of them.
+const MAX_CACHED_LISTENERS: usize = 1024;

@@ -4,16 +4,16 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of ports that threads and processes share.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports<'m>(&'m [AtomicU64; Ports::WORDS]);
+pub struct PortSet<'m>(&'m [AtomicU64; PortSet::WORDS]);
 
-impl Ports<'_> {
+impl PortSet<'_> {
     /// Words of a set: one bit a port.
     pub const WORDS: usize = 65_536 / 64;
 }
 
-impl<'m> Ports<'m> {
+impl<'m> PortSet<'m> {
     /// The set in these words: empty if all are zero.
-    pub const fn new(words: &'m [AtomicU64; Ports::WORDS]) -> Self {
+    pub const fn new(words: &'m [AtomicU64; PortSet::WORDS]) -> Self {
         Self(words)
     }
 

@@ -1,15 +1,15 @@
-//! Refused connections, for the supervisor to log: a ring of the latest, which every process writes.
+//! A ring of the latest refusals, which every process writes and the supervisor logs.
 //!
 //! The library must not write to its program's standard error, and can't limit a rate over all processes. So it
-//! leaves a record here, and wakes the supervisor up unless somebody has done that already.
+//! leaves a record here, and wakes the supervisor up unless that was done already.
 //!
 //! Each record is a seqlock, as the slots of the table are ([`crate::table`]).
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::address::{from_bits, join, split, to_bits};
 use crate::layout::{RECORD, RECORDS};
+use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
 
 /// A connection that the program was not given.
@@ -23,11 +23,11 @@ pub struct Refusal {
     pub port: u16,
 }
 
-/// The reader's place in the ring.
+/// The reader's position in the ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusalReader {
     next: u64,
-    /// Whether the record at `next` was unfinished at the last look.
+    /// Whether the record at `next` was unfinished at the last read.
     stalled: bool,
 }
 
@@ -48,7 +48,7 @@ impl Settings<'_> {
     }
 
     /// From now on the next refusal wakes the reader up. To be called before the reader reads: what was left
-    /// earlier wakes nobody any more.
+    /// earlier wakes no reader.
     pub fn expect_refusals(self) {
         self.unread().swap(0, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! The program's threads that make calls, and the descriptors they have.
+//! Caches the program's threads that make calls, and gets copies of their descriptors (pidfd_getfd(2)).
 
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
@@ -8,12 +8,12 @@ use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::{Errno, Result};
 
-/// Those that have called before. A thread is opened once, not at each call.
+/// The threads that have called before: a thread is opened once, not at each call.
 #[derive(Debug, Default)]
-pub(super) struct Threads(HashMap<u32, Rc<PidFd>>);
+pub(super) struct ThreadCache(HashMap<u32, Rc<PidFd>>);
 
-impl Threads {
-    /// What the caller has under this number, and the caller. `None` if it has ended.
+impl ThreadCache {
+    /// Copies the caller's descriptor of this number. `None` if the caller has exited.
     ///
     /// # Errors
     ///
@@ -45,12 +45,12 @@ impl Threads {
     }
 
     fn keep(&mut self, tid: u32, thread: &Rc<PidFd>) {
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_CACHED_THREADS {
             self.0.clear();
         }
         self.0.insert(tid, Rc::clone(thread));
     }
 }
 
-/// Threads that are remembered, a descriptor each.
-const MOST: usize = 1024;
+/// ThreadCache that are remembered, a descriptor each.
+const MAX_CACHED_THREADS: usize = 1024;

@@ -1,28 +1,28 @@
-//! What a process says to the attendant: one message on a connection of its own.
+//! A request of a process to the header waiter: one message, on a connection of its own.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use crate::settings::Signature;
+use crate::settings::Secret;
 
-/// A message to the attendant.
+/// A message to the header waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct WaiterRequest {
     /// Proves that the sender may read the table.
-    pub secret: Signature,
-    /// What it wants.
-    pub wish: Wish,
+    pub secret: Secret,
+    /// The requested action.
+    pub action: WaiterAction,
 }
 
-/// What a process wants of the attendant.
+/// A request's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Keep the connection that comes along until its header is complete. No answer.
+pub enum WaiterAction {
+    /// Park the connection that is passed along until its header is complete. No answer.
     Park {
         /// The address of the listener that it came to.
         listener: SocketAddr,
     },
-    /// Hand over a connection of this listener whose header is complete. The answer is one octet,
-    /// with the connection if there is one; it is the asker's once the asker has sent an octet back.
+    /// Hand over a connection of this listener whose header is complete. The answer is one byte,
+    /// with the connection if there is one; the handoff is complete once the requester has sent a byte back.
     Take {
         /// The listener's address.
         listener: SocketAddr,
@@ -33,18 +33,18 @@ pub enum Wish {
     Log,
 }
 
-impl Request {
-    /// Octets of a request.
+impl WaiterRequest {
+    /// Bytes of a request.
     pub const LEN: usize = 16 + 1 + 1 + 16 + 2 + 4;
 
-    /// As it is sent.
+    /// Encodes it.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let nowhere = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
-        let (kind, listener) = match self.wish {
-            Wish::Park { listener } => (b'P', listener),
-            Wish::Take { listener } => (b'T', listener),
-            Wish::Sweep => (b'S', nowhere),
-            Wish::Log => (b'L', nowhere),
+        let (kind, listener) = match self.action {
+            WaiterAction::Park { listener } => (b'P', listener),
+            WaiterAction::Take { listener } => (b'T', listener),
+            WaiterAction::Sweep => (b'S', nowhere),
+            WaiterAction::Log => (b'L', nowhere),
         };
         let (ip, scope) = match listener {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -71,7 +71,7 @@ impl Request {
         bytes
     }
 
-    /// Reads one; `None` if it is none.
+    /// Decodes one; `None` if the bytes are no request.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first_chunk()?;
         let (second, rest) = rest.split_first_chunk()?;
@@ -84,15 +84,15 @@ impl Request {
             0 => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, u32::from_be_bytes(*scope))),
             _ => SocketAddr::new(IpAddr::V4(ip.to_ipv4_mapped()?), port),
         };
-        let wish = match kind {
-            b'P' => Wish::Park { listener },
-            b'T' => Wish::Take { listener },
-            b'S' => Wish::Sweep,
-            b'L' => Wish::Log,
+        let action = match kind {
+            b'P' => WaiterAction::Park { listener },
+            b'T' => WaiterAction::Take { listener },
+            b'S' => WaiterAction::Sweep,
+            b'L' => WaiterAction::Log,
             _ => return None,
         };
         let secret = [first, second].map(|half| u64::from_be_bytes(*half));
-        rest.is_empty().then_some(Self { secret, wish })
+        rest.is_empty().then_some(Self { secret, action })
     }
 }
 
@@ -104,17 +104,17 @@ mod tests {
     fn round_trip() {
         for listener in ["192.0.2.1:80", "0.0.0.0:80", "[::]:80", "[fe80::1%3]:443"] {
             let listener = listener.parse().unwrap();
-            for wish in [
-                Wish::Park { listener },
-                Wish::Take { listener },
-                Wish::Sweep,
-                Wish::Log,
+            for action in [
+                WaiterAction::Park { listener },
+                WaiterAction::Take { listener },
+                WaiterAction::Sweep,
+                WaiterAction::Log,
             ] {
                 let secret = [1, u64::MAX - 5];
-                let request = Request { secret, wish };
+                let request = WaiterRequest { secret, action };
                 let bytes = request.to_bytes();
-                assert_eq!(Request::from_bytes(&bytes), Some(request));
-                assert_eq!(Request::from_bytes(&bytes[1..]), None);
+                assert_eq!(WaiterRequest::from_bytes(&bytes), Some(request));
+                assert_eq!(WaiterRequest::from_bytes(&bytes[1..]), None);
             }
         }
     }

@@ -1,0 +1,365 @@
+//! The header waiter: keeps accepted connections whose header is incomplete, so that accept(2) never waits for one.
+//!
+//! accept(2) must return a connection at once or report that there is none. So a connection with an incomplete header is
+//! parked at the [`HeaderWaiter`], until the rest has come or its deadline has passed. The connection is ready then, and
+//! the program must call accept(2) once more, although no client has connected: the header waiter opens a
+//! wake-up connection to the listener. Every way of waiting notices it (accept, poll, select, epoll
+//! in all its modes, in any process), and the process that accepts it [takes](HeaderWaiter::take_ready) a ready connection
+//! in its place.
+//!
+//! The supervisor drives it within its own event loop:
+//!
+//! 1. wait until the header waiter is readable ([`AsFd`]) or [`HeaderWaiter::next_deadline`] has come;
+//! 2. [`HeaderWaiter::process_due`] checks what is due, and returns the listeners that have a connection ready since the
+//!    last time, one entry per connection;
+//! 3. for each listener [`HeaderWaiter::take_ready`] and hand the connection to a pending call, if there is one, or
+//!    [`HeaderWaiter::wake_listener`].
+//!
+//! A connection whose handoff failed is [returned](HeaderWaiter::return_ready). A listener that did not react to a wake-up
+//! is woken again by [`HeaderWaiter::process_due`].
+
+mod request_channel;
+mod wakeup_connection;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use peername_identity::{Counter, Table};
+use peername_sys::Result;
+use peername_sys::event::epoll::{Epoll, Interest, Readiness};
+use peername_sys::netlink::sock_diag;
+use peername_sys::process::limits::max_open_files;
+use peername_sys::tcp::{socket_info, stream};
+
+use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
+use wakeup_connection::WakeupConnection;
+
+pub use request_channel::RequestChannel;
+
+/// Connections that wait for their header, those that are ready to be accepted, and the wake-up connections.
+#[derive(Debug)]
+pub struct HeaderWaiter {
+    table: Table<'static>,
+    header_timeout: Duration,
+    /// How many connections it may keep, pending and ready together.
+    capacity: usize,
+    epoll: Epoll,
+    next_id: u64,
+    waiting: BTreeMap<u64, PendingConnection>,
+    ready: HashMap<SocketAddr, VecDeque<ReadyConnection>>,
+    wakeups: HashMap<u64, WakeupConnection>,
+    /// Room for the largest header.
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct PendingConnection {
+    connection: OwnedFd,
+    listener: SocketAddr,
+    deadline: Instant,
+    /// Whether a first byte has come.
+    has_begun: bool,
+}
+
+#[derive(Debug)]
+struct ReadyConnection {
+    connection: OwnedFd,
+    woken: Option<Instant>,
+}
+
+impl HeaderWaiter {
+    /// An empty one. `header_timeout` counts from the handshake. It uses at most two thirds of the descriptors that this
+    /// process may have open now.
+    ///
+    /// # Errors
+    ///
+    /// epoll_create1(2)'s.
+    pub fn new(table: Table<'static>, header_timeout: Duration) -> Result<Self> {
+        let max_header = table.settings().policy().max_header;
+        // One for each connection, and one for its wake-up connection; the last third is for the handoffs.
+        let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
+        Ok(Self {
+            table,
+            header_timeout,
+            capacity: MAX_WAITING.min(third),
+            epoll: Epoll::new()?,
+            next_id: 0,
+            waiting: BTreeMap::new(),
+            ready: HashMap::new(),
+            wakeups: HashMap::new(),
+            buffer: vec![0; max_header],
+        })
+    }
+
+    /// Parks a connection whose header is incomplete. `listener` is the listener's own address, as getsockname(2) returns
+    /// it. Beyond [`MAX_WAITING`], and beyond what there are descriptors for, the connection is refused.
+    pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
+        let ready: usize = self.ready.values().map(VecDeque::len).sum();
+        if self.waiting.len() + ready >= self.capacity {
+            return self.refuse(connection, Counter::WaiterUnavailable);
+        }
+        let id = self.new_id();
+        // Bytes that are there already are reported at once.
+        if self.epoll.add(&connection, id, Interest::Readable).is_err() {
+            return self.refuse(connection, Counter::WaiterUnavailable);
+        }
+        // The time for which the kernel has deferred the connection counts, but leaves at least half of the timeout.
+        let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
+        let waiting = PendingConnection {
+            connection,
+            listener,
+            deadline: Instant::now() + self.header_timeout - waited,
+            has_begun: false,
+        };
+        self.waiting.insert(id, waiting);
+    }
+
+    /// Takes the oldest connection of this listener whose header is complete.
+    pub fn take_ready(&mut self, listener: SocketAddr) -> Option<OwnedFd> {
+        let queue = self.ready.get_mut(&listener)?;
+        let ready = queue.pop_front();
+        if queue.is_empty() {
+            self.ready.remove(&listener);
+        }
+        ready.map(|ready| ready.connection)
+    }
+
+    /// Returns a connection whose handoff failed. It is the next to be taken, and its listener is woken.
+    pub fn return_ready(&mut self, connection: OwnedFd, listener: SocketAddr) {
+        let ready = ReadyConnection {
+            connection,
+            woken: None,
+        };
+        self.ready.entry(listener).or_default().push_front(ready);
+        self.wake_listener(listener);
+    }
+
+    /// Makes the listener readable, for one connection that is ready. If nothing listens there any more, all ready
+    /// connections of that address are refused.
+    pub fn wake_listener(&mut self, listener: SocketAddr) {
+        match WakeupConnection::open(listener, self.table.settings().wakeup_ports()) {
+            Ok(wakeup) => self.keep_wakeup(wakeup),
+            Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return self.refuse_ready(listener);
+            }
+            // Out of ports or descriptors, or no route to the address: retried later.
+            Err(_) => {}
+        }
+        let queue = self.ready.get_mut(&listener);
+        let silent = queue.and_then(|queue| queue.iter_mut().find(|ready| ready.woken.is_none()));
+        if let Some(ready) = silent {
+            ready.woken = Some(Instant::now());
+        }
+    }
+
+    /// Processes events and deadlines that are due, without waiting. Returns the listeners of connections that have become
+    /// ready, one entry per connection.
+    ///
+    /// # Errors
+    ///
+    /// epoll_wait(2)'s.
+    pub fn process_due(&mut self) -> Result<Vec<SocketAddr>> {
+        let mut ready = Vec::new();
+        let mut found = Vec::new();
+        self.epoll.wait(Some(Duration::ZERO), &mut found)?;
+        for event in found {
+            if self.waiting.contains_key(&event.token) {
+                ready.extend(self.check_pending(event));
+            } else {
+                self.drive_wakeup(event);
+            }
+        }
+        ready.extend(self.expire());
+        self.wake_again();
+        Ok(ready)
+    }
+
+    /// When [`HeaderWaiter::process_due`] must be called even if nothing has come.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let header = self.waiting.first_key_value().map(|(_, w)| w.deadline);
+        let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
+        let ring = woken.map(|at| at + WAKE_AGAIN_AFTER);
+        header.into_iter().chain(ring).min()
+    }
+
+    /// Frees the table's slots of closed sockets.
+    ///
+    /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
+    pub fn sweep(&self) {
+        let own = self.table.settings().policy().namespace;
+        let swept = |place: &peername_identity::OccupiedSlot| own != 0 && place.namespace == own;
+        let before: Vec<_> = self.table.occupied_slots().filter(swept).collect();
+        // If the kernel can't list them, nothing is freed until the next sweep.
+        if let Ok(live) = sock_diag::open_tcp_cookies() {
+            let closed = before.iter().filter(|place| !live.contains(&place.cookie));
+            closed.for_each(|place| self.table.remove(*place));
+        }
+        self.table.settings().swept();
+    }
+
+    fn check_pending(&mut self, found: Readiness) -> Option<SocketAddr> {
+        let id = found.token;
+        self.sweep_if_full(id);
+        let waiting = self.waiting.get_mut(&id)?;
+        let look = peek_again(self.table, waiting.connection.as_fd(), &mut self.buffer);
+        let over = found.read_closed || found.hung_up;
+        match look {
+            PeekOutcome::Incomplete(len) if !over => {
+                waiting.has_begun = true;
+                // Otherwise every byte wakes the loop, even those that are there already.
+                let _ = stream::set_receive_low_water(&waiting.connection, len);
+                None
+            }
+            PeekOutcome::Ready(_) => self.make_ready(id),
+            PeekOutcome::Incomplete(_) => {
+                let PendingConnection { connection, .. } = self.remove_pending(id)?;
+                self.refuse(connection, Counter::Closed);
+                None
+            }
+            PeekOutcome::Refused => {
+                let PendingConnection { connection, .. } = self.remove_pending(id)?;
+                refuse(connection);
+                None
+            }
+        }
+    }
+
+    /// Sweeps if the table is full where this connection belongs: the sweep that was requested when the table was half
+    /// full may have been too late for a burst.
+    fn sweep_if_full(&self, id: u64) {
+        let connection = self.waiting.get(&id).map(|waiting| &waiting.connection);
+        let cookie = connection.and_then(|connection| socket_info::cookie(connection).ok());
+        if cookie.is_some_and(|cookie| self.table.is_full_near(cookie)) {
+            self.sweep();
+        }
+    }
+
+    fn make_ready(&mut self, id: u64) -> Option<SocketAddr> {
+        let PendingConnection {
+            connection,
+            listener,
+            ..
+        } = self.remove_pending(id)?;
+        let ready = ReadyConnection {
+            connection,
+            woken: None,
+        };
+        self.ready.entry(listener).or_default().push_back(ready);
+        Some(listener)
+    }
+
+    fn remove_pending(&mut self, id: u64) -> Option<PendingConnection> {
+        let waiting = self.waiting.remove(&id)?;
+        // It may be open in another process, so closing it here would not end the registration.
+        let _ = self.epoll.delete(&waiting.connection);
+        let _ = stream::set_receive_low_water(&waiting.connection, 1);
+        Some(waiting)
+    }
+
+    /// Expires connections whose deadline has passed. Where headers are optional, a peer that has sent nothing is taken to
+    /// wait for the server to speak first, and is ready.
+    fn expire(&mut self) -> Vec<SocketAddr> {
+        let (now, mut ready) = (Instant::now(), Vec::new());
+        let optional = !self.table.settings().policy().header_required;
+        while let Some((&id, waiting)) = self.waiting.first_key_value() {
+            if waiting.deadline > now {
+                break;
+            }
+            if optional && !waiting.has_begun {
+                ready.extend(self.make_ready(id));
+            } else if let Some(waiting) = self.remove_pending(id) {
+                self.refuse(waiting.connection, Counter::Late);
+            }
+        }
+        ready
+    }
+
+    fn refuse(&self, connection: OwnedFd, why: Counter) {
+        record_refusal(self.table, connection.as_fd(), why);
+        refuse(connection);
+    }
+
+    fn keep_wakeup(&mut self, wakeup: WakeupConnection) {
+        let id = self.new_id();
+        if self
+            .epoll
+            .add(wakeup.socket(), id, wakeup.interest())
+            .is_ok()
+        {
+            self.wakeups.insert(id, wakeup);
+        }
+    }
+
+    fn drive_wakeup(&mut self, found: Readiness) {
+        let id = found.token;
+        let Some(wakeup) = self.wakeups.get_mut(&id) else {
+            return;
+        };
+        if wakeup.drive(found) {
+            let (socket, interest) = (wakeup.socket(), wakeup.interest());
+            let _ = self.epoll.modify(socket, id, interest);
+        } else {
+            self.wakeups.remove(&id);
+        }
+    }
+
+    /// Wakes listeners again whose ready connections were not taken, although no wake-up connection is in their queue.
+    fn wake_again(&mut self) {
+        let due = Instant::now().checked_sub(WAKE_AGAIN_AFTER);
+        let unheard: Vec<SocketAddr> = self
+            .ready
+            .iter_mut()
+            .filter(|(listener, _)| {
+                !self
+                    .wakeups
+                    .values()
+                    .any(|wakeup| wakeup.is_for(**listener))
+            })
+            .filter_map(|(&listener, queue)| {
+                let late = queue
+                    .iter_mut()
+                    .find(|ready| ready.woken < due && ready.woken.is_some())?;
+                late.woken = None;
+                Some(listener)
+            })
+            .collect();
+        unheard
+            .into_iter()
+            .for_each(|listener| self.wake_listener(listener));
+        self.postpone_wakeups();
+    }
+
+    /// A wake-up connection that is still in the listener's queue need not be repeated, only checked again.
+    fn postpone_wakeups(&mut self) {
+        let now = Instant::now();
+        for ready in self.ready.values_mut().flatten() {
+            if ready.woken.is_some_and(|at| at + WAKE_AGAIN_AFTER <= now) {
+                ready.woken = Some(now);
+            }
+        }
+    }
+
+    fn refuse_ready(&mut self, listener: SocketAddr) {
+        let queue = self.ready.remove(&listener).into_iter().flatten();
+        queue.for_each(|ready| refuse(ready.connection));
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+impl AsFd for HeaderWaiter {
+    /// Readable when [`HeaderWaiter::process_due`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Connections that may be parked or ready at the same time. Each is a descriptor and little else.
+pub const MAX_WAITING: usize = 8192;
+/// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
+const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);

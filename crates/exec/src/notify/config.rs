@@ -1,0 +1,21 @@
+//! The supervisor's configuration.
+
+use std::time::Duration;
+
+use peername_identity::Table;
+
+use crate::table::SharedTable;
+
+/// The configuration of the supervisor.
+#[derive(Debug)]
+pub struct SupervisorConfig {
+    /// The table: trusted networks, ports that expect headers, and the identities.
+    pub table: Table<'static>,
+    /// From accept to the complete header.
+    pub header_timeout: Duration,
+    /// If the program is started with the library: the path by which it finds the table, which is removed once no process
+    /// of the program is left. What the library accepts does not pass through the supervisor.
+    pub library: Option<SharedTable>,
+    /// Log each refused connection, not only the first of each reason in ten seconds.
+    pub verbose: bool,
+}

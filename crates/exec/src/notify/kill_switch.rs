@@ -1,0 +1,67 @@
+//! The kill switch: the kernel ends the processes that accept, if the supervisor and its monitor are killed at once.
+//!
+//! No process is left to end them then, and accept(2) would fail with ENOSYS from that moment on. So every process that has
+//! accepted once, and the program's first process, are killed by the kernel together with the last of the two, before any
+//! call fails.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use peername_sys::Result;
+use peername_sys::process::kill_on_close::{KillInhibitor, KillOnClose};
+use peername_sys::process::pidfd::thread_group_leader;
+
+use super::inflight_calls::InflightCall;
+use super::supervised_process::SupervisedProcess;
+
+/// The processes that were added.
+#[derive(Debug)]
+pub(super) struct KillSwitch {
+    kill_on_close: KillOnClose,
+    _ours: KillInhibitor,
+    /// The process of a thread.
+    processes: HashMap<u32, u32>,
+}
+
+impl KillSwitch {
+    /// With the program's first process. This process, the supervisor, inhibits it.
+    pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
+        let mut kill_on_close = KillOnClose::new()?;
+        kill_on_close.add(supervised.program, || !supervised.target.has_exited())?;
+        Ok(Self {
+            _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,
+            kill_on_close,
+            processes: HashMap::new(),
+        })
+    }
+
+    /// An inhibitor for a monitor.
+    pub(super) fn hold(&mut self, supervised: &SupervisedProcess) -> Result<KillInhibitor> {
+        self.kill_on_close
+            .new_inhibitor(Some(supervised.calls.as_fd()))
+    }
+
+    /// Adds the process of the thread that waits for the answer to this call.
+    pub(super) fn note(&mut self, supervised: &SupervisedProcess, call: InflightCall) {
+        let known = self.processes.get(&call.tid);
+        if known.is_some_and(|&process| self.kill_on_close.contains(process)) {
+            return;
+        }
+        let Ok(process) = thread_group_leader(call.tid) else {
+            return;
+        };
+        if self.processes.len() >= MAX_CACHED_THREADS {
+            self.processes.clear();
+        }
+        self.processes.insert(call.tid, process);
+        if !self.kill_on_close.contains(process) {
+            // A process for which there is no room is served all the same.
+            let _ = self
+                .kill_on_close
+                .add(process, || supervised.calls.is_pending(call.id));
+        }
+    }
+}
+
+/// ThreadCache that are remembered; most of more have ended.
+const MAX_CACHED_THREADS: usize = 1024;

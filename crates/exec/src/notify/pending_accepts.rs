@@ -1,0 +1,108 @@
+//! Pending calls of accept(2): those that wait for a connection.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+use peername_sys::SyscallError;
+use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::seccomp::AddressBuffer;
+use peername_sys::tcp::foreign_listener::ForeignListener;
+
+use super::epoll_token::EpollToken;
+use super::inflight_calls::InflightSlot;
+
+/// A call of accept(2) or accept4(2).
+#[derive(Debug)]
+pub(super) struct AcceptCall {
+    pub(super) id: u64,
+    pub(super) tid: u32,
+    /// The thread; readable once it has ended.
+    pub(super) thread: Rc<PidFd>,
+    /// The listening socket's number there, and its address.
+    pub(super) number: RawFd,
+    pub(super) listener: SocketAddr,
+    pub(super) peer: AddressBuffer,
+    /// How the new socket is wanted.
+    pub(super) nonblocking: bool,
+    pub(super) close_on_exec: bool,
+    /// Its slot in the record of in-flight calls.
+    pub(super) slot: InflightSlot,
+}
+
+/// The pending calls.
+#[derive(Debug, Default)]
+pub(super) struct PendingAccepts {
+    /// By serial number: the oldest comes first.
+    all: BTreeMap<u64, PendingAccept>,
+    serial: u64,
+}
+
+#[derive(Debug)]
+struct PendingAccept {
+    call: AcceptCall,
+    /// Becomes readable when the listener does. Unlike a descriptor of the listener it does not keep the listener open: the
+    /// port must be free once the program has closed it, even if the end of the call was not noticed yet. Each call has
+    /// an instance of its own, so dropping it ends the registration.
+    watch: Epoll,
+}
+
+impl PendingAccepts {
+    /// Makes a call wait for its listener.
+    ///
+    /// # Errors
+    ///
+    /// The call, if the kernel has no room for the registration (epoll_create1(2), epoll_ctl(2)).
+    pub(super) fn insert(
+        &mut self,
+        epoll: &Epoll,
+        call: AcceptCall,
+        listening: &ForeignListener,
+    ) -> Result<(), Box<AcceptCall>> {
+        self.serial += 1;
+        let (ready, over) = (
+            EpollToken::ListenerReady(self.serial),
+            EpollToken::ThreadExited(self.serial),
+        );
+        let watch = || {
+            let watch = Epoll::new()?;
+            watch.add(listening, 0, Interest::Readable)?;
+            epoll.add(&watch, ready.into(), Interest::Readable)?;
+            epoll.add(&*call.thread, over.into(), Interest::Readable)?;
+            Ok::<_, SyscallError>(watch)
+        };
+        match watch() {
+            Ok(watch) => {
+                self.all.insert(self.serial, PendingAccept { call, watch });
+                Ok(())
+            }
+            Err(_) => Err(Box::new(call)),
+        }
+    }
+
+    /// Removes a call.
+    pub(super) fn remove(&mut self, epoll: &Epoll, serial: u64) -> Option<AcceptCall> {
+        let PendingAccept { call, watch } = self.all.remove(&serial)?;
+        let _ = epoll.delete(&watch);
+        let _ = epoll.delete(&*call.thread);
+        Some(call)
+    }
+
+    /// The serial number of the oldest call that waits at this address.
+    pub(super) fn oldest_at(&self, listener: SocketAddr) -> Option<u64> {
+        let mut all = self.all.iter();
+        all.find_map(|(&serial, wait)| (wait.call.listener == listener).then_some(serial))
+    }
+
+    /// The serial numbers of the calls that fulfil `predicate`.
+    pub(super) fn find(&self, predicate: impl Fn(&AcceptCall) -> bool) -> Vec<u64> {
+        let found = self.all.iter().filter(|(_, wait)| predicate(&wait.call));
+        found.map(|(&serial, _)| serial).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
