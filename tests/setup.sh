@@ -41,7 +41,7 @@ packages=(
     unbound          # a name server behind the proxy, and its log of clients
     dnsdist          # sender of PROXY v2 on every datagram
     bind9-dnsutils   # dig
-    iperf            # version 2: UDP both ways, and who sent it
+    iperf            # version 2: UDP in both directions, with its senders
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
     python3
@@ -52,7 +52,7 @@ packages=(
     python3-websockets
     python3-requests
     chromium         # a browser, and its block page
-    libnss3-tools    # certutil: whom it trusts
+    libnss3-tools    # certutil: its trusted roots
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
     gcc              # a server of the tests' own

@@ -34,8 +34,8 @@ fn send_supports_udp() {
         ];
         let answered = std::thread::scope(|scope| {
             let sender = scope
-                .spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "who am I?"));
-            assert_eq!(backend.recv(), (b"who am I?".to_vec(), client));
+                .spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "ping"));
+            assert_eq!(backend.recv(), (b"ping".to_vec(), client));
             backend.send(client, &[b"you"]);
             sender.join().expect("the sender")
         });

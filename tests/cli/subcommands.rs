@@ -167,7 +167,7 @@ fn decode_explains_a_header() {
     assert_eq!(output.status.code(), Some(1), "not every line was accepted");
     let lines: Vec<Value> = output
         .stdout
-        .split(|&octet| octet == b'\n')
+        .split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
         .map(|line| serde_json::from_slice(line).expect("JSON"))
         .collect();

@@ -75,8 +75,8 @@ fn assert_single_bytes_served(served: &ServerRig) {
         let client = fresh_client_v4();
         let header = header(client);
         let conn = served.connect_and_send(&[]);
-        for octet in &header {
-            conn.send(&[*octet]);
+        for byte in &header {
+            conn.send(&[*byte]);
             std::thread::sleep(Duration::from_micros(500));
         }
         conn.send(b"hi");

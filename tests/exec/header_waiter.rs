@@ -115,7 +115,7 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         for (conn, client) in &slow {
             conn.send(&v2(*client)[20..]);
         }
-        wait_for("a bell", || {
+        wait_for("a wakeup connection", || {
             let filter = "sport = :40054";
             let bells = host.run("ss", &["-Htn", "state", "established", filter]);
             (!bells.is_empty()).then_some(())
@@ -215,7 +215,7 @@ import itertools, re, socket, time
 
 text = open("/proc/self/net/unix", "rb").read()
 shown = re.findall(rb" 0005 01 +\d+ @(.{16})\n", text, re.DOTALL)[0]
-names = itertools.product(*([b"@", b"\0"] if octet == 64 else [bytes([octet])] for octet in shown))
+names = itertools.product(*([b"@", b"\0"] if byte == 64 else [bytes([byte])] for byte in shown))
 names = [b"\0" + b"".join(name) for name in names]
 
 def call():

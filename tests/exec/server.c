@@ -1,5 +1,5 @@
-/* A server that waits for connections in one of the ways there are, and tells each client what
- * accept(2) and getpeername(2) say about it: here, on a duplicate, in a forked child, in a program run
+/* A server that waits for connections by any call there is, and reports to each client what
+ * accept(2) and getpeername(2) return for it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
  * server --accept=HOW [--family=4|6] [--port=8443] [--brief] [--hold]
@@ -8,7 +8,7 @@
  * --brief accept(2) and getpeername(2) only
  * --hold  the same, and the connection stays open until the client closes it
  *
- * Each connection is answered after its first bytes. SIGUSR1 does nothing, but interrupts. `rebind` closes its listener at
+ * Each connection is answered after its first bytes. SIGUSR1 only interrupts. `rebind` closes its listener at
  * SIGUSR2 and opens it at the next; `shutdown` shuts it down while a thread waits in accept(2), and stays.
  */
 #define _GNU_SOURCE
@@ -59,7 +59,7 @@ static void peer_of(int fd, char *text)
     struct sockaddr_storage address;
     socklen_t len = sizeof address;
     int result;
-    do /* never EINTR, but under a supervisor (docs/exec.md) */
+    do /* EINTR only under a supervisor (docs/exec.md) */
         result = getpeername(fd, (void *)&address, &len);
     while (result && errno == EINTR);
     if (result)
@@ -68,7 +68,7 @@ static void peer_of(int fd, char *text)
         text_of(&address, len, text);
 }
 
-/* The kernel copies no more than there is room for, and tells the true length. */
+/* The kernel copies no more than the buffer holds, and returns the true length. */
 static void peer_in_small_room(int fd, char *text)
 {
     struct sockaddr_storage whole;
@@ -114,8 +114,8 @@ static void through_a_child(int fd, int run_program, char *text)
 static void through_a_socket(int fd, char *text)
 {
     union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
-    char octet = 'x';
-    struct iovec part = {&octet, 1};
+    char byte = 'x';
+    struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                              .msg_controllen = sizeof control};
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
@@ -138,8 +138,8 @@ static void through_a_socket(int fd, char *text)
 
 static void *await_close(void *fd)
 {
-    char octet;
-    while (read((int)(long)fd, &octet, 1) > 0)
+    char byte;
+    while (read((int)(long)fd, &byte, 1) > 0)
         ;
     close((int)(long)fd);
     return NULL;

@@ -97,7 +97,7 @@ fn chunked(body: &[u8]) -> Result<Option<usize>, String> {
 }
 
 fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {

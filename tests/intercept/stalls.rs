@@ -55,9 +55,9 @@ fn slow_response_is_not_aborted() {
     let up = origin.accept();
     recv_head(&up);
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
-    for octet in b"not at all" {
+    for byte in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
-        up.send(&[*octet]);
+        up.send(&[*byte]);
     }
     down.recv_text_until(|text| text.ends_with("all"));
     assert_eq!(rig.wait_audit_lines("/slow", 1)[0]["end"], "complete");

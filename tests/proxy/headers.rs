@@ -67,7 +67,7 @@ fn header_may_be_split_at_every_byte() {
             assert_eq!(
                 rig.accept_client(client).recv(7),
                 b"payload",
-                "cut after octet {cut}"
+                "cut after byte {cut}"
             );
         }
     }
@@ -80,8 +80,8 @@ fn header_may_come_byte_by_byte() {
         let client = fresh_client_v6();
         let header = make(client);
         let down = rig.connect_and_send(&[]);
-        for octet in [&header, &b"payload"[..]].concat() {
-            down.send(&[octet]);
+        for byte in [&header, &b"payload"[..]].concat() {
+            down.send(&[byte]);
             sleep(SEGMENT_PAUSE);
         }
         assert_eq!(rig.accept_client(client).recv(7), b"payload");
@@ -141,8 +141,8 @@ fn header_timeout_is_absolute() {
     assert_within(3, Duration::from_millis(900), || {
         let start = Instant::now();
         let (silent, dripping) = (rig.connect_and_send(&[]), rig.connect_and_send(&[]));
-        for octet in padded(fresh_client_v4(), 64).chunks(1).take(7) {
-            dripping.send_if_open(octet);
+        for byte in padded(fresh_client_v4(), 64).chunks(1).take(7) {
+            dripping.send_if_open(byte);
             sleep(Duration::from_millis(50));
         }
         for conn in [silent, dripping] {

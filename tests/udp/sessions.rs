@@ -22,7 +22,7 @@ fn session_outlives_a_backend_restart() {
     clients.iter().for_each(|client| rig.round_trip(*client));
     rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 9], 9000));
     for client in clients.iter().cycle().take(60) {
-        rig.send_from_balancer(&[&datagram_header_for(*client), b"anybody?"]);
+        rig.send_from_balancer(&[&datagram_header_for(*client), b"hello?"]);
     }
     std::thread::sleep(Duration::from_millis(100));
     rig.backend_v4 = DatagramSocket::bind(&rig.lab.server, TARGET_V4);

@@ -103,19 +103,19 @@ fn count_echoed(conn: &Conn, ends: Instant, close: Close) -> Option<usize> {
         if matches!(close, Close::Abruptly) && !conn.is_answered_after(soon) {
             continue;
         }
-        let octets = conn.recv_some();
-        if octets.is_empty() {
+        let bytes = conn.recv_some();
+        if bytes.is_empty() {
             break;
         }
         let wanted = PING.iter().cycle().skip(got % PING.len());
-        if !octets
+        if !bytes
             .iter()
             .zip(wanted)
-            .all(|(octet, wanted)| octet == wanted)
+            .all(|(byte, wanted)| byte == wanted)
         {
             return None;
         }
-        got += octets.len();
+        got += bytes.len();
     }
     Some(got)
 }

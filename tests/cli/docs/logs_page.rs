@@ -19,7 +19,7 @@ fn labels(source: &str) -> BTreeSet<&str> {
     texts
         .filter(|text| {
             text.bytes()
-                .all(|octet| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'_')
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
         })
         .collect()
 }

@@ -1,5 +1,5 @@
-/* A client that connects in one of the ways there are, says "hello", and prints what the calls
- * returned and then what the server says.
+/* A client that connects by any call there is, sends "hello", and prints what the calls
+ * returned and then the server's answer.
  *
  * client MODE ADDRESS PORT
  */
@@ -72,7 +72,7 @@ static void wait_for(int fd, int events)
     poll(&wait, 1, 10000);
 }
 
-/* Says hello, if it has not, and prints the answer up to its end. */
+/* Sends hello, if it has not yet, and prints the answer up to its end. */
 static void talk(int fd, int has_spoken)
 {
     char answer[500];
@@ -93,9 +93,9 @@ static void by_poll(void)
 {
     int fd = make(SOCK_NONBLOCK);
     printf("connect %s\n", name(connects(fd)));
-    connects(fd); /* as some do, to ask how far it is: EALREADY, or done */
+    connects(fd); /* as some programs poll for progress: EALREADY, or connected */
     wait_for(fd, POLLOUT);
-    connects(fd); /* done, if the one before was too early to be told */
+    connects(fd); /* connected, if the call before was too early */
     int error = error_of(fd);
     printf("SO_ERROR %s\n", error ? strerror(error) : "0");
     printf("connect %s\n", name(connects(fd)));
@@ -106,11 +106,11 @@ static void by_poll(void)
 /* Waits for the server to speak, and never writes. */
 static void listens(void)
 {
-    char octet;
+    char byte;
     int fd = make(SOCK_NONBLOCK);
     connects(fd);
     wait_for(fd, POLLIN);
-    printf("read %s\n", name(read(fd, &octet, 1)));
+    printf("read %s\n", name(read(fd, &byte, 1)));
     talk(fd, 1);
 }
 
@@ -171,7 +171,7 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
-/* Towards somebody who never answers. */
+/* To an address that never answers. */
 static void never(void)
 {
     struct timeval limit = {.tv_usec = 200000};
@@ -195,7 +195,7 @@ static void never(void)
     puts(result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
 }
 
-/* What connect(2) has to say about its arguments. */
+/* connect(2)'s errors for invalid arguments. */
 static void wrong(void)
 {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -265,7 +265,7 @@ int main(int count, char **args)
         printf("connect %s\n", name(connects(fd)));
         talk(fd, 0);
     }
-    if (!strcmp(mode, "stdio")) { /* whose write(2) nobody can take the place of */
+    if (!strcmp(mode, "stdio")) { /* whose write(2) no library can replace */
         int fd = make(0);
         connects(fd);
         FILE *stream = fdopen(fd, "w");

@@ -1,5 +1,5 @@
-/* Listens, executes itself anew by the function that is named, without an environment, and serves there: each client is
- * told what accept(2) and getpeername(2) say of it, and which files of peername's the process has mapped.
+/* Listens, executes itself anew by the function that is named, without an environment, and serves there: it sends
+ * each client what accept(2) and getpeername(2) return for it, and which files of peername's the process has mapped.
  *
  * exec_scrubbed FUNCTION   a function of exec(3), posix_spawn(3), "vfork", or "syscall", which no library sees
  */
@@ -59,7 +59,7 @@ static void run(const char *function, char *self)
     char *args[] = {self, "serve", NULL};
     if (!strcmp(function, "execve"))
         execve(self, args, nothing);
-    if (!strcmp(function, "null")) /* as no environment is said to the kernel, too */
+    if (!strcmp(function, "null")) /* a null pointer, which the kernel accepts as an empty environment */
         execve(self, args, NULL);
     if (!strcmp(function, "given"))
         execve(self, args, given);

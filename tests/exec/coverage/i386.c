@@ -1,5 +1,5 @@
-/* A 32-bit x86 program without a C library: listens on port 8443, and tells each client what accept(2) and getpeername(2)
- * say of it, as two `struct sockaddr_in`. It accepts by socketcall(2) and by accept4(2) in turns.
+/* A 32-bit x86 program without a C library: listens on port 8443, and sends each client what accept(2) and getpeername(2)
+ * return for it, as two `struct sockaddr_in`. It accepts by socketcall(2) and by accept4(2) in turns.
  *
  * gcc -m32 -ffreestanding -fno-pie -nostdlib -static
  */

@@ -1,5 +1,5 @@
-/* A server in a dozen variants: tells each client the address that accept(2) gave for it and the one that
- * getpeername(2) gives, then closes.
+/* A server in a dozen variants: reports to each client the address that accept(2) returned for it and the one that
+ * getpeername(2) returns, then closes.
  *
  * accept --accept=HOW [--family=4|6] [--port=8443]
  *

@@ -1,4 +1,4 @@
-// A web server that tells each client its address.
+// A web server that sends each client its address.
 package main
 
 import (

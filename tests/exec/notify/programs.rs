@@ -62,7 +62,7 @@ fn every_header_is_understood() {
     assert_eq!(exec.report_for(&v1), [client; 2], "v1");
     let tlvs = header_bytes::tlv(0xe0, &[7; 300]);
     let v2 = header_bytes::v2(client, FRONT_V4, &tlvs);
-    assert_eq!(exec.report_for(&v2), [client; 2], "300 octets of TLVs");
+    assert_eq!(exec.report_for(&v2), [client; 2], "300 bytes of TLVs");
     for itself in [
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
         header_bytes::nlb_health_check(),

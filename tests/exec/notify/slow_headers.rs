@@ -29,8 +29,8 @@ fn header_may_come_byte_by_byte() {
     let exec = NotifyRig::start_variant("edge", "4", &[]);
     let client = fresh_client_v4();
     let conn = exec.connect_and_send(b"");
-    for octet in header_for(client) {
-        conn.send(&[octet]);
+    for byte in header_for(client) {
+        conn.send(&[byte]);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(recv_addresses(&conn), [client; 2]);

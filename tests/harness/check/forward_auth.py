@@ -1,5 +1,5 @@
-"""A forwardAuth service for the tests: what it is asked it prints, one JSON object a line; what it is to answer
-it reads, likewise: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
+"""A forwardAuth service for the tests: it prints each request, one JSON object per line, and reads
+what to answer, likewise: {"status": 200, "headers": [["a", "b"]], "body": "", "delay": 0}."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in answer["headers"]:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
-        with contextlib.suppress(ConnectionError):  # who asked may have left
+        with contextlib.suppress(ConnectionError):  # the client may have closed
             self.end_headers()
             self.wfile.write(body)
 

@@ -212,8 +212,8 @@ pub(crate) fn mapped_ipv6(client: SocketAddr) -> SocketAddr {
 pub(crate) fn pseudo_ipv4(client: Ipv6Addr) -> std::net::Ipv4Addr {
     let hash = client.octets()[..8]
         .iter()
-        .fold(2_166_136_261_u32, |hash, &octet| {
-            (hash ^ u32::from(octet)).wrapping_mul(16_777_619)
+        .fold(2_166_136_261_u32, |hash, &byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
         });
     std::net::Ipv4Addr::from_bits(0xf000_0000 | ((hash ^ hash >> 28) & 0x0fff_ffff))
 }

@@ -183,7 +183,7 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
         );
         assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
         // The proxy may close before it has read all of them.
-        if bytes.iter().all(|octet| conn.send_if_open(&[*octet])) {
+        if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {
             conn.wait_closed();
         }
     }

@@ -2,7 +2,7 @@
 import base64, struct
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# [MS-NLMP] 2.2.1.2: flags for Unicode and NTLM, a challenge of eight octets, no target.
+# [MS-NLMP] 2.2.1.2: flags for Unicode and NTLM, a challenge of eight bytes, no target.
 CHALLENGE = b"NTLMSSP\0" + struct.pack("<IHHII", 2, 0, 0, 48, 0x201) + b"\1" * 8 + b"\0" * 8
 CHALLENGE += struct.pack("<HHI", 0, 0, 48)
 

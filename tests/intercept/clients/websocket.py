@@ -1,4 +1,4 @@
-"""A WebSocket by HTTP/1.1: what it says comes back."""
+"""A WebSocket over HTTP/1.1, echoed by its server."""
 
 import asyncio
 import os

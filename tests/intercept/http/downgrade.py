@@ -1,6 +1,6 @@
-"""A client of HTTP/2 that sends what it is told, one request on one connection, and tells what came of it.
+"""An HTTP/2 client that sends the given request, one on one connection, and prints the result.
 
-    downgrade.py PROXY CA REQUEST    REQUEST is JSON: headers, data, trailers, each octet a character
+    downgrade.py PROXY CA REQUEST    REQUEST is JSON: headers, data, trailers, each byte a character
 """
 import json
 import socket
@@ -27,7 +27,7 @@ def text(octets):
 
 
 def block(headers):
-    """Literals that no table has (RFC 7541, section 6.2.2), so that no encoder has an opinion."""
+    """Literals that no table has (RFC 7541, section 6.2.2), so that no encoder changes them."""
     block = b""
     for name, value in headers:
         for part, first in ((text(name), b"\0"), (text(value), b"")):

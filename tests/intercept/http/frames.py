@@ -1,4 +1,4 @@
-"""HTTP/2's frames (RFC 9113, section 4), by hand: no library has an opinion."""
+"""HTTP/2's frames (RFC 9113, section 4), by hand, so that no library changes them."""
 import struct
 
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY = 0, 1, 3, 4, 7

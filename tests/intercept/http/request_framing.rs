@@ -75,9 +75,9 @@ enum Verdict {
 
 impl Row {
     fn bytes(&self) -> Vec<u8> {
-        let octet =
-            |c| u8::try_from(c).unwrap_or_else(|_| panic!("{}: {c:?} is no octet", self.id));
-        self.send.chars().map(octet).collect()
+        let byte =
+            |c| u8::try_from(c).unwrap_or_else(|_| panic!("{}: {c:?} is no byte", self.id));
+        self.send.chars().map(byte).collect()
     }
 }
 

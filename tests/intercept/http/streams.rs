@@ -183,7 +183,7 @@ pump(lambda: answered)
 said = []
 for word in [b"one", b"two"]:
     mask = b"\1\2\3\4"
-    masked = bytes(octet ^ mask[at % 4] for at, octet in enumerate(word))
+    masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(word))
     client.send_data(1, bytes([0x81, 0x80 | len(word)]) + mask + masked)
     stream.sendall(client.data_to_send())
     pump(lambda: len(received) >= 2 + len(word))

@@ -63,8 +63,8 @@ fn client_hello_may_come_byte_by_byte() {
         b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
     );
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
-    for octet in b"POST /echo HTTP/1.1\r\nHost: b.test\r\nContent-Length: 0\r\n\r\n" {
-        conn.send(&[*octet]);
+    for byte in b"POST /echo HTTP/1.1\r\nHost: b.test\r\nContent-Length: 0\r\n\r\n" {
+        conn.send(&[*byte]);
     }
     assert!(
         recv_head(&conn).starts_with("HTTP/1.1 403 "),

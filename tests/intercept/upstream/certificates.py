@@ -1,4 +1,4 @@
-"""Certificates that no client may take, and for each the one that has everything but the flaw.
+"""Certificates that no client may accept, and for each a counterpart without the flaw.
 
     origins.py DIR    the root and the proxy's authority are there already; adds DIR/HOST.pem and DIR/HOST.key
 """
@@ -72,7 +72,7 @@ def intermediate(name, above, key=None, is_ca=True, length=None, constraints=Non
 
 
 def leaf(host, issuer=None, key=None, san=(), usage=(Usage.SERVER_AUTH,), more=(), **how):
-    """`san` is what stands in place of the host's own name."""
+    """`san` replaces the host's own name."""
     key, issuer = key or new_key(), issuer or ROOT
     names = [x509.DNSName(name) for name in ([host] if san == () else san)]
     extensions = [(x509.ExtendedKeyUsage(usage), False), *more]
@@ -161,7 +161,7 @@ leaf("ok-own-key.test")
 
 
 def compressed(name, key):
-    """An intermediate whose key is written as a compressed point, which the library can't do."""
+    """An intermediate whose key is written as a compressed point, which the library does not support."""
     write_key(f"{name}.key", key)
     open("compressed.ext", "w").write("basicConstraints=critical,CA:TRUE\n")
     script = f"""
@@ -182,14 +182,14 @@ leaf("ok-compressed.test", issuer=compressed("ok-compressed", new_key()))
 
 
 def changed(pem, change):
-    """With this done to the first certificate's octets."""
+    """With this change to the first certificate's bytes."""
     end = "-----END CERTIFICATE-----\n"
     first, rest = pem.split(end, 1)
     return ssl.DER_cert_to_PEM_cert(change(ssl.PEM_cert_to_DER_cert(first + end))) + rest
 
 
 # One certificate for several hosts: for one that it is not for; with a signature that is none; with a signature
-# that is another certificate's; and below somebody else of the same name as its issuer.
+# that is another certificate's; and below another authority with its issuer's name.
 above = intermediate("above", ROOT)
 impostor = intermediate("above", ROOT)
 leaf("seen.test", issuer=above, san=["seen.test", "changed.test", "impostor.test"])

@@ -38,9 +38,9 @@ pub(super) fn headers() -> Vec<(&'static str, Vec<u8>)> {
         ("v2, transport 3", raw(PROXY, 0x13, &block)),
         ("v2, UDP without addresses", raw(PROXY, DGRAM_V4, &[])),
         ("v2, IPv4 without addresses", raw(PROXY, STREAM_V4, &[])),
-        ("v2, IPv4 in 4 octets", raw(PROXY, STREAM_V4, &block[..4])),
-        ("v2, IPv4 in 11 octets", raw(PROXY, STREAM_V4, &block[..11])),
-        ("v2, IPv6 in 12 octets", raw(PROXY, STREAM_V6, &block)),
+        ("v2, IPv4 in 4 bytes", raw(PROXY, STREAM_V4, &block[..4])),
+        ("v2, IPv4 in 11 bytes", raw(PROXY, STREAM_V4, &block[..11])),
+        ("v2, IPv6 in 12 bytes", raw(PROXY, STREAM_V6, &block)),
         ("v2, a TLV that overruns", with_tlvs(&[NOOP, 0, 9, 1, 2])),
         ("v2, a TLV without its length", with_tlvs(&[NOOP, 0])),
         (
@@ -48,7 +48,7 @@ pub(super) fn headers() -> Vec<(&'static str, Vec<u8>)> {
             with_tlvs(&tlv(CRC32C, &[1, 2, 3, 4])),
         ),
         (
-            "v2, a checksum of 3 octets",
+            "v2, a checksum of 3 bytes",
             with_tlvs(&tlv(CRC32C, &[1, 2, 3])),
         ),
         (

@@ -123,7 +123,7 @@ fn replies_to_this_hosts_own_datagrams_reach_it() {
     ] {
         let elsewhere = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 9000));
         let asks = DatagramSocket::bind(&lab.server, addr(&format!("{any}:15000")));
-        asks.send(SocketAddr::new(balancer, 9000), &[b"who?"]);
+        asks.send(SocketAddr::new(balancer, 9000), &[b"hello?"]);
         let (_, from) = elsewhere.recv();
         assert_eq!(from, addr(&format!("{own}:15000")));
         elsewhere.send(from, &[b"me"]);

@@ -17,7 +17,7 @@ fn datagram_without_a_checksum_stays_without() {
     let client = fresh_client_v4();
     let header: String = datagram_header_for(client)
         .iter()
-        .map(|octet| format!("{octet:02x}"))
+        .map(|byte| format!("{byte:02x}"))
         .collect();
     let to = LISTEN_V4.to_string();
     let args = ["-u", "-c", WITHOUT, &to, &header];

@@ -1,5 +1,5 @@
-// An ext_authz service made of Envoy's own types, for the tests: what it is asked it prints, one CheckRequest a
-// line; what it is to answer it reads, one CheckResponse a line, or `error CODE MESSAGE` for a gRPC status.
+// An ext_authz service made of Envoy's own types, for the tests: it prints each request, one CheckRequest per
+// line, and reads what to answer, one CheckResponse per line, or `error CODE MESSAGE` for a gRPC status.
 package main
 
 import (
