@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test and says where the time went. Argument: how many black-box tests run at once.
+# Runs every test and reports where the time went. Argument: how many black-box tests run at once.
 set -euo pipefail
 
 threads=${1:-4}

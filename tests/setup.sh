@@ -4,8 +4,8 @@
 # built into target/tools.
 #
 # The servers must not be started: they would listen on ports of this machine, and every test starts
-# its own. Debian asks /usr/sbin/policy-rc.d before it starts anything (invoke-rc.d(8)), so one stands
-# there while apt runs, unless the machine has its own; it is gone when this script ends. Nor are
+# its own. Debian asks /usr/sbin/policy-rc.d before it starts anything (invoke-rc.d(8)), so this script puts one
+# there while apt runs, unless the machine has its own, and removes it at its end. Nor are
 # they left enabled: the next boot shall be as the last.
 set -euo pipefail
 

@@ -102,7 +102,7 @@ fn shell(rig: &InterceptRig, script: &str) -> (bool, String) {
 }
 
 #[test]
-fn curl_over_http1() {
+fn curl_over_http1_shows_refusals() {
     Client {
         command: "curl -sS --http1.1",
         passes: "GET a.test HTTP/1.1 ",
@@ -112,12 +112,12 @@ fn curl_over_http1() {
 }
 
 #[test]
-fn curl_over_http2() {
+fn curl_over_http2_shows_refusals() {
     CURL.assert_gets_what_the_check_decides("https://a.test");
 }
 
 #[test]
-fn python_requests_in_strict_mode() {
+fn python_requests_in_strict_mode_shows_refusals() {
     Client {
         sources: &[("client.py", include_str!("clients/client.py"))],
         server: None,
@@ -132,7 +132,7 @@ fn python_requests_in_strict_mode() {
 }
 
 #[test]
-fn python_websockets() {
+fn python_websockets_shows_refusals() {
     Client {
         sources: &[("websocket.py", include_str!("clients/websocket.py"))],
         server: Some(streams::WEBSOCKET_SERVER),
@@ -147,7 +147,7 @@ fn python_websockets() {
 }
 
 #[test]
-fn node() {
+fn node_shows_refusals() {
     Client {
         sources: &[("client.js", include_str!("clients/client.js"))],
         server: None,
@@ -162,7 +162,7 @@ fn node() {
 }
 
 #[test]
-fn go() {
+fn go_shows_refusals() {
     Client {
         sources: &[("client.go", include_str!("../cli/ca/client.go"))],
         server: None,
@@ -177,7 +177,7 @@ fn go() {
 }
 
 #[test]
-fn java() {
+fn java_shows_refusals() {
     Client {
         sources: &[("Client.java", include_str!("clients/Client.java"))],
         server: None,
@@ -194,7 +194,7 @@ fn java() {
 /// Chromium has a certificate store of its own, and shows the page with the reason, also where a tunnel is
 /// refused.
 #[test]
-fn chromium() {
+fn chromium_shows_refusals() {
     Client {
         sources: &[],
         server: None,

@@ -28,7 +28,7 @@ fn run_client(rig: &CaRig, script: &str) -> Output {
 }
 
 #[test]
-fn curl() {
+fn curl_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     for url in [
@@ -42,7 +42,7 @@ fn curl() {
 }
 
 #[test]
-fn openssl_in_strict_mode() {
+fn openssl_in_strict_mode_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let ask = "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -ign_eof -x509_strict \
@@ -66,7 +66,7 @@ fn client_that_requires_rsa_is_served() {
 }
 
 #[test]
-fn python_in_strict_mode() {
+fn python_in_strict_mode_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let program = "import ssl, sys, urllib.request\n\
@@ -81,7 +81,7 @@ fn python_in_strict_mode() {
 }
 
 #[test]
-fn node() {
+fn node_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     let program = "require('https').get(process.argv[2], answer => answer.pipe(process.stdout))";
@@ -94,7 +94,7 @@ fn node() {
 }
 
 #[test]
-fn go() {
+fn go_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     rig.scratch.write("client.go", include_str!("client.go"));
@@ -105,7 +105,7 @@ fn go() {
 }
 
 #[test]
-fn java() {
+fn java_trusts_the_authority() {
     let rig = CaRig::new(&[]);
     let port = server::start(&rig.host, &rig.ca);
     compile_java(&rig);

@@ -55,7 +55,7 @@ fn haproxy_checks_with_version_1_pass_on_the_same_host() {
 
 /// Where local clients are allowed, the backend sees the source in the check's header.
 #[test]
-fn haproxy_checks_with_version_1_where_local_clients_are_allowed() {
+fn haproxy_checks_with_version_1_pass_where_local_clients_are_allowed() {
     assert_checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
 }
 
