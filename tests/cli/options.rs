@@ -33,8 +33,8 @@ fn send_supports_udp() {
             "10.81.0.1:8443",
         ];
         let answered = std::thread::scope(|scope| {
-            let sender = scope
-                .spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "ping"));
+            let sender =
+                scope.spawn(|| Peername::run_with_input(&lab.balancer, &[BINARY], &send, "ping"));
             assert_eq!(backend.recv(), (b"ping".to_vec(), client));
             backend.send(client, &[b"you"]);
             sender.join().expect("the sender")

@@ -117,8 +117,8 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         }
         wait_for("a wakeup connection", || {
             let filter = "sport = :40054";
-            let bells = host.run("ss", &["-Htn", "state", "established", filter]);
-            (!bells.is_empty()).then_some(())
+            let wakeups = host.run("ss", &["-Htn", "state", "established", filter]);
+            (!wakeups.is_empty()).then_some(())
         });
         kill_process(server, Signal::CONT).expect("kill");
         slow.iter().for_each(|(_, client)| accepted(*client));

@@ -137,8 +137,8 @@ fn idle_connections_are_evicted_first() {
     }
 }
 
-/// Takes all connections with one client; returns how many there are. Asserts that a further request of it
-/// gets an error.
+/// Takes all connections with one client, and asserts that another request gets an error. Returns how many
+/// connections there are.
 fn short_of_descriptors() -> (InterceptRig, usize) {
     let through = ["prlimit", "--nofile=128"];
     let args = ["--workers=1", "--allow-destination=10.81.0.1:9001"];

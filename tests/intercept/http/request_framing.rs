@@ -75,8 +75,7 @@ enum Verdict {
 
 impl Row {
     fn bytes(&self) -> Vec<u8> {
-        let byte =
-            |c| u8::try_from(c).unwrap_or_else(|_| panic!("{}: {c:?} is no byte", self.id));
+        let byte = |c| u8::try_from(c).unwrap_or_else(|_| panic!("{}: {c:?} is no byte", self.id));
         self.send.chars().map(byte).collect()
     }
 }

@@ -55,7 +55,7 @@ fn tproxy_connections_reach_their_original_destination() {
 
 /// The first segment may be one byte long.
 #[test]
-fn client_hello_may_come_byte_by_byte() {
+fn first_bytes_of_a_tunnel_may_come_one_by_one() {
     let rig = InterceptRig::new(&[]);
     let conn = Conn::connect_and_send(
         &rig.lab.client,
@@ -169,7 +169,8 @@ fn client_that_rejects_the_authority_three_times_is_passed_through() {
     });
     assert_eq!([0; 2].map(|_| pinned("a.test")), [true; 2]);
     assert!(!pinned("b.test"), "another host is another matter");
-    // A client in between that accepts the authority shows that the address can be intercepted.
+    // A program in between that accepts the authority shows that the client can be served: the failures before
+    // no longer count.
     assert!(!pinned("b.test"));
     assert!(
         rig.curl(&["https://b.test/echo"])

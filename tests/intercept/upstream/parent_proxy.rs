@@ -22,7 +22,7 @@ fn all_requests_go_through_the_parent() {
 }
 
 #[test]
-fn parents_error_is_passed_on() {
+fn each_error_of_the_parent_has_its_code() {
     let stage = InterceptLab::new();
     let _parent = tinyproxy(&stage);
     let rig = stage.start(&["--upstream-proxy=http://10.81.0.1:3128"]);
