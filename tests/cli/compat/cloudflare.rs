@@ -117,7 +117,7 @@ fn mmproxys_exit_codes_are_kept() {
         (
             "-a empty.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
             1,
-            "names no network",
+            "lists no network",
         ),
         (
             "-a networks.txt -l 192.0.2.7:1 -4 127.0.0.1:2 -6 [::1]:2",
