@@ -40,6 +40,11 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --locked --log-level error check bans licenses sources; \
+		if $(CARGO) deny --locked fetch db >/dev/null 2>&1; then \
+			$(CARGO) deny --locked --log-level error check --disable-fetch advisories; \
+		else \
+			echo "check: the advisory database can't be fetched: advisories not checked"; \
+		fi; \
 	else \
 		echo "check: cargo-deny is not installed (cargo install --locked cargo-deny): licences not checked"; \
 	fi
@@ -51,6 +56,8 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 	@git ls-files '*.rs' '*.c' '*.h' | xargs wc -l | awk '$$2 != "total" && $$1 > $(MAX_FILE_LINES) { \
 		print "check: " $$2 " has " $$1 " lines, more than $(MAX_FILE_LINES): does it hold one idea?"; bad = 1 } \
 		END { exit bad }'
+	@checks/module_cycles.py $(CRATES)
+	@checks/words.py
 
 bench: ## Compare with no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
@@ -136,6 +143,10 @@ dist: release ## Build an archive in dist/: stripped binary, libraries, completi
 clean: ## Remove build results
 	$(CARGO) clean
 	rm -rf dist
+
+# Every package of the workspace that has modules.
+CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates/*/src/lib.rs crates/*/src/main.rs \
+	crates/preload/*/src/lib.rs bench/src/main.rs)))
 
 # In a build of its own, so that no other package enables the standard library in its dependencies.
 PRELOAD := $(CARGO) build --release --locked --package peername-preload --package peername-preload-connect \

@@ -379,7 +379,7 @@ fn root_keeps_only_two_capabilities() {
     }
 }
 
-/// Started as user nobody with just those two, as by a unit file: everything works.
+/// Started as user `nobody` with just those two, as by a unit file: everything works.
 #[test]
 fn two_capabilities_are_enough() {
     let lab = Lab::new();

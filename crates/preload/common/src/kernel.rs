@@ -8,51 +8,16 @@ use crate::address::RawAddress;
 use crate::pass;
 
 mod call;
+mod errno;
 mod mapping;
 mod text;
 
 use call::system_call;
 
 pub use call::Call;
+pub use errno::{Errno, Result};
 pub use mapping::{Kept, map_file, map_fresh};
 pub use text::StaticText;
-
-/// An error number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub c_int);
-
-// The same on both architectures (asm-generic).
-impl Errno {
-    /// EINTR.
-    pub const INTR: Self = Self(4);
-    /// EAGAIN.
-    pub const AGAIN: Self = Self(11);
-    /// EACCES.
-    pub const ACCES: Self = Self(13);
-    /// EFAULT.
-    pub const FAULT: Self = Self(14);
-    /// EINVAL.
-    pub const INVAL: Self = Self(22);
-    /// ENFILE.
-    pub const NFILE: Self = Self(23);
-    /// EMFILE.
-    pub const MFILE: Self = Self(24);
-    /// ENOSYS.
-    pub const NOSYS: Self = Self(38);
-    /// EMSGSIZE.
-    pub const MSGSIZE: Self = Self(90);
-    /// EOPNOTSUPP.
-    pub const OPNOTSUPP: Self = Self(95);
-    /// ENOBUFS.
-    pub const NOBUFS: Self = Self(105);
-    /// EALREADY.
-    pub const ALREADY: Self = Self(114);
-    /// EINPROGRESS.
-    pub const INPROGRESS: Self = Self(115);
-}
-
-/// Of a system call.
-pub type Result<T> = core::result::Result<T, Errno>;
 
 /// Passes a call on as the program made it.
 ///

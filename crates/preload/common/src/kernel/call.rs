@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use super::{Errno, Result};
+use super::errno::{Errno, Result};
 
 /// # Safety
 ///
