@@ -107,7 +107,7 @@ fn header_option_without_a_header_is_an_error() {
         (&format!("{forward} --udp-header=each"), no_udp),
         (
             &format!("{forward} --proxy-version=none --source=192.0.2.1:1"),
-            "--source names a client in a header",
+            "--source is part of a header",
         ),
         (
             &format!("{forward} --protocol=udp --proxy-version=none --udp-header=spp"),
@@ -115,7 +115,7 @@ fn header_option_without_a_header_is_an_error() {
         ),
         (
             "send 127.0.0.1:7001 --proxy-version=none --destination=192.0.2.1:1",
-            "--destination stands in a header",
+            "--destination is part of a header",
         ),
     ] {
         let output = Peername::run(&host, &line.split(' ').collect::<Vec<_>>());

@@ -268,7 +268,7 @@ fn tproxy_rules_are_added_shown_and_removed() {
     let doctor = Peername::run(&host, &["doctor"]);
     let said = String::from_utf8_lossy(&doctor.stdout);
     assert!(
-        said.contains("warn  TPROXY: rules lead to port 25577, where nothing listens"),
+        said.contains("warn  TPROXY: rules redirect to port 25577, where nothing listens"),
         "{said}"
     );
     let shown = host_run(&host, &["routes", "show"]);

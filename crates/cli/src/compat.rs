@@ -1,7 +1,7 @@
-//! Command lines of the programs that came before, translated into native ones.
+//! Translates the command lines of four predecessors into native ones.
 //!
-//! The old options are parsed by the old program's rules and come out as a native command line, which then runs as any
-//! other. So everything that is possible here is possible natively, and the warning at the start prints how. Two things
+//! The old options are parsed by the old program's rules and result in a native command line, which then runs as any
+//! other. So everything that is possible here is possible natively, and a warning at the start prints the native command line. Two things
 //! differ from the old programs: a failure to start is never exit 0, and the native rules decide which clients may be
 //! claimed and which addresses are listened on and connected to.
 
@@ -60,7 +60,7 @@ fn translate_for(
     }
 }
 
-/// `--compat NAME` or `--compat=NAME` as the first words, and what follows.
+/// Parses `--compat NAME` or `--compat=NAME` as the first words; returns the program and the words that follow.
 fn compat_option(args: &[OsString]) -> Option<Result<(Program, &[OsString]), EarlyExit>> {
     let (first, rest) = args.split_first()?;
     let first = first.to_str()?;
@@ -81,7 +81,7 @@ fn compat_option(args: &[OsString]) -> Option<Result<(Program, &[OsString]), Ear
     })
 }
 
-/// The program that the name of this binary, or of a link to it, stands for.
+/// The program named by the name of this binary, or of a link to it.
 fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
     match Path::new(name).file_name()? {
         name if name == "mmproxy" => Some(disambiguate_mmproxy(args)),
@@ -90,7 +90,7 @@ fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
 }
 
 /// Two programs are called `mmproxy`: this returns the one that understands the command line. If both do, it is
-/// cloudflare's when the four options are there without which that one does not start. A mark too many does less harm
+/// cloudflare's if the command line has the four options that that program requires. A mark too many does less harm
 /// than one too few.
 fn disambiguate_mmproxy(args: &[OsString]) -> Program {
     match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
@@ -101,8 +101,8 @@ fn disambiguate_mmproxy(args: &[OsString]) -> Program {
 }
 
 impl Translation {
-    /// Prints what runs, and runs it. No failure is exit 0 or 2: none of the programs had the latter for what is found
-    /// wrong here.
+    /// Prints the native command line and runs it. No failure is exit 0 or 2: none of the programs had 2 for the errors
+    /// that are detected here.
     pub(crate) fn run(&self) -> ExitCode {
         let words = iter::once(OsString::from("peername")).chain(self.words.iter().cloned());
         let args = match Args::try_parse_from(words) {
@@ -126,13 +126,13 @@ impl Translation {
         args.command.run()
     }
 
-    /// One line each on standard error, so that a log on standard output stays what it is: the native command line, and
-    /// the warnings.
+    /// Prints the native command line and the warnings, a line each, on standard error, so that a log on standard output
+    /// stays parseable.
     fn announce(&self) {
         let program = self.program.name();
         let native = native_command::quoted(&self.words);
         print_to_stderr(&format!(
-            "peername: as {program}, this is what runs; use it instead: peername {native}\n"
+            "peername: as {program}, translated; use this instead: peername {native}\n"
         ));
         for note in &self.notes {
             print_to_stderr(&format!("peername: {note}\n"));

@@ -1,4 +1,4 @@
-//! From the start to the end of a subcommand that serves.
+//! The lifecycle of a long-running subcommand: descriptor limits, signals, reload, drain.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,11 +16,12 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// Other daemons reopen their log by it. Ours is standard error, and its reader rotates the log.
+    /// Handled and ignored: other daemons reopen their log at SIGUSR1. Peername logs to standard error, whose reader
+    /// rotates the log.
     user1: Signal,
 }
 
-/// What a signal asks the control side to do.
+/// The action that a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalEvent {
     /// SIGTERM or SIGINT.
@@ -30,6 +31,10 @@ pub(crate) enum SignalEvent {
 }
 
 /// Runs the control side on this thread until it returns.
+///
+/// # Errors
+///
+/// Those of `work`; or the runtime can't be started.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -55,34 +60,43 @@ pub(crate) async fn reread<T: Send + 'static>(
     read.with_context(|| format!("the files or their names took longer than {REREAD_TIMEOUT:?}"))??
 }
 
-/// Raises the limit of descriptors as far as it goes, and checks that so many listening sockets leave
+/// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave
 /// some for connections.
+///
+/// # Errors
+///
+/// They leave fewer than [`MIN_CONNECTION_FDS`]; or the limit can't be read or raised.
 pub(crate) fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
+    let own = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
     ensure!(
-        ours + MIN_CONNECTION_FDS <= limit,
+        own + MIN_CONNECTION_FDS <= limit,
         "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
          descriptors for connections: raise LimitNOFILE or `ulimit -Hn` to {} or more, or lower \
          --workers",
-        (ours + MIN_CONNECTION_FDS).next_multiple_of(1024)
+        (own + MIN_CONNECTION_FDS).next_multiple_of(1024)
     );
     Ok(())
 }
 
-/// What the descriptors are good for, with `workers` about to start, each with so many worker_tasks, when
-/// UDP has `of_udp` of them beside its listeners. What is listened on is open already. Raises their limit as far
-/// as it goes; each connection needs two, each pipe two, and some are ours.
+/// Computes the capacity for connections and pipes from the limit of descriptors, which it raises to the hard limit.
+///
+/// `workers` are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
+/// beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
+///
+/// # Errors
+///
+/// The limit or the open descriptors can't be read.
 pub(crate) fn capacity(
     workers: usize,
     worker_tasks: usize,
-    of_udp: usize,
+    udp_fds: usize,
 ) -> anyhow::Result<Capacity> {
-    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(of_udp);
-    // The worker and each of its worker_tasks wait with an epoll instance of their own.
-    let of_a_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
-    let ours = count_open_files()? + workers * of_a_worker + SPARE_FDS;
-    let pairs = limit.saturating_sub(ours) / 2;
+    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(udp_fds);
+    // The worker and each of its tasks wait with an epoll instance of their own.
+    let fds_per_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
+    let own = count_open_files()? + workers * fds_per_worker + SPARE_FDS;
+    let pairs = limit.saturating_sub(own) / 2;
     let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
     let connections = (pairs - pipes_per_worker * workers).max(1);
     Ok(Capacity {
@@ -91,17 +105,25 @@ pub(crate) fn capacity(
     })
 }
 
-/// How many descriptors UDP sessions may have: all that are not ours, or half of them where TCP needs
-/// some too. A flood of clients takes descriptors before anything else.
-pub(crate) fn session_fd_budget(workers: usize, tcp_too: bool) -> anyhow::Result<usize> {
+/// The descriptors that UDP sessions may have: all but the process's own, or half of those where TCP needs
+/// some too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+///
+/// # Errors
+///
+/// The limit or the open descriptors can't be read.
+pub(crate) fn session_fd_budget(workers: usize, has_tcp: bool) -> anyhow::Result<usize> {
     let limit = usize::try_from(raise_open_files()?)?;
-    let ours = count_open_files()? + workers * FDS_PER_RUNTIME + 2 * SPARE_FDS;
-    let free = limit.saturating_sub(ours);
-    Ok(if tcp_too { free / 2 } else { free }.max(1))
+    let own = count_open_files()? + workers * FDS_PER_RUNTIME + 2 * SPARE_FDS;
+    let free = limit.saturating_sub(own);
+    Ok(if has_tcp { free / 2 } else { free }.max(1))
 }
 
 impl Signals {
-    /// Installs the handlers. Call it before anything is opened, so that a stop during the start is no death by the signal.
+    /// Installs the handlers. Call it before anything is opened, so that a signal during the start ends the process in order.
+    ///
+    /// # Errors
+    ///
+    /// sigaction(2) failed.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("sigaction(2)");
         Ok(Self {
@@ -116,7 +138,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// A worker ended by itself: the process had better be restarted than go on with fewer.
+    /// A worker ended by itself: the process should be restarted rather than go on with fewer workers.
     pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<SignalEvent> {
         tokio::select! {
             event = self.next_event() => Ok(event),
@@ -124,7 +146,7 @@ impl Signals {
         }
     }
 
-    /// Serves until `work` is done, or a signal asks to stop, which is `None`. A further SIGHUP is left for the next call.
+    /// Serves until `work` is done, or until a signal asks to stop: then `None`. A further SIGHUP is left to the next call.
     ///
     /// # Errors
     ///
@@ -141,8 +163,8 @@ impl Signals {
         }
     }
 
-    /// Serves until SIGTERM or SIGINT, then lets open connections end for as long as `drain`; a
-    /// second signal ends them at once.
+    /// Serves until SIGTERM or SIGINT, then drains open connections for at most `drain`; a
+    /// second signal closes them at once.
     ///
     /// # Errors
     ///
@@ -153,12 +175,12 @@ impl Signals {
         drain: Duration,
     ) -> anyhow::Result<ExitCode> {
         while self.next(&mut running).await? != SignalEvent::Stop {
-            tracing::info!("SIGHUP: nothing here is read from a file; restart to change options");
+            tracing::info!("SIGHUP: this command reads no file; restart it to change options");
         }
         Ok(self.stop(running, drain).await)
     }
 
-    /// Lets open connections end for as long as `drain`; a signal ends them at once.
+    /// Drains open connections for at most `drain`; a signal closes them at once.
     pub(crate) async fn stop(mut self, mut running: Workers, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
         running.drain();
@@ -185,7 +207,7 @@ impl Signals {
                 _ = terminate.recv() => return SignalEvent::Stop,
                 _ = interrupt.recv() => return SignalEvent::Stop,
                 _ = hangup.recv() => return SignalEvent::Reload,
-                _ = user1.recv() => tracing::debug!("SIGUSR1: there is no log file to open anew"),
+                _ = user1.recv() => tracing::debug!("SIGUSR1: there is no log file to reopen"),
             }
         }
     }
@@ -198,7 +220,7 @@ impl Signals {
     }
 }
 
-/// Waits for a worker that ends by itself, and returns why.
+/// Waits until a worker ends by itself, and returns the reason.
 async fn wait_worker_failure(running: &mut Workers) -> String {
     let why = match running.next_exit().await {
         Some(Err(error)) => error.to_string(),
@@ -207,23 +229,23 @@ async fn wait_worker_failure(running: &mut Workers) -> String {
     format!("a worker thread has ended: {why}")
 }
 
-/// Follows the changes of this host's addresses for as long as the process lives.
+/// Watches the changes of this host's addresses for as long as the process runs; retries after an error.
 pub(crate) async fn watch_own_addresses(own_addresses: OwnAddresses) {
     loop {
         let Err(error) = own_addresses.watch().await;
-        tracing::warn!("can't follow this host's addresses: {error}; trying again");
+        tracing::warn!("can't watch this host's addresses: {error}; trying again");
         sleep(WATCH_RETRY_DELAY).await;
     }
 }
 
-/// As long as a slow name server takes with all its retries.
+/// The time that a slow name server takes with all retries.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
+/// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
-/// Netlink and the self-test's sockets.
+/// Descriptors for netlink and the reply path probe.
 const SPARE_FDS: usize = 8;
-/// Five connections, or a proxy that can serve no client would start.
+/// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
-/// Splicing more directions at once than this gains nothing that copying would not give.
+/// More pipes than this gain nothing over copying.
 const MAX_PIPES_PER_WORKER: usize = 256;

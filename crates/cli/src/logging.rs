@@ -30,13 +30,13 @@ use journal::WithPriority;
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
 pub(crate) struct Args {
-    /// How the log is written [default: text on a terminal, else json]
+    /// The format of the log [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,
-    /// -v: a line for each connection at its end; -vv: more
+    /// -v: log a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Warnings and errors only
+    /// Log warnings and errors only
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
@@ -47,14 +47,14 @@ pub(crate) struct Args {
 pub(crate) enum Format {
     Text,
     Json,
-    /// The lines of go-mmproxy, on standard output
+    /// The format of go-mmproxy, on standard output
     #[value(name = "go-mmproxy")]
     GoMmproxy,
 }
 
 impl Args {
-    /// Starts to log, to standard error or where the format belongs. GoMmproxyFormat still queued are written
-    /// when the guard is dropped. Needs a tokio runtime.
+    /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
+    /// written when the guard is dropped. Needs a tokio runtime.
     pub(crate) fn start(self) -> WorkerGuard {
         let terminal = stderr().is_terminal();
         let format = self
@@ -83,11 +83,11 @@ impl Args {
                 .event_format(GoMmproxyFormat::new(self.verbose))
                 .boxed(),
         };
-        let ours = Targets::new()
+        let filter = Targets::new()
             .with_default(Level::WARN)
             .with_target("peername", self.level());
         tracing_subscriber::registry()
-            .with(lines.with_filter(ours))
+            .with(lines.with_filter(filter))
             .init();
         guard
     }
@@ -116,7 +116,7 @@ async fn report_lost_lines(lost: ErrorCounter) {
         if lines > reported {
             tracing::warn!(
                 lines,
-                "the log is read too slowly: so many lines were lost since the start"
+                "the log is read too slowly: lines were lost since the start"
             );
             reported = lines;
         }
@@ -133,7 +133,7 @@ pub(crate) fn join(values: impl IntoIterator<Item = impl Display>) -> String {
     texts.join(" ")
 }
 
-/// Addresses, those of one host with ports that follow each other as a range.
+/// Joins addresses; those of one host with consecutive ports as a range.
 pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
     let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
     for addr in addrs {

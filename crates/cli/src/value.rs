@@ -1,4 +1,8 @@
-//! Parsers of option values. Their errors say which forms are accepted.
+//! Parsers of option values.
+//!
+//! # Errors
+//!
+//! The text has none of the accepted forms, or a name does not resolve. The message lists the forms.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,20 +20,20 @@ mod text_value;
 pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub(crate) use endpoints::{AllowDestination, Listen, TargetV4, TargetV6};
 
-/// Parses a duration: `500ms`, `5s`, `2m`; a year at most, which any clock can add to now.
+/// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= MAX_DURATION => Ok(duration),
-        Ok(_) => Err("a year (365d) is the most".to_owned()),
+        Ok(_) => Err("at most a year (365d)".to_owned()),
         Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
     }
 }
 
-/// As [`duration`], but 100 ms at least.
+/// As [`duration`], but at least 100 ms.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         timeout if timeout >= MIN_TIMEOUT => Ok(timeout),
-        _ => Err("100ms is the least".to_owned()),
+        _ => Err("at least 100ms".to_owned()),
     }
 }
 
@@ -42,7 +46,7 @@ pub(crate) fn mark(text: &str) -> Result<u32, String> {
     mark.map_err(|_| "use a number: 123, 0x7b; 0 for none".to_owned())
 }
 
-/// Parses a port or a range of ports, as `10000-20000` or, as iptables has it, `10000:20000`.
+/// Parses a port or a range of ports, as `10000-20000` or, in the syntax of iptables, `10000:20000`.
 pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     match (first.parse(), last.parse()) {
@@ -73,22 +77,22 @@ pub(crate) fn is_name_unresolved() -> bool {
     NAME_UNRESOLVED.load(Ordering::Relaxed)
 }
 
-/// Remembers that a name did not resolve. The standard library reports text that can't be a name as invalid input.
+/// Records that a name did not resolve. The standard library reports text that can't be a name as invalid input.
 fn note_unresolved(error: &io::Error) {
     if error.kind() != io::ErrorKind::InvalidInput {
         NAME_UNRESOLVED.store(true, Ordering::Relaxed);
     }
 }
 
-/// A flag, because clap and the TOML parser keep only the text of an error.
+/// A global flag, because clap and the TOML parser discard all but the text of an error.
 static NAME_UNRESOLVED: AtomicBool = AtomicBool::new(false);
 
-/// As [`address`], of one family.
+/// As [`address`], for IPv4 only.
 pub(crate) fn address_v4(text: &str) -> Result<SocketAddr, String> {
     address_of_family(text, SocketAddr::is_ipv4, "IPv4")
 }
 
-/// As [`address`], of one family.
+/// As [`address`], for IPv6 only.
 pub(crate) fn address_v6(text: &str) -> Result<SocketAddr, String> {
     address_of_family(text, SocketAddr::is_ipv6, "IPv6")
 }
@@ -146,7 +150,7 @@ impl FromStr for Tlv {
             .split_once('=')
             .ok_or("use TYPE=VALUE, such as authority=example.org")?;
         let value = match value.strip_prefix("hex:") {
-            Some(hex) => decode_hex(hex).ok_or("after hex: comes an even number of hex digits")?,
+            Some(hex) => decode_hex(hex).ok_or("hex: needs an even number of hex digits")?,
             None => value.into(),
         };
         Ok(Self {
@@ -157,7 +161,7 @@ impl FromStr for Tlv {
 }
 
 fn decode_hex(hex: &str) -> Option<Vec<u8>> {
-    let digit = |octet: &u8| char::from(*octet).to_digit(16);
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let digits = hex
         .as_bytes()
         .iter()
@@ -174,7 +178,7 @@ fn decode_hex(hex: &str) -> Option<Vec<u8>> {
 
 const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// The types with a name of their own; ranges have one for many.
+/// The types that a name stands for. The other names are those of ranges.
 const NAMED_TLV_TYPES: [u8; 7] = [
     kind::ALPN,
     kind::AUTHORITY,
@@ -185,7 +189,7 @@ const NAMED_TLV_TYPES: [u8; 7] = [
     kind::NETNS,
 ];
 
-/// A port, or all from one to another.
+/// A port, or a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortRange {
     first: u16,

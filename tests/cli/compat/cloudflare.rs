@@ -92,7 +92,7 @@ fn invalid_line_of_a_list_is_skipped() {
         .start(&host, &command(""))
         .wait_listening(&[v4([127, 0, 0, 1], 2222)]);
     proxy.wait_line("the bad line", |line| {
-        line.contains("networks.txt, line 3: no network, ignored")
+        line.contains("networks.txt, line 3: not a network, ignored")
             .then_some(())
     });
     // Host bits do not matter; in mmproxy such a line matched no address.

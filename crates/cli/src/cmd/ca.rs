@@ -1,4 +1,4 @@
-//! `peername ca`: the authority that `peername intercept` signs with.
+//! `peername ca`: manages the certificate authority that `peername intercept` signs leaves with.
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -25,17 +25,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Make an authority; what is there already is never overwritten
+    /// Create an authority; an existing one is never overwritten
     Init {
         #[command(flatten)]
         dir: CaDir,
         #[command(flatten)]
         new_authority: NewAuthority,
-        /// Where there is one already, leave it and say nothing: for scripts that run again
+        /// Leave an existing authority as it is and print nothing: for scripts that run again
         #[arg(long)]
         if_missing: bool,
     },
-    /// Say what its certificate says
+    /// Print the contents of the certificate
     Show {
         #[command(flatten)]
         dir: CaDir,
@@ -43,17 +43,17 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Print its certificate as PEM, and those of its predecessors that are still valid
+    /// Print the certificate as PEM, and those of its predecessors that are still valid
     Export {
         #[command(flatten)]
         dir: CaDir,
     },
-    /// Replace key and certificate; proxies that are running keep the old ones until they are reloaded
+    /// Replace key and certificate; running proxies use the old ones until they are reloaded
     Rotate {
         #[command(flatten)]
         dir: CaDir,
     },
-    /// Print what a shell has to set so that its programs trust the authority
+    /// Print the shell commands that make programs trust the authority
     Env {
         #[command(flatten)]
         dir: CaDir,
@@ -64,19 +64,22 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct NewAuthority {
-    /// What people see in lists of authorities [default: peername on HOST]
+    /// The name shown in lists of authorities [default: peername on HOST]
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     common_name: Option<String>,
-    /// How long it is good for
+    /// The lifetime of the certificate
     #[arg(long, value_name = "DAYS", default_value_t = 365,
         value_parser = clap::value_parser!(u16).range(1..=3650))]
     days: u16,
-    /// The only hosts that clients are to accept it for: a name, for all below it too, or a network; may be
-    /// repeated [default: all]
+    /// Restrict the authority to this host name and all names below it, or to this network; may be repeated
+    /// [default: all hosts]
     #[arg(long, value_name = "NAME|CIDR")]
     permit: Vec<Permitted>,
 }
 
+/// # Errors
+///
+/// The authority can't be created, read or written, or standard output failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Init {
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is an authority that can be used.
+/// Whether there is a usable authority. One that is there and unusable is an error.
 fn exists(dir: &CaDir) -> anyhow::Result<bool> {
     match Authority::open(&dir.path()?) {
         Ok(_) => Ok(true),
@@ -110,7 +113,7 @@ fn init(dir: &CaDir, new_authority: &NewAuthority) -> anyhow::Result<()> {
         common_name: new_authority
             .common_name
             .clone()
-            .unwrap_or_else(on_this_host),
+            .unwrap_or_else(default_common_name),
         days: new_authority.days,
         permitted: new_authority.permit.clone(),
     };
@@ -132,7 +135,7 @@ fn rotate(dir: &CaDir) -> anyhow::Result<()> {
     let ca = dir.as_option();
     writeln!(
         stdout(),
-        "\nA proxy that is running has the old key until it is reloaded (SIGHUP). Before that, let clients trust the\n\
+        "\nA running proxy uses the old key until it is reloaded (SIGHUP). Before that, let clients trust the\n\
          new certificate: `peername ca export{ca}` prints both, `peername ca env{ca}` writes them again."
     )?;
     Ok(())
@@ -143,7 +146,7 @@ fn show(dir: &CaDir, json: bool) -> anyhow::Result<()> {
     if !json {
         return describe(dir, &authority);
     }
-    let said = AuthorityReport {
+    let report = AuthorityReport {
         path: dir.path()?.display().to_string(),
         certificate: Certificate::of(authority.facts()),
         previous: authority
@@ -152,7 +155,7 @@ fn show(dir: &CaDir, json: bool) -> anyhow::Result<()> {
             .map(Certificate::of)
             .collect(),
     };
-    writeln!(stdout(), "{}", serde_json::to_string(&said)?)?;
+    writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }
 
@@ -188,16 +191,20 @@ impl Certificate {
 
 fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
     let (path, out) = (dir.path()?, &mut stdout());
-    let said = Certificate::of(authority.facts());
-    let permitted = match &said.permitted[..] {
+    let certificate = Certificate::of(authority.facts());
+    let permitted = match &certificate.permitted[..] {
         [] => "all hosts".to_owned(),
         some => some.join(", "),
     };
     writeln!(out, "authority  {}", path.display())?;
-    // From a certificate, which may have been brought from anywhere.
-    writeln!(out, "subject    {}", said.subject.escape_debug())?;
-    writeln!(out, "SHA-256    {}", said.sha256)?;
-    writeln!(out, "valid      {} to {}", said.not_before, said.not_after)?;
+    // Escaped: the certificate may come from another authority.
+    writeln!(out, "subject    {}", certificate.subject.escape_debug())?;
+    writeln!(out, "SHA-256    {}", certificate.sha256)?;
+    writeln!(
+        out,
+        "valid      {} to {}",
+        certificate.not_before, certificate.not_after
+    )?;
     writeln!(out, "for        {}", permitted.escape_debug())?;
     for old in authority.predecessors().iter().map(Certificate::of) {
         writeln!(
@@ -209,35 +216,35 @@ fn describe(dir: &CaDir, authority: &Authority) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As browsers and OpenSSL show it.
+/// The fingerprint as browsers and OpenSSL show it.
 fn fingerprint(facts: &CertificateFacts) -> String {
-    let octets: Vec<_> = facts
+    let bytes: Vec<_> = facts
         .fingerprint
         .iter()
-        .map(|octet| format!("{octet:02X}"))
+        .map(|byte| format!("{byte:02X}"))
         .collect();
-    octets.join(":")
+    bytes.join(":")
 }
 
-/// Seconds since 1970, as RFC 3339 has it.
+/// Formats seconds since 1970 by RFC 3339.
 pub(crate) fn date(seconds: u64) -> String {
     format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
 
-/// At most what X.520 allows a common name to have.
+/// Parses a common name, which X.520 limits to 64 characters.
 fn common_name(text: &str) -> Result<String, &'static str> {
     let fits = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
     fits.then(|| text.to_owned())
         .ok_or("use 1 to 64 printable characters")
 }
 
-/// As hostname(7) has it; empty where it can't be read.
+/// The name of this host (hostname(7)); empty if it can't be read.
 pub(crate) fn host_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.trim().to_owned()
 }
 
-fn on_this_host() -> String {
+fn default_common_name() -> String {
     let host: String = host_name().chars().take(48).collect();
     format!("peername on {host}")
         .trim_end_matches(" on ")

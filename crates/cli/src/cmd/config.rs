@@ -1,4 +1,4 @@
-//! `peername config`: a configuration file, looked at without starting anything.
+//! `peername config`: checks a configuration file without starting a proxy, and prints its schema.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -16,15 +16,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say everything that is wrong with a file, and the files it names: exit 0 if nothing is, else 3
+    /// Print all errors in a file and in the files it names: exit 0 if there are none, else 3
     Check {
         /// The file
         file: PathBuf,
     },
-    /// Print the JSON schema of the file, for editors
+    /// Print the JSON schema of the configuration file, for editors
     Schema,
 }
 
+/// # Errors
+///
+/// Standard output failed. Errors in the file are printed, and are exit code 3.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file),
@@ -47,10 +50,10 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
             for problem in problems.0 {
                 writeln!(out, "{problem}")?;
             }
-            Ok(ExitCode::from(PROBLEM))
+            Ok(ExitCode::from(EXIT_PROBLEM_FOUND))
         }
     }
 }
 
-/// As `doctor` has it.
-const PROBLEM: u8 = 3;
+/// The exit code that `doctor` has, too.
+const EXIT_PROBLEM_FOUND: u8 = 3;

@@ -1,7 +1,7 @@
-//! `peername decode`: what does this header say?
+//! `peername decode`: parses PROXY headers and prints their fields as JSON.
 //!
-//! It reads with the same codec as the proxy, so that a captured header can be asked about without a
-//! proxy, a backend or a log level.
+//! It uses the proxy's own codec, so that a captured header can be examined without a proxy, a backend
+//! or a log level.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ mod report;
 /// Options of `peername decode`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read one hex string a line instead of one message of raw bytes
+    /// Read one message per line, as hex, instead of one message of raw bytes
     #[arg(long)]
     hex: bool,
-    /// What carried the message: a stream may be incomplete, a datagram may not [default: tcp, udp with spp]
+    /// The transport of the message: over TCP it may be incomplete, over UDP it may not [default: tcp, udp with spp]
     #[arg(long, value_enum)]
     transport: Option<Transport>,
     /// The format: the PROXY protocol, or Cloudflare's Simple Proxy Protocol (UDP only)
@@ -31,7 +31,12 @@ pub(crate) struct Args {
     dialect: HeaderFormat,
 }
 
-/// Reads standard input and prints one JSON object a message. Success only if all were accepted.
+/// Reads standard input and prints one JSON object for each message. Exits with success only if all messages were
+/// accepted.
+///
+/// # Errors
+///
+/// Standard input or output failed; a closed pipe is no error.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let format =
         MessageFormat::new(args.dialect, args.transport).unwrap_or_else(|misuse| misuse.exit());
@@ -44,13 +49,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match decoded {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),
-        // `peername decode --hex | head` has seen enough.
+        // The reader has closed the pipe, as in `peername decode --hex | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error).context("standard input to standard output"),
     }
 }
 
-/// One message of raw bytes. Data far behind the header is neither kept nor read.
+/// Decodes one message of raw bytes. Payload behind [`MAX_MESSAGE_LEN`] is not read.
 fn decode_one(input: impl Read, mut output: impl Write, format: MessageFormat) -> io::Result<bool> {
     let mut message = Vec::new();
     input
@@ -59,7 +64,7 @@ fn decode_one(input: impl Read, mut output: impl Write, format: MessageFormat) -
     Report::of(&message, format).print(&mut output)
 }
 
-/// One message of hex a line; an empty line is an empty message.
+/// Decodes one message of hex per line; an empty line is an empty message.
 fn decode_lines(
     mut input: impl BufRead,
     mut output: impl Write,
@@ -68,17 +73,17 @@ fn decode_lines(
     let mut line = HexLine::new(MAX_MESSAGE_LEN);
     let mut all_accepted = true;
     while line.read(&mut input)? {
-        let report = match line.octets() {
+        let report = match line.bytes() {
             Ok(message) => Report::of(message, format),
-            Err(bad) => Report::reject(bad.to_string()),
+            Err(error) => Report::reject(error.to_string()),
         };
         all_accepted &= report.print(&mut output)?;
     }
     Ok(all_accepted)
 }
 
-/// Bytes kept of one message: the longest header, and one byte more, which shows that it ended.
-/// Fewer, and the longest headers could not be read.
+/// Bytes of one message that are stored: the longest header, and one byte more, which shows that the header ended.
+/// With fewer, the longest headers could not be decoded.
 const MAX_MESSAGE_LEN: usize = V2_MAX_LEN + 1;
 
 #[cfg(test)]

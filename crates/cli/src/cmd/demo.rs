@@ -1,5 +1,5 @@
-//! `peername demo`: a backend, a balancer and the proxy in one process and one private network, to see
-//! what the backend sees. Nothing outside is touched.
+//! `peername demo`: runs a backend, a balancer and the proxy in one process and one private network namespace, and
+//! prints the client that the backend sees. The host's network is not changed.
 
 mod peers;
 
@@ -37,10 +37,13 @@ use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
+/// # Errors
+///
+/// Namespaces can't be created, a socket fails, or the backend saw another address than the client's.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     if !is_effective(Capability::CAP_SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
-            "this host does not let ordinary users make namespaces; run `peername demo` as root",
+            "this host does not let ordinary users create namespaces; run `peername demo` as root",
         )?;
     }
     let _network = NetworkNamespace::unshare()?;
@@ -62,7 +65,7 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One address family.
+/// The demonstration for one address family.
 struct Case {
     client: SocketAddr,
     /// The address the client connected to, at the balancer.
@@ -71,7 +74,7 @@ struct Case {
     backend: SocketAddr,
 }
 
-/// Brings the network up and starts the backends; IPv6 only where this host has it.
+/// Sets the network up and starts the backends; IPv6 only where this host has it.
 async fn prepare() -> anyhow::Result<Vec<Case>> {
     Netlink::open()?.set_loopback_up().await?;
     let backends: [SocketAddr; 2] = [V4.backend.parse()?, V6.backend.parse()?];
@@ -132,10 +135,10 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         Some(datagrams.dialect),
         &InheritedSockets::default(),
     )?;
-    let beside = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
-    let beside = vec![beside.worker_tasks(sockets)];
+    let udp_proxy = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
+    let worker_tasks = vec![udp_proxy.worker_tasks(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));
-    Ok(workers::start(listeners, beside, &proxy, FEW)?)
+    Ok(workers::start(listeners, worker_tasks, &proxy, CAPACITY)?)
 }
 
 impl Case {
@@ -171,7 +174,7 @@ impl Case {
         let over_udp = ask_in_datagrams(*proxy, &header)?;
         writeln!(
             out,
-            "The client is {client}. The balancer says so to peername at {proxy}:"
+            "The client is {client}. The balancer sends peername at {proxy} the header"
         )?;
         writeln!(out, "    {}", line.trim_end())?;
         writeln!(out, "and the backend at {backend} saw")?;
@@ -185,8 +188,8 @@ impl Case {
     }
 }
 
-/// More than the demo makes.
-const FEW: Capacity = Capacity {
+/// More connections than the demo opens.
+const CAPACITY: Capacity = Capacity {
     connections: 64,
     pipes_per_worker: 1,
 };

@@ -1,7 +1,7 @@
-//! `peername doctor`: checks this host, and says how to mend what is wrong.
+//! `peername doctor`: checks this host, and prints a remedy for each problem.
 //!
-//! Each check is one function that returns one [`Finding`], and all of them run whatever the others found: the first fault
-//! is rarely the only one. A check tries the thing itself where it can (it makes a connection, it binds a port) and reads
+//! Each check is one function that returns one [`Finding`], and all checks run, whatever the others found: the first fault
+//! is rarely the only one. A check tries the operation itself where it can (it connects, it binds a port) and reads
 //! settings only where it can't.
 
 mod backend;
@@ -39,18 +39,18 @@ pub(crate) use backend_probe::{BackendProbe, Reachability};
 pub(crate) struct Args {
     #[command(flatten)]
     targets: Targets,
-    /// Where the proxy is to listen; may be repeated [default: 0.0.0.0:8443, with --intercept 127.0.0.1:8080]
+    /// The address that the proxy will listen on; may be repeated [default: 0.0.0.0:8443, with --intercept 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
     #[command(flatten)]
     intercept: intercept::Args,
-    /// Instead of the options: the listeners and backends of this file, as `peername proxy --config` reads it
+    /// Check the listeners and backends of this configuration file instead of those of the options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
     /// The mark of the proxy's connections to backends on other hosts
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
-    /// Instead of the checks: listen here and tell what the first connection begins with.
+    /// Instead of the checks: listen on this address and report what the first connection begins with.
     #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target_v4", "target_v6"])]
     observe: Option<SocketAddr>,
     /// How long to observe.
@@ -65,7 +65,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The addresses given, or this one.
+    /// The addresses given, or `default`.
     fn listen_or(&self, default: SocketAddr) -> Vec<SocketAddr> {
         match self.listen.as_slice() {
             [] => vec![default],
@@ -74,7 +74,11 @@ impl Args {
     }
 }
 
-/// Prints one line a check. Exits with 3 when any of them failed.
+/// Prints one line for each check. Exits with 3 if any check failed.
+///
+/// # Errors
+///
+/// The runtime can't be started. Failed checks are findings, not errors.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -103,15 +107,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What is looked at beside the host.
+/// The listeners and backends to check, beside the host.
 struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
-    /// With the marks of the connections to them.
+    /// Each with the firewall mark of connections to it.
     backends: Vec<(Backend, u32)>,
 }
 
 impl CheckedConfig {
-    /// Of the file, if one is named, else of the options.
+    /// Reads the configuration file, if one is named, else the options.
+    ///
+    /// # Errors
+    ///
+    /// All errors in the file.
     fn of(args: &Args) -> Result<Self, Vec<String>> {
         if let Some(path) = &args.config {
             let setup =
@@ -147,7 +155,7 @@ impl CheckedConfig {
     }
 }
 
-/// Whether anything failed.
+/// Runs the checks of `peername proxy`; returns whether any failed.
 async fn examine(checked: &CheckedConfig) -> bool {
     let mut failed = false;
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
@@ -164,15 +172,15 @@ async fn examine(checked: &CheckedConfig) -> bool {
         note(udp::receive_buffer());
         note(udp::data_path());
     }
-    for &(of_target, mark) in &checked.backends {
-        let target = of_target.address;
+    for &(backend, mark) in &checked.backends {
+        let target = backend.address;
         if backend::lacks_family(target).await {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
             continue;
         }
-        note(backend::routed(of_target, mark).await);
-        note(backend::reply_path(of_target).await);
-        if of_target.transport == Transport::Udp {
+        note(backend::routed(backend, mark).await);
+        note(backend::reply_path(backend).await);
+        if backend.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;
         }
@@ -183,7 +191,7 @@ async fn examine(checked: &CheckedConfig) -> bool {
     failed
 }
 
-/// The same for `peername intercept`.
+/// Runs the checks of `peername intercept`; returns whether any failed.
 async fn examine_intercept(args: &Args) -> bool {
     let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
     let listen = args.listen_or(INTERCEPT_LISTEN).into_iter();
@@ -204,5 +212,5 @@ fn report(finding: &Finding) -> Verdict {
 
 const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// The command line's contract for `doctor` and `config check`.
+/// Exit code of `doctor` and `config check`, part of the command line's contract.
 const EXIT_PROBLEM_FOUND: u8 = 3;

@@ -29,9 +29,9 @@ pub(crate) struct Args {
     /// How the server is reached
     #[arg(long, value_name = "HOW", default_value = "auto")]
     mode: Mode,
-    /// Who may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    /// Networks that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     /// [default: private]
-    #[arg(short, long, value_name = "WHO")]
+    #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
     /// Connections without a header, and from others than those trusted
     #[arg(long, value_name = "WHAT", default_value = "require")]

@@ -1,4 +1,4 @@
-//! `peername forward`: the sending side, for sites whose balancer can't write the header.
+//! `peername forward`: the sender of PROXY headers, for sites with a balancer that can't write them.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

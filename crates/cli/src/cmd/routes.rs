@@ -1,4 +1,4 @@
-//! `peername routes`: the rules and routes that bring a backend's replies back.
+//! `peername routes`: the policy routing rules and routes that deliver a backend's replies to this host.
 
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,22 +22,22 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// List the rules and routes of peername, in the words of ip-rule(8) and ip-route(8).
+    /// List the rules and routes of peername, in the syntax of ip-rule(8) and ip-route(8).
     Show,
-    /// Add those that these backends need; they stay until removed or the next boot.
+    /// Add the rules and routes that these backends need; they stay until they are removed or until the next boot.
     Add {
         #[command(flatten)]
         targets: Targets,
         #[command(flatten)]
         catch: filter_options::Args,
     },
-    /// Remove what `add` made and what a killed proxy left behind.
+    /// Remove the rules and routes that `add` created and those that a killed proxy left behind.
     Remove {
-        /// Also those of proxies that are running, which then stop working.
+        /// Also those of running proxies, which then stop working.
         #[arg(long)]
         all: bool,
     },
-    /// DrainGuard rules and routes until standard input ends (started by `proxy --setup-routes`).
+    /// Hold rules and routes until standard input ends (started by `proxy --setup-routes`).
     #[command(hide = true)]
     Keep {
         /// A backend.
@@ -46,7 +46,7 @@ enum Action {
     },
 }
 
-/// The backends, as `peername proxy` takes them.
+/// The options that name backends, also of `peername proxy`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Targets {
     /// Where IPv4 clients go [default: `127.0.0.1:443`]
@@ -55,7 +55,7 @@ pub(crate) struct Targets {
     /// Where IPv6 clients go [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
     target_v6: Option<SocketAddr>,
-    /// What the backends speak. A backend on loopback needs the same rules for either.
+    /// The protocol of the backends. A backend on loopback needs the same rules for TCP and UDP.
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
 }
@@ -88,46 +88,46 @@ impl Protocol {
         matches!(self, Self::Udp | Self::Both)
     }
 
-    /// Those of these addresses that TCP is to listen on: all or none.
+    /// The addresses to listen on for TCP: all or none.
     pub(crate) fn tcp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
         if self.has_tcp() { listen } else { &[] }
     }
 
-    /// The same for UDP.
+    /// The addresses to listen on for UDP: all or none.
     pub(crate) fn udp(self, listen: &[SocketAddr]) -> &[SocketAddr] {
         if self.has_udp() { listen } else { &[] }
     }
 
-    /// These addresses with each protocol.
+    /// A backend for each address and protocol.
     pub(crate) fn backends(self, addresses: &[SocketAddr]) -> Vec<Backend> {
-        let of = |&transport: &Transport| {
+        let with_transport = |&transport: &Transport| {
             addresses
                 .iter()
                 .map(move |&address| Backend { address, transport })
         };
-        self.transports().iter().flat_map(of).collect()
+        self.transports().iter().flat_map(with_transport).collect()
     }
 }
 
 impl Targets {
-    /// Where IPv4 clients go unless told otherwise.
+    /// The default backend of IPv4 clients.
     pub(crate) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
-    /// Where IPv6 clients go unless told otherwise.
+    /// The default backend of IPv6 clients.
     pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
 
-    /// What they speak.
+    /// The backends' transports.
     pub(crate) fn transports(&self) -> &'static [Transport] {
         self.protocol.transports()
     }
 
-    /// Both, IPv4 first, with each protocol.
+    /// The backends of both families, IPv4 first, with each protocol.
     pub(crate) fn all(&self) -> Vec<Backend> {
         let v4 = self.target_v4.unwrap_or(Self::DEFAULT_V4);
         let v6 = self.target_v6.unwrap_or(Self::DEFAULT_V6);
         self.protocol.backends(&[v4, v6])
     }
 
-    /// Those that were named, or both if none was.
+    /// The backends that were named, or those of both families if none was.
     pub(crate) fn named(&self) -> Vec<Backend> {
         let named: Vec<_> = self.target_v4.into_iter().chain(self.target_v6).collect();
         match named.as_slice() {
@@ -137,6 +137,9 @@ impl Targets {
     }
 }
 
+/// # Errors
+///
+/// What failed at netlink, nft(8) or standard output; where the privilege is missing, with the command to run as root.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,
@@ -156,7 +159,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds what to do where the privilege is missing.
+/// Adds `hint` to an error about a missing privilege.
 fn advise(error: anyhow::Error, hint: &str) -> anyhow::Error {
     match error.downcast_ref() {
         Some(routes::Error::Permission(_)) => anyhow::anyhow!("{error}; {hint}"),
@@ -177,7 +180,7 @@ async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<
     for target in routes::add(&backends).await? {
         eprintln!("peername: left out {target}: this host has no IPv6");
     }
-    for catch in catch.wanted(targets.transports()) {
+    for catch in catch.filter_rules(targets.transports()) {
         routes::add_filter(&catch).await?;
     }
     show().await
@@ -196,27 +199,28 @@ fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
         .block_on(action)
 }
 
-/// Without the privilege to list them this host has none of ours either: a note, not a failure.
+/// Prints the packet filter's tables. Without the privilege to list them this prints a note and does not fail: without it
+/// peername has added none either.
 fn print_tables(
-    what: &str,
+    prefix: &str,
     tables: Result<Vec<RoutingEntry>, routes::Error>,
 ) -> anyhow::Result<()> {
     match tables {
-        Err(unseen @ routes::Error::NftPermission) => eprintln!("peername: {unseen}"),
-        tables => print(what, &tables?)?,
+        Err(error @ routes::Error::NftPermission) => eprintln!("peername: {error}"),
+        tables => print(prefix, &tables?)?,
     }
     Ok(())
 }
 
-fn print(what: &str, ours: &[RoutingEntry]) -> io::Result<()> {
+fn print(prefix: &str, entries: &[RoutingEntry]) -> io::Result<()> {
     let mut out = stdout();
-    let text: Vec<String> = ours.iter().map(RoutingEntry::to_string).collect();
-    let lines = text.iter().zip(ours).flat_map(|(text, one)| {
+    let text: Vec<String> = entries.iter().map(RoutingEntry::to_string).collect();
+    let lines = text.iter().zip(entries).flat_map(|(text, entry)| {
         // A table has a line for each of its rules.
-        text.lines().map(move |line| (line, one.owner))
+        text.lines().map(move |line| (line, entry.owner))
     });
     for (line, owner) in lines {
-        writeln!(out, "{what}{line}  # {owner}")?;
+        writeln!(out, "{prefix}{line}  # {owner}")?;
     }
     Ok(())
 }

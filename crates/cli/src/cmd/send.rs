@@ -1,4 +1,4 @@
-//! `peername send`: one header and standard input to an address, and back what comes.
+//! `peername send`: sends one header and standard input to an address, and prints what it receives.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -17,32 +17,32 @@ use crate::value::{self, Tlv};
 /// Options of `peername send`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to
+    /// The receiver
     #[arg(value_name = "ADDR", value_parser = value::address)]
     to: SocketAddr,
-    /// Over what; UDP sends one datagram, and prints what comes within a second of the last
+    /// The transport; over UDP one datagram is sent, and replies are printed until none has come for a second
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
-    /// The destination that the header names [default: ADDR]
+    /// The destination address in the header [default: ADDR]
     #[arg(long, value_name = "ADDR:PORT", value_parser = value::address)]
     destination: Option<SocketAddr>,
     #[command(flatten)]
     header: Header,
 }
 
-/// What the header says; also of `peername forward`.
+/// The contents of the header; also of `peername forward`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Header {
-    /// Its version
+    /// The version of the header
     #[arg(long, value_name = "VERSION", default_value = "2")]
     proxy_version: Version,
-    /// The client it names, or `real` for the connection's own address
+    /// The source address in the header, or `real` for the connection's own address
     #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
     source: Source,
-    /// A field to add, the value as text or as hex:…; may be repeated (version 2)
+    /// A TLV to add, its value as text or as hex:…; may be repeated (version 2)
     #[arg(long, value_name = "TYPE=VALUE")]
     tlv: Vec<Tlv>,
-    /// Add a checksum (version 2)
+    /// Add a CRC-32C checksum (version 2)
     #[arg(long)]
     crc32c: bool,
 }
@@ -63,7 +63,7 @@ enum Version {
     V2,
     /// Simple Proxy Protocol, UDP only
     Spp,
-    /// No header: what comes is forwarded as it is
+    /// No header: the payload alone is sent
     None,
 }
 
@@ -85,7 +85,11 @@ impl std::str::FromStr for Source {
 }
 
 impl Header {
-    /// Checked: the fields fit the version and a header, and the version is of use with TCP.
+    /// The template of a header over TCP.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`] if the version is for UDP only, or the TLVs fit neither the version nor a header.
     pub(crate) fn header_template(&self) -> Result<HeaderTemplate, Usage> {
         if self.is_spp() {
             return Err(Usage(
@@ -95,8 +99,11 @@ impl Header {
         self.checked()
     }
 
-    /// The same for UDP, where the header template is of no use with the Simple Proxy Protocol but for
-    /// the client it names.
+    /// The template of a header over UDP. With the Simple Proxy Protocol only its source is used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Header::header_template`], and [`Usage`] for version 1, which has no UDP.
     pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
         if self.proxy_version == Version::V1 {
             return Err(Usage(
@@ -106,7 +113,7 @@ impl Header {
         self.checked()
     }
 
-    /// Whether there is anything in it that only version 2 can say.
+    /// Whether there are TLVs, which only version 2 has.
     pub(crate) fn has_fields(&self) -> bool {
         self.crc32c || !self.tlv.is_empty()
     }
@@ -122,13 +129,12 @@ impl Header {
     fn checked(&self) -> Result<HeaderTemplate, Usage> {
         if self.proxy_version != Version::V2 && self.has_fields() {
             return Err(Usage(
-                "--tlv and --crc32c need --proxy-version 2: others have no fields".to_owned(),
+                "--tlv and --crc32c need --proxy-version 2: other versions have no TLVs".to_owned(),
             ));
         }
         if self.is_absent() && self.source.0.is_some() {
             return Err(Usage(
-                "--source names a client in a header, and with --proxy-version none there is none"
-                    .to_owned(),
+                "--source is part of a header, and --proxy-version none sends none".to_owned(),
             ));
         }
         let header_template = HeaderTemplate {
@@ -153,9 +159,12 @@ impl Header {
     }
 }
 
+/// # Errors
+///
+/// [`Usage`] if the options contradict each other; else what failed at the socket, standard input or output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.header.is_absent() && args.destination.is_some() {
-        let text = "--destination stands in a header, and with --proxy-version none there is none";
+        let text = "--destination is part of a header, and --proxy-version none sends none";
         bail!(Usage(text.to_owned()));
     }
     match args.protocol {
@@ -172,7 +181,7 @@ fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
     let up = socket.try_clone()?;
-    // Not joined: standard input may stay open long after the answer has ended.
+    // Not joined: standard input may stay open long after the receiver has closed the connection.
     thread::spawn(move || send_stdin(&up));
     receive(&socket)
 }
@@ -198,7 +207,7 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
     };
     io::stdin().lock().read_to_end(&mut datagram)?;
     socket.send(&datagram).context("send(2)")?;
-    socket.set_read_timeout(Some(SILENCE))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let mut buffer = vec![0; 64 * 1024];
     let mut out = io::stdout().lock();
     loop {
@@ -210,7 +219,7 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error).context("recv(2)"),
         };
         let answer = buffer.get(..len).unwrap_or_default();
-        // An answer has the header of its question.
+        // A reply of the Simple Proxy Protocol has a header, too.
         let header = if args.header.is_spp() && Spp::parse(answer).is_ok() {
             Spp::LEN
         } else {
@@ -226,7 +235,7 @@ fn send_stdin(socket: &TcpStream) -> io::Result<()> {
     socket.shutdown(Shutdown::Write)
 }
 
-/// Prints what comes, as it comes.
+/// Prints received bytes without buffering, until the receiver ends the connection.
 fn receive(mut socket: &TcpStream) -> anyhow::Result<ExitCode> {
     let mut buffer = vec![0; 64 * 1024];
     let mut out = io::stdout().lock();
@@ -244,5 +253,5 @@ fn receive(mut socket: &TcpStream) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// After which no answer is expected any more.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Without a reply for this long, no further one is expected.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

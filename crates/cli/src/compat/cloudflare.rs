@@ -1,4 +1,4 @@
-//! cloudflare/mmproxy, whose binary is called `mmproxy`.
+//! Translates the command line of cloudflare/mmproxy; its binary is called `mmproxy`.
 
 pub(super) mod routing_hints;
 
@@ -13,12 +13,12 @@ use super::translation::{EarlyExit, Preflight, Translation};
 use super::trust_file::valid_lines;
 use crate::value;
 
-/// Whether cloudflare/mmproxy would take this command line.
+/// Whether cloudflare/mmproxy would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
     matches!(getopt_long::parse(OPTIONS, args), Ok((_, 0)))
 }
 
-/// Whether all options are there without which it does not start.
+/// Whether the command line has all options that cloudflare/mmproxy requires.
 pub(super) fn is_complete(args: &[OsString]) -> bool {
     getopt_long::parse(OPTIONS, args)
         .is_ok_and(|(given, _)| REQUIRED.iter().all(|(name, _)| given.has(name)))
@@ -78,8 +78,8 @@ fn number(given: &ParsedOptions, name: &str, default: u32) -> Result<u32, EarlyE
         .map_err(|value| abort(&format!("{value} is not a valid --{name}")))
 }
 
-/// It took an IPv6 target here, and made the client's address an IPv4-mapped one. That only connects
-/// to an IPv4-mapped target, which is an IPv4 one.
+/// Parses `-4`. cloudflare/mmproxy accepted an IPv6 target here, and mapped the client's address (`::ffff:`). Such an
+/// address can connect to an IPv4-mapped target only, which is an IPv4 one.
 fn target_v4(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     let text = target(given.last("target-v4").unwrap_or_default());
     match literal(&text) {
@@ -95,7 +95,7 @@ fn target_v4(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     }
 }
 
-/// It took an IPv4 target here, and then failed for each client.
+/// Parses `-6`. cloudflare/mmproxy accepted an IPv4 target here, and then failed for each client.
 fn target_v6(given: &ParsedOptions) -> Result<OsString, EarlyExit> {
     let text = target(given.last("target-v6").unwrap_or_default());
     match literal(&text) {

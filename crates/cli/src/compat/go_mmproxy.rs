@@ -1,4 +1,4 @@
-//! go-mmproxy, of kzemek and of path-network.
+//! Translates the command line of go-mmproxy, kzemek's and path-network's.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -60,7 +60,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
     })
 }
 
-/// The flags that are numbers or words of a few.
+/// The flags with numbers, and those with a choice of words.
 struct Options {
     mark: Option<u32>,
     close_after: Option<u64>,
@@ -99,8 +99,8 @@ impl Options {
     }
 }
 
-/// Every destination: natively that leaves out loopback, which headers could reach as a whole with the
-/// old program. The targets are meant.
+/// Allows every destination. Natively that excludes loopback, of which headers could reach every address with the
+/// old program; the targets are allowed.
 fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>) -> NativeCommand {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
@@ -126,7 +126,7 @@ fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>
         .fold(native, allow)
 }
 
-/// A target, as names resolve now, if it is one that the list leaves out.
+/// The target, with its name resolved now, if it is on loopback, which the list excludes.
 fn on_loopback(
     given: Option<&OsStr>,
     default: SocketAddr,
@@ -153,7 +153,7 @@ const fn switch(name: &'static str) -> Flag {
 const FLAGS: &[Flag] = &[
     takes_value("4"),
     takes_value("6"),
-    // Ours: what dynamic destinations did not have.
+    // An extension of peername's, which go-mmproxy does not have.
     takes_value("allow-destination"),
     takes_value("allowed-subnets"),
     takes_value("close-after"),
@@ -167,13 +167,13 @@ const FLAGS: &[Flag] = &[
 ];
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
-/// What `--workers` takes at most.
+/// The most that `--workers` accepts.
 const MOST_WORKERS: i64 = 1024;
 
 const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
   -4 address              where IPv4 clients go (default 127.0.0.1:443)
   -6 address              where IPv6 clients go (default [::1]:443)
-  -allowed-subnets file   networks of the balancers, one a line (default: everybody)
+  -allowed-subnets file   networks of the balancers, one a line (default: every peer)
   -close-after seconds    idle UDP sessions end (default 60)
   -dynamic-destination    connect to the destination in the header
   -allow-destination net  with it: further networks, CIDR[:PORT[-PORT]] (peername only)

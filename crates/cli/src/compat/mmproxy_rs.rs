@@ -1,4 +1,4 @@
-//! mmproxy-rs, whose binary is called `mmproxy`.
+//! Translates the command line of mmproxy-rs; its binary is called `mmproxy`.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use super::program::Program;
 use super::translation::{EarlyExit, Environment, Translation};
 use super::trust_file::trust_or_any;
 
-/// Whether it would take this command line.
+/// Whether mmproxy-rs would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
     argwerk::parse(OPTIONS, args).is_ok()
 }
@@ -29,7 +29,7 @@ pub(super) fn translate(
     let protocol = protocol(&given)?;
     let mark = number::<u32>(&given, "mark")?;
     let close_after = number::<u64>(&given, "close-after")?;
-    // There it was the length of the queue; here, as its help says, the number of sockets.
+    // In mmproxy-rs it was the length of the accept backlog; here it is the number of sockets, as its help says.
     let listeners = number::<u32>(&given, "listeners")?.unwrap_or(1);
     let mut notes = Vec::new();
     let subnets = given.last("allowed-subnets");
@@ -77,8 +77,8 @@ fn number<T: std::str::FromStr>(given: &ParsedOptions, name: &str) -> Result<Opt
         .map_err(|value| wrong(&format!("--{name}: invalid number {value:?}")))
 }
 
-/// What `RUST_LOG` asks for: a level, or several by module (`mmproxy=debug`), of which the most
-/// talkative counts. It logged each connection at `info`, the default.
+/// The verbosity by `RUST_LOG`: a level, or several by module (`mmproxy=debug`), of which the most
+/// verbose counts. mmproxy-rs logged each connection at `info`, the default.
 fn verbosity(rust_log: &str) -> &'static str {
     let levels = rust_log.split([',', '=']).map(str::trim);
     let rank = |level: &str| match level.to_ascii_lowercase().as_str() {
@@ -94,7 +94,7 @@ fn verbosity(rust_log: &str) -> &'static str {
     }
 }
 
-/// It ended with 0; a failure to start is never that.
+/// A usage error. mmproxy-rs exited with 0; peername never does so for a failure to start.
 fn wrong(text: &str) -> EarlyExit {
     EarlyExit::failure(1, format!("{text}\n{USAGE}"))
 }
@@ -121,7 +121,7 @@ Options:
   -h, --help                    Print this.
   -4, --ipv4 <addr>             Where IPv4 clients go. (default: \"127.0.0.1:443\")
   -6, --ipv6 <addr>             Where IPv6 clients go. (default: \"[::1]:443\")
-  -a, --allowed-subnets <path>  Networks of the balancers, one a line. (default: everybody)
+  -a, --allowed-subnets <path>  Networks of the balancers, one a line. (default: every peer)
   -c, --close-after <n>         Seconds after which idle UDP sessions end. (default: 60)
   -l, --listen-addr <string>    Listen address. (default: \"0.0.0.0:8443\")
   --listeners <n>               Event loops, each with a listening socket. (default: 1)

@@ -1,9 +1,9 @@
-//! Builds the native command line that runs instead.
+//! Builds the native command line that a translation results in.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Words after `peername`, as they grow.
+/// A builder of the words after `peername`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NativeCommand(Vec<OsString>);
 
@@ -17,7 +17,7 @@ impl NativeCommand {
         self
     }
 
-    /// Nothing without a value: then both programs have the same default.
+    /// Adds the option if there is a value. Without one both programs have the same default.
     pub(super) fn option_if(self, name: &str, value: Option<impl AsRef<OsStr>>) -> Self {
         match value {
             Some(value) => self.option(name, value),
@@ -32,7 +32,7 @@ impl NativeCommand {
         self
     }
 
-    /// A `--trust` for each word.
+    /// Adds a `--trust` for each word.
     pub(super) fn trust(self, words: Vec<OsString>) -> Self {
         words
             .into_iter()
@@ -44,8 +44,8 @@ impl NativeCommand {
     }
 }
 
-/// A target as `connect(2)` understands it: 0.0.0.0 and `::` are this host. What is no address is for
-/// the native option to judge.
+/// A target as `connect(2)` understands it: 0.0.0.0 and `::` are this host. Text that is no address is left
+/// to the native option.
 pub(super) fn target(text: &OsStr) -> OsString {
     let addr = text.to_str().and_then(|text| text.parse().ok());
     match addr.map(|addr: SocketAddr| (addr.ip(), addr.port())) {
@@ -56,13 +56,13 @@ pub(super) fn target(text: &OsStr) -> OsString {
 }
 
 /// The target of a family for which none was given, where the default is the proxy itself (`-l
-/// 0.0.0.0:443`). The old programs started, and that family's clients got no further: so it is here.
+/// 0.0.0.0:443`). The old programs started, and refused that family's clients; so does this target.
 pub(super) fn unset_target(
     listen: Option<&OsStr>,
     default: SocketAddr,
     notes: &mut Vec<String>,
 ) -> Option<OsString> {
-    let closed = refusing_target(listen?, default)?;
+    let closed_target = refusing_target(listen?, default)?;
     let (family, option) = if default.is_ipv4() {
         ("IPv4", "-4")
     } else {
@@ -72,25 +72,25 @@ pub(super) fn unset_target(
         "{family} clients are refused: {option} is {default} by default, which is this proxy; name their \
          server with {option}"
     ));
-    Some(closed.to_string().into())
+    Some(closed_target.to_string().into())
 }
 
-/// A target that refuses connections, in the place of `target`, where the proxy itself listens on that.
+/// A target that refuses connections, as a replacement for `target` if the proxy itself listens on that.
 pub(super) fn refusing_target(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
     let listen: SocketAddr = listen.to_str()?.parse().ok()?;
-    let takes_family = listen.is_ipv6() || target.is_ipv4();
-    let is_there = listen.ip() == target.ip() || (listen.ip().is_unspecified() && takes_family);
-    let is_the_proxy = listen.port() == target.port() && is_there;
-    is_the_proxy.then(|| SocketAddr::new(target.ip(), CLOSED))
+    let accepts_family = listen.is_ipv6() || target.is_ipv4();
+    let is_same_ip = listen.ip() == target.ip() || (listen.ip().is_unspecified() && accepts_family);
+    let is_the_proxy = listen.port() == target.port() && is_same_ip;
+    is_the_proxy.then(|| SocketAddr::new(target.ip(), CLOSED_PORT))
 }
 
-/// Whole seconds as a duration. Our sessions need some time to be of use, theirs ended a while after
-/// their time.
+/// Formats whole seconds as a duration, at least 1 s: with 0 a native session would end at once, where the old programs
+/// ended sessions some time after they had expired.
 pub(super) fn seconds(count: u64) -> String {
-    format!("{}s", count.clamp(1, LONGEST))
+    format!("{}s", count.clamp(1, MAX_SECONDS))
 }
 
-/// As a shell takes it.
+/// Quotes the words for a POSIX shell.
 pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> String {
     let quote = |word: &OsString| {
         let text = word.to_string_lossy();
@@ -104,13 +104,13 @@ pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Strin
     words.join(" ")
 }
 
-/// tcpmux(1), out of use for decades: a connection to it is refused.
-const CLOSED: u16 = 1;
-/// Where clients go by default.
+/// tcpmux, which has been out of use for decades: a connection to it is refused.
+const CLOSED_PORT: u16 = 1;
+/// The default targets of go-mmproxy and mmproxy-rs.
 pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
 pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
-/// A year, the most that a native duration takes.
-const LONGEST: u64 = 365 * 24 * 60 * 60;
+/// A year, the longest native duration.
+const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
 
 #[cfg(test)]
 mod tests {

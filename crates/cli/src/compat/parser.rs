@@ -1,5 +1,5 @@
-//! The parsers of the other programs' command lines, each by the rules of the library that the program uses. What they
-//! return is the same for all: [`ParsedOptions`].
+//! The parsers of the other programs' command lines, each by the rules of the library that the program uses. All of
+//! them return [`ParsedOptions`].
 
 pub(super) mod argwerk;
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The programs whose command lines are understood, by name.
+//! The programs that have their command lines translated, by name.
 
 use std::ffi::OsStr;
 
-/// The programs whose command line is understood.
+/// A program that has its command line translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     /// kzemek/go-mmproxy and path-network/go-mmproxy: the former has all flags of the latter.
     GoMmproxy,
-    /// saiko-tech/mmproxy-rs, whose binary is called `mmproxy`.
+    /// saiko-tech/mmproxy-rs; its binary is called `mmproxy`.
     MmproxyRs,
-    /// cloudflare/mmproxy, whose binary is called `mmproxy` too.
+    /// cloudflare/mmproxy; its binary is called `mmproxy` too.
     Cloudflare,
     /// b23r0/udppp.
     Udppp,
@@ -27,7 +27,7 @@ impl Program {
         }
     }
 
-    /// What [`Program::from_name`] takes.
+    /// The name that [`Program::from_name`] parses.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::GoMmproxy => "go-mmproxy",

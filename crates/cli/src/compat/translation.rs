@@ -1,4 +1,4 @@
-//! What a translation of another program's command line results in: what is run instead, or an early exit.
+//! The result of translating another program's command line: a native command line, or an early exit.
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::program::Program;
 
-/// The native command line that runs in the place of another program's.
+/// The native command line that replaces another program's.
 #[derive(Debug)]
 pub(crate) struct Translation {
     pub(super) program: Program,
@@ -14,38 +14,38 @@ pub(crate) struct Translation {
     pub(super) words: Vec<OsString>,
     /// Warnings for the user, a line each.
     pub(super) notes: Vec<String>,
-    /// What cloudflare/mmproxy checks and prints before it starts.
+    /// The checks that cloudflare/mmproxy makes and prints before it starts.
     pub(super) preflight: Option<Preflight>,
 }
 
-/// The mark, table and targets that cloudflare/mmproxy prints routing commands for, and tries.
+/// The mark, table and targets for which cloudflare/mmproxy prints routing commands and tries connections.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Preflight {
     pub(super) mark: u32,
     pub(super) table: u32,
-    /// IPv4 and IPv6; `None` for a name without an address.
+    /// The targets for IPv4 and IPv6; `None` for a name without an address.
     pub(super) targets: [Option<std::net::SocketAddr>; 2],
-    /// Without the routing commands.
+    /// Whether to leave out the routing commands.
     pub(super) quiet: bool,
 }
 
-/// The command line asks for no run: it is wrong, or asks for help.
+/// The end of a command line that runs nothing: it is wrong, or asks for help.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EarlyExit {
-    /// What to print.
+    /// The text to print.
     pub(super) text: String,
-    /// Help that was asked for and is no error.
+    /// Whether the text is help that was requested, not an error.
     pub(super) on_stdout: bool,
     /// The other program's own exit code, but never 0 for a failure.
     pub(super) code: u8,
 }
 
-/// What a translation depends on beside the command line.
+/// The environment that a translation depends on beside the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Environment<'a> {
     /// The variable `RUST_LOG`.
     pub(super) rust_log: Option<&'a str>,
-    /// Processors of this machine.
+    /// The number of processors.
     pub(super) cores: usize,
 }
 
@@ -69,11 +69,11 @@ impl EarlyExit {
     }
 }
 
-/// Writes to standard error. That it can't be written, such as to a log on a full disk, is no reason not to serve.
+/// Writes to standard error. A failed write, such as to a log on a full disk, does not keep the proxy from serving.
 pub(super) fn print_to_stderr(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// A peer that may send a header may claim any client: not to be overlooked.
+/// The warning where every peer is trusted: a peer that may send a header may claim any client.
 pub(super) const TRUST_ANY_WARNING: &str =
-    "WARNING: everybody who reaches this port may claim any client address";
+    "WARNING: every peer that reaches this port may claim any client address";

@@ -1,7 +1,7 @@
-//! The predecessors' files of networks that may send headers.
+//! Translates the predecessors' trust lists: files of networks that may send headers.
 //!
-//! All of them can be read natively (`--trust @FILE`): a line holds a network, comments and blank lines
-//! don't count, and host bits are ignored. The programs differ in how they treat a list that is empty or
+//! All of them can be parsed natively (`--trust @FILE`): a line is a network, comments and blank lines
+//! are skipped, and host bits are ignored. The programs differ in how they treat a list that is empty or
 //! has malformed lines.
 
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use peername_sys::fs::text_file;
 
 use super::translation::TRUST_ANY_WARNING;
 
-/// For programs that trusted every peer where the list was empty. A file that can't be read or parsed is left to the
+/// Values of `--trust` for programs that trusted every peer if the list was empty or absent. A file that can't be read or parsed is left to the
 /// native option, which refuses it.
 pub(super) fn trust_or_any(
     path: Option<&OsStr>,
@@ -21,7 +21,7 @@ pub(super) fn trust_or_any(
     notes: &mut Vec<String>,
 ) -> Vec<OsString> {
     match path {
-        Some(path) if !is_empty_list(path) => vec![at(path)],
+        Some(path) if !is_empty_list(path) => vec![file_value(path)],
         Some(path) => {
             let path = path.to_string_lossy();
             notes.push(format!("{TRUST_ANY_WARNING}: {path} names no network"));
@@ -36,14 +36,14 @@ pub(super) fn trust_or_any(
     }
 }
 
-/// For cloudflare/mmproxy, which skipped malformed lines: the file if all its lines are valid, else the valid lines one by
+/// Values of `--trust` for cloudflare/mmproxy, which skipped malformed lines: the file if all its lines are valid, else the valid lines one by
 /// one. A list without any is left to the native option, which refuses it.
 pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString> {
     let Ok(text) = text_file::read(path.as_ref()) else {
-        return vec![at(path)];
+        return vec![file_value(path)];
     };
-    let mut good = Vec::new();
-    let mut all = true;
+    let mut valid = Vec::new();
+    let mut is_native = true;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with([';', '#']) {
@@ -51,22 +51,22 @@ pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString
         }
         match line.split_ascii_whitespace().next() {
             Some(entry) if is_network(entry) => {
-                // Behind a blank anything may stand, where natively only a comment does.
+                // The old program ignored everything behind a blank; natively only a comment may follow.
                 let rest = line.get(entry.len()..).unwrap_or_default().trim_start();
-                all &= rest.is_empty() || rest.starts_with([';', '#']);
-                good.push(entry.into());
+                is_native &= rest.is_empty() || rest.starts_with([';', '#']);
+                valid.push(entry.into());
             }
             _ => {
                 let path = path.to_string_lossy();
-                notes.push(format!("{path}, line {number}: no network, ignored"));
-                all = false;
+                notes.push(format!("{path}, line {number}: not a network, ignored"));
+                is_native = false;
             }
         }
     }
-    if all || good.is_empty() {
-        vec![at(path)]
+    if is_native || valid.is_empty() {
+        vec![file_value(path)]
     } else {
-        good
+        valid
     }
 }
 
@@ -75,11 +75,12 @@ fn is_network(entry: &str) -> bool {
 }
 
 fn is_empty_list(path: &OsStr) -> bool {
-    let list = TrustList::parse(&[at(path).to_string_lossy()]);
+    let list = TrustList::parse(&[file_value(path).to_string_lossy()]);
     matches!(list, Err(TrustError::EmptyFile { .. }))
 }
 
-fn at(path: &OsStr) -> OsString {
+/// The value of `--trust` that names a file.
+fn file_value(path: &OsStr) -> OsString {
     let mut word = OsString::from("@");
     word.push(path);
     word
@@ -91,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is there while `look` is at it.
+    /// Creates a file for the time of the test.
     fn with_file<T>(name: &str, text: &str, look: impl FnOnce(&OsStr) -> T) -> T {
         let name = format!("peername-allow-list-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -116,24 +117,27 @@ mod tests {
             with_file("example", text, |path| {
                 let mut notes = Vec::new();
                 let words = trust_or_any(Some(path), "-a", &mut notes);
-                assert_eq!((words.as_slice(), notes.len()), (&[at(path)][..], 0));
+                assert_eq!(
+                    (words.as_slice(), notes.len()),
+                    (&[file_value(path)][..], 0)
+                );
                 assert!(trusts(&words, inside) && !trusts(&words, "192.0.2.1"));
             });
         }
     }
 
     #[test]
-    fn no_list_and_an_empty_one_mean_everybody_and_say_so() {
+    fn absent_and_empty_lists_trust_every_peer_with_a_warning() {
         let mut notes = Vec::new();
         assert_eq!(trust_or_any(None, "-a", &mut notes), ["any"]);
-        with_file("empty", "# nobody yet\n\n", |path| {
+        with_file("empty", "# none yet\n\n", |path| {
             assert_eq!(trust_or_any(Some(path), "-a", &mut notes), ["any"]);
         });
         assert!(notes.len() == 2 && notes.iter().all(|note| note.starts_with(TRUST_ANY_WARNING)));
     }
 
     #[test]
-    fn a_list_that_is_not_there_or_not_understood_is_not_everybody() {
+    fn unreadable_and_malformed_lists_do_not_trust_every_peer() {
         let mut notes = Vec::new();
         let words = trust_or_any(Some(OsStr::new("/nonexistent")), "-a", &mut notes);
         assert_eq!(words, ["@/nonexistent"]);
@@ -153,13 +157,13 @@ mod tests {
             assert_eq!(words, ["10.1.2.3/8", "192.0.2.0/24"]);
             assert!(trusts(&words, "10.9.9.9"));
         });
-        assert!(notes.len() == 1 && notes[0].ends_with(", line 3: no network, ignored"));
+        assert!(notes.len() == 1 && notes[0].ends_with(", line 3: not a network, ignored"));
         with_file("strict", "0.0.0.0/0\n::/0\n", |path| {
-            assert_eq!(valid_lines(path, &mut notes), [at(path)]);
+            assert_eq!(valid_lines(path, &mut notes), [file_value(path)]);
         });
-        with_file("nobody", "any\n", |path| {
+        with_file("invalid", "any\n", |path| {
             let words = valid_lines(path, &mut notes);
-            assert_eq!(words, [at(path)]);
+            assert_eq!(words, [file_value(path)]);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! udppp: in mode 1 the sending end of UDP, in mode 2 the receiving end.
+//! Translates the command line of udppp: mode 1 is the sender of UDP headers, mode 2 the receiver.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -38,7 +38,7 @@ pub(super) fn translate(
     })
 }
 
-/// A header on every datagram, or none without `-p`.
+/// Translates mode 1: with `-p` a header on every datagram, else none.
 fn forward(options: &Options, header: bool, environment: Environment<'_>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("127.0.0.1");
     NativeCommand::new("forward")
@@ -49,7 +49,8 @@ fn forward(options: &Options, header: bool, environment: Environment<'_>) -> Nat
         .option("--workers", environment.cores.to_string())
 }
 
-/// It kept the client's address, but not the port. Without `-b` it listens everywhere, as it did with.
+/// Translates mode 2. udppp kept the client's address, but not its port. Without `-b` this listens on all addresses, as
+/// udppp did even with it.
 fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeCommand {
     let bind = options.bind.as_deref().unwrap_or("0.0.0.0");
     let listen = joined(bind, options.local_port);
@@ -57,7 +58,7 @@ fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeComm
         if loopback.is_ipv4() == host.is_ipv4() {
             return SocketAddr::new(host, options.remote_port);
         }
-        // It is a default, so it must not keep the proxy from starting.
+        // This target is a default, so it must not keep the proxy from starting.
         let beside = SocketAddr::new(loopback, options.remote_port);
         let Some(closed) = refusing_target(OsStr::new(&listen), beside) else {
             return beside;

@@ -1,7 +1,7 @@
-//! The log in the format of go-mmproxy, for tools that parse it: JSON with its keys and its phrases.
+//! The log format of go-mmproxy, for tools that parse it: JSON with its keys and its phrases.
 //!
-//! It is made of the same events as the native formats. Of connections, level 1 shows those that went
-//! wrong and level 2 all; there is one line for each, at its end.
+//! It is written from the same events as the native formats. Level 1 shows the connections that failed and level 2 all
+//! connections; there is one line for each, at its end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Turns events into lines.
+/// Formats events as lines of go-mmproxy's log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoMmproxyFormat {
     /// As go-mmproxy's `-v`.
@@ -27,8 +27,8 @@ impl GoMmproxyFormat {
         Self { verbose }
     }
 
-    /// What becomes of an event: a line's pairs each, in order.
-    fn of(self, mut fields: Fields) -> Vec<Pairs> {
+    /// Translates an event into lines: the pairs of each, in order.
+    fn lines(self, mut fields: Fields) -> Vec<Pairs> {
         let message = fields.text("message");
         match message.as_str() {
             "listening" => listening(&fields),
@@ -100,7 +100,7 @@ where
     ) -> fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        for pairs in self.of(fields) {
+        for pairs in self.lines(fields) {
             let mut time = String::new();
             SystemTime.format_time(&mut Writer::new(&mut time))?;
             let level = event.metadata().level();
@@ -151,7 +151,7 @@ impl Visit for Fields {
     }
 }
 
-/// A line for each socket: every worker has one on every address.
+/// One line for each listening socket: every worker has one on every address.
 fn listening(fields: &Fields) -> Vec<Pairs> {
     let workers = fields.0.get("workers").and_then(Value::as_u64).unwrap_or(1);
     let mut lines = Vec::new();
@@ -172,10 +172,10 @@ fn listening(fields: &Fields) -> Vec<Pairs> {
 
 fn dropped(fields: &Fields) -> Pairs {
     let message = fields.text("message");
-    let why = message
+    let cause = message
         .strip_prefix("datagram dropped: ")
         .unwrap_or(&message);
-    let error = error(&fields.text("reason"), why).unwrap_or_else(|| why.to_owned());
+    let error = error(&fields.text("reason"), cause).unwrap_or_else(|| cause.to_owned());
     let mut pairs = vec![
         ("msg".to_owned(), json!("dropping datagram")),
         ("listenerNum".to_owned(), json!(listener_number())),
@@ -187,7 +187,7 @@ fn dropped(fields: &Fields) -> Pairs {
     pairs
 }
 
-/// Its phrase for how a connection ended, and ours behind it; `None` for a good end.
+/// Go-mmproxy's phrase for the outcome of a connection, followed by peername's error; `None` if it did not fail.
 fn error(outcome: &str, error: &str) -> Option<String> {
     let phrase = match outcome {
         "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut" => return None,
@@ -198,7 +198,11 @@ fn error(outcome: &str, error: &str) -> Option<String> {
             "failed to read PROXY header"
         }
         "no_header" | "v1_on_datagram" => "failed to parse PROXY header: PROXY header missing",
-        header if HEADER.iter().any(|begin| header.starts_with(begin)) => {
+        header
+            if MALFORMED_HEADER
+                .iter()
+                .any(|prefix| header.starts_with(prefix)) =>
+        {
             "failed to parse PROXY header"
         }
         _ => "failed to establish backend connection",
@@ -206,15 +210,15 @@ fn error(outcome: &str, error: &str) -> Option<String> {
     Some(format!("{phrase}: {error}"))
 }
 
-/// Workers' threads are named by number.
+/// The number of the worker, from the name of its thread.
 fn listener_number() -> u32 {
     let current = thread::current();
     let number = current.name().and_then(|name| name.strip_prefix("worker-"));
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// How the outcomes begin that are about a header's contents.
-const HEADER: [&str; 10] = [
+/// Prefixes of the outcomes that mean a malformed header.
+const MALFORMED_HEADER: [&str; 10] = [
     "v1_",
     "v2_",
     "tlv_",
@@ -244,7 +248,7 @@ mod tests {
                 .collect();
             pairs.join(" ")
         };
-        let lines = GoMmproxyFormat::new(verbose).of(fields(pairs));
+        let lines = GoMmproxyFormat::new(verbose).lines(fields(pairs));
         lines.into_iter().map(line).collect()
     }
 
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn phrases_that_people_look_for() {
+    fn errors_have_the_phrases_of_go_mmproxy() {
         let table = [
             ("no_header", "PROXY header missing"),
             ("v2_length", "failed to parse PROXY header: "),

@@ -1,4 +1,4 @@
-//! The priority in front of each line, for journald(8) to take off (sd-daemon(3)).
+//! Prefixes each line with its syslog priority, which journald(8) parses and removes (sd-daemon(3)).
 
 use std::env;
 use std::fmt;
@@ -12,17 +12,17 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Whether standard error leads to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
+/// Whether standard error is connected to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
 pub(crate) fn is_stderr_journal() -> bool {
-    let Some(named) = env::var("JOURNAL_STREAM").ok() else {
+    let Some(journal) = env::var("JOURNAL_STREAM").ok() else {
         return false;
     };
-    let about = stderr().as_fd().try_clone_to_owned().map(File::from);
-    let about = about.and_then(|file| file.metadata());
-    about.is_ok_and(|about| format!("{}:{}", about.dev(), about.ino()) == named)
+    let file = stderr().as_fd().try_clone_to_owned().map(File::from);
+    let metadata = file.and_then(|file| file.metadata());
+    metadata.is_ok_and(|stat| format!("{}:{}", stat.dev(), stat.ino()) == journal)
 }
 
-/// A format, behind the priority if that is wanted.
+/// Formats an event by `format`, with the priority as prefix if `wanted`.
 pub(super) struct WithPriority<F> {
     pub(super) format: F,
     pub(super) wanted: bool,
@@ -47,7 +47,7 @@ where
     }
 }
 
-/// As syslog(3) numbers them.
+/// The number of the level by syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -1,4 +1,4 @@
-//! Times, numbers and other quantities with bounds.
+//! Durations, numbers and other quantities with bounds.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::text_value::text_value;
 
-/// A time, as [`super::duration`] reads it.
+/// A duration, as [`super::duration`] parses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
 
-/// A time of at least 100 ms.
+/// A duration of at least 100 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeout(pub(crate) Duration);
 
@@ -27,12 +27,12 @@ pub(crate) struct Number<const LOW: u64, const HIGH: u64>(u64);
 pub(crate) struct TlvKind(pub(crate) u8);
 
 impl<const LOW: u64, const HIGH: u64> Number<LOW, HIGH> {
-    /// As near to `value` as it may be.
+    /// The number within the bounds that is nearest to `value`.
     pub(crate) fn clamp(value: usize) -> Self {
         Self((value as u64).clamp(LOW, HIGH))
     }
 
-    /// For counts of things in memory.
+    /// The number as a count of objects in memory.
     pub(crate) fn get(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -122,5 +122,5 @@ text_value! {
     };
 }
 
-/// What TOML's integers can hold; a bound so high is none.
+/// The largest integer of TOML. As a bound it means that there is none.
 pub(crate) const MAX_INTEGER: u64 = i64::MAX as u64;

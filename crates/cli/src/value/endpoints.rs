@@ -1,6 +1,6 @@
-//! Addresses with their ports: where to listen, where clients go.
+//! Addresses with ports: of listeners, backends and allowed destinations.
 //!
-//! They are kept as they were written, so that names can be resolved again at a reload.
+//! Each is stored as it was written, so that names can be resolved again at a reload.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
@@ -13,36 +13,44 @@ use peername_server::destination_list::AllowedDestination;
 use super::text_value::text_value;
 use super::{address, address_v4, address_v6};
 
-/// Where to listen: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
+/// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listen(String);
 
-/// Where IPv4 clients go: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same` for the port they came to.
+/// The backend of IPv4 clients: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same` for the port that they connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetV4(String);
 
-/// The same for IPv6.
+/// The backend of IPv6 clients, written as [`TargetV4`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetV6(String);
 
-/// A destination that headers may name: `10.0.0.0/8:443`, `127.0.0.1:8000-8999`.
+/// A network and ports that a header's destination may have: `10.0.0.0/8:443`, `127.0.0.1:8000-8999`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowDestination(String);
 
 impl AllowDestination {
-    /// What it says.
+    /// The parsed value.
+    ///
+    /// # Errors
+    ///
+    /// The text is no destination.
     pub(crate) fn allowed(&self) -> Result<AllowedDestination, String> {
         self.0.parse().map_err(|why| format!("{why}"))
     }
 
-    /// The address and port, where it names no more than one of each.
+    /// The address and port, if it names exactly one of each.
     pub(crate) fn single(&self) -> Option<SocketAddr> {
         self.0.parse().ok()
     }
 }
 
 impl Listen {
-    /// Every address, as names resolve now.
+    /// Every address; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve, or the range of ports is wrong.
     pub(crate) fn addresses(&self) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
         let (first, ports) = self.range()?;
         Ok(ports.map(move |port| {
@@ -64,20 +72,28 @@ impl Listen {
         let addr = address(first)?;
         match last.parse() {
             Ok(last) if (1..last).contains(&addr.port()) => Ok((addr, addr.port()..=last)),
-            _ => Err("a range of ports goes up, from 1 to at most 65535: 10000-10100".to_owned()),
+            _ => Err("use an ascending range of ports from 1 to 65535: 10000-10100".to_owned()),
         }
     }
 }
 
 impl TargetV4 {
-    /// What it says, as names resolve now.
+    /// The parsed value; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve to this family, or there is no port.
     pub(crate) fn target_rule(&self) -> Result<TargetRule, String> {
         target_rule(&self.0, address_v4)
     }
 }
 
 impl TargetV6 {
-    /// What it says, as names resolve now.
+    /// The parsed value; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve to this family, or there is no port.
     pub(crate) fn target_rule(&self) -> Result<TargetRule, String> {
         target_rule(&self.0, address_v6)
     }
@@ -168,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_may_keep_the_port() {
+    fn target_may_have_the_same_port() {
         let v4 = |text: &str| text.parse::<TargetV4>()?.target_rule();
         assert_eq!(v4("127.0.0.1:same").unwrap().to_string(), "127.0.0.1:same");
         assert_eq!(v4("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");

@@ -1,4 +1,4 @@
-//! Values that are written alike on the command line and in the configuration file.
+//! Values that have the same syntax on the command line and in the configuration file.
 
 use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
@@ -7,8 +7,8 @@ use std::str::FromStr;
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
-/// Makes types that are read by [`FromStr`] and written by [`Display`] into values of the configuration
-/// file. The schema is that of the JSON value given.
+/// Implements deserialization by [`FromStr`], serialization by [`Display`] and the given JSON schema, for values of the
+/// configuration file.
 macro_rules! text_value {
     ($([$($generics:tt)*] $name:ty, $title:literal: $schema:tt;)*) => {$(
         impl<'de, $($generics)*> serde::Deserialize<'de> for $name {
@@ -41,7 +41,7 @@ macro_rules! text_value {
 
 pub(super) use text_value;
 
-/// Reads a string, or a number as if it had been written as one.
+/// Deserializes a string, or a number as if it were a string of its digits.
 pub(super) fn read<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -50,7 +50,7 @@ where
     from.deserialize_any(Text(PhantomData))
 }
 
-/// Writes a number as a number and anything else as a string.
+/// Serializes a number as a number and anything else as a string.
 pub(super) fn write<S: serde::Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     let text = value.to_string();
     match text.parse::<u64>() {

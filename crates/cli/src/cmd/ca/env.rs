@@ -1,7 +1,7 @@
-//! `peername ca env`: the files and variables by which programs trust an authority.
+//! `peername ca env`: writes the files and prints the variables by which programs trust an authority.
 //!
-//! Most programs take one file instead of the host's roots, so theirs has to hold both. Some take a file
-//! beside those. Java takes a keystore.
+//! Most programs read one file instead of the host's roots, so that file has to contain both. Some read a file
+//! in addition to the roots. Java reads a keystore.
 
 use std::env::var_os;
 use std::io::{self, Write, stdout};
@@ -16,15 +16,18 @@ use super::publish::publish;
 use super::shell::quoted;
 use crate::usage::Usage;
 
-/// Where the files go.
+/// Where the files are written.
 #[derive(Debug, clap::Args)]
 pub(super) struct OutputDir {
-    /// Write the files that programs read here; other users can't enter the authority's own directory
-    /// [default: that directory]
+    /// Write the files into this directory; other users can't enter the authority's own directory
+    /// [default: the authority's directory]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
 }
 
+/// # Errors
+///
+/// The authority can't be read, the files can't be written, or their paths are not UTF-8.
 pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
     let ca = dir.path()?;
     let authority = Authority::open(&ca)?;
@@ -38,22 +41,22 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
         file("bundle.pem"),
         file("truststore.p12"),
     );
-    let ours = authority.certificates();
+    let own_certificates = authority.certificates();
     let mut all = host_ca_certificates(&bundle);
-    all.retain(|one| !ours.contains(one));
-    all.splice(0..0, ours);
+    all.retain(|certificate| !own_certificates.contains(certificate));
+    all.splice(0..0, own_certificates);
     publish(&own, authority.certificate_pem().as_bytes())?;
     publish(&bundle, to_pem(&all).as_bytes())?;
     publish(&java, &java_truststore::encode(&all))?;
     print(text(&own)?, text(&bundle)?, text(&java)?)
 }
 
-/// The directory is not created here: its permissions are the user's decision.
+/// The error of the output directory, which is not created here: its permissions are the user's decision.
 fn output_error(into: &Path, error: &io::Error) -> anyhow::Error {
     let path = into.display();
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
-            "--into {path}: there is no such directory; make one that the users of the files can enter: \
+            "--into {path}: there is no such directory; create one that the users of the files can enter: \
              mkdir -p -m 755 {}",
             quoted(&into.to_string_lossy())
         ),
@@ -68,7 +71,7 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
             writeln!(out, "export {name}={}", quoted(path))?;
         }
     }
-    // The user's own options stay, and ours are there once however often this is taken.
+    // The user's own options stay, and peername's are added once, however often this is evaluated.
     let options = quoted(&format!(
         "-Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=PKCS12",
         quoted(java)
@@ -83,11 +86,11 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this host trusts by itself. A shell that has taken our variables says that it trusts the bundle: then
-/// those of the system count, or what was trusted once would be for ever.
+/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the bundle:
+/// then the system's directories are read, or an authority that was trusted once would stay in the bundle for ever.
 fn host_ca_certificates(bundle: &Path) -> Vec<CertificateDer<'static>> {
-    let ours = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
-    let found = if ours {
+    let is_bundle_set = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
+    let found = if is_bundle_set {
         system_ca_certificates()
     } else {
         load_native_certs()
@@ -102,14 +105,14 @@ fn host_ca_certificates(bundle: &Path) -> Vec<CertificateDer<'static>> {
 }
 
 fn system_ca_certificates() -> CertificateResult {
-    let there = SYSTEM_CA_DIRS
+    let dir = SYSTEM_CA_DIRS
         .into_iter()
         .map(Path::new)
         .find(|path| path.is_dir());
-    load_certs_from_paths(None, there)
+    load_certs_from_paths(None, dir)
 }
 
-/// What is printed is text.
+/// The path as text, for the variables.
 fn text(path: &Path) -> Result<&str, Usage> {
     path.to_str().ok_or_else(|| {
         Usage(format!(
@@ -119,7 +122,7 @@ fn text(path: &Path) -> Result<&str, Usage> {
     })
 }
 
-/// Files that programs take instead of the host's roots.
+/// Variables for a file that programs read instead of the host's roots.
 const BUNDLE_VARIABLES: &[&str] = &[
     // OpenSSL and what uses its defaults: Python's ssl, Ruby, PHP, wget; also Go, and curl.
     "SSL_CERT_FILE",
@@ -132,8 +135,8 @@ const BUNDLE_VARIABLES: &[&str] = &[
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 ];
 
-/// Files that they take beside them.
+/// Variables for a file that programs read in addition to the host's roots.
 const EXTRA_CA_VARIABLES: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
-/// Debian, Alpine, Arch, SUSE; Fedora and its children.
+/// Debian, Alpine, Arch, SUSE; Fedora and its derivatives.
 const SYSTEM_CA_DIRS: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];

@@ -1,13 +1,13 @@
-//! A keystore of certificates for Java.
+//! Encodes a keystore of certificates for Java.
 //!
-//! PKCS #12 (RFC 7292) without encryption and without a checksum, which is what a JDK's own `cacerts` is since
-//! version 18: certificates are no secret, and a well-known password protects nothing. So there is
-//! no cryptography in it, and writing it takes less than a library would bring along.
+//! PKCS #12 (RFC 7292) without encryption and without a checksum, the format of a JDK's own `cacerts` since
+//! version 18: certificates are no secret, and a well-known password protects nothing. Without
+//! cryptography, the encoder is smaller than a library would be.
 
 use yasna::models::ObjectIdentifier;
 use yasna::{DERWriter, DERWriterSeq, Tag, construct_der};
 
-/// The bytes of a keystore that trusts these certificates.
+/// Encodes a keystore that trusts these certificates.
 pub(super) fn encode<C: AsRef<[u8]>>(certificates: &[C]) -> Vec<u8> {
     let safe = construct_der(|writer| {
         writer.write_sequence(|writer| {
@@ -36,8 +36,8 @@ fn data(writer: DERWriter<'_>, octets: &[u8]) {
     });
 }
 
-/// SafeBag with a CertBag. Java trusts a certificate only if an attribute of its own says what for, and tells
-/// entries apart by name.
+/// SafeBag with a CertBag. Java trusts a certificate only if an attribute of Oracle's names the purpose, and identifies
+/// entries by name.
 fn bag(writer: DERWriter<'_>, number: usize, certificate: &[u8]) {
     writer.write_sequence(|writer| {
         oid(writer, CERT_BAG);
@@ -75,6 +75,6 @@ const DATA: &[u64] = &[1, 2, 840, 113549, 1, 7, 1];
 const CERT_BAG: &[u64] = &[1, 2, 840, 113549, 1, 12, 10, 1, 3];
 const X509_CERTIFICATE: &[u64] = &[1, 2, 840, 113549, 1, 9, 22, 1];
 const FRIENDLY_NAME: &[u64] = &[1, 2, 840, 113549, 1, 9, 20];
-/// Oracle's, which all JDKs have in common.
+/// Oracle's object identifier for that attribute, which all JDKs share.
 const TRUSTED_KEY_USAGE: &[u64] = &[2, 16, 840, 1, 113894, 746875, 1, 1];
 const ANY_EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37, 0];

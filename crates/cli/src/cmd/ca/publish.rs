@@ -7,7 +7,11 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Replaces a file atomically (rename(2)), so that no program ever reads half of it.
+/// Replaces a file atomically (rename(2)), so that no program reads half of it.
+///
+/// # Errors
+///
+/// The file can't be created, written or renamed.
 pub(super) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
@@ -17,7 +21,7 @@ pub(super) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .mode(0o644)
         .open(&draft)
         .and_then(|mut file| {
-            // Whatever the umask.
+            // Independent of the umask.
             file.set_permissions(Permissions::from_mode(0o644))?;
             file.write_all(content)
         })

@@ -1,4 +1,4 @@
-//! How a message is to be read, by `--dialect` and `--transport`.
+//! Selects the parser of a message, by `--dialect` and `--transport`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Transport {
@@ -12,7 +12,7 @@ pub(super) enum HeaderFormat {
     Spp,
 }
 
-/// What the messages are to be read as.
+/// The format that messages are parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageFormat {
     Proxy(peername_proto::Carrier),
@@ -20,6 +20,9 @@ pub(super) enum MessageFormat {
 }
 
 impl MessageFormat {
+    /// # Errors
+    ///
+    /// A conflict of arguments: the Simple Proxy Protocol over TCP.
     pub(super) fn new(
         dialect: HeaderFormat,
         transport: Option<Transport>,

@@ -1,4 +1,4 @@
-//! What is printed of one message. The fields' order is the order of the keys.
+//! The JSON object that is printed for one message. The order of the fields is the order of the keys.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes it as one line, and tells whether the message was accepted.
+    /// Writes the report as one line, and returns whether the message was accepted.
     pub(super) fn print(&self, output: &mut impl Write) -> io::Result<bool> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
@@ -74,7 +74,7 @@ impl<'a> Report<'a> {
     }
 
     fn proxy(header: &Header<'a>) -> Self {
-        let (src, dst) = ends(header.endpoints).unzip();
+        let (src, dst) = addresses(header.endpoints).unzip();
         Self {
             verdict: Verdict::Accept,
             version: Some(version(header.version)),
@@ -102,7 +102,7 @@ impl<'a> Report<'a> {
 
     fn need_more(have: usize, need: usize) -> Self {
         let error =
-            format!("incomplete: {have} octets are right so far, the header takes {need} or more");
+            format!("incomplete: {have} bytes are valid so far, the header has {need} or more");
         Self {
             verdict: Verdict::NeedMore,
             error: Some(error),
@@ -145,7 +145,7 @@ fn command(command: Command) -> &'static str {
     }
 }
 
-/// LOCAL has none: it announces no client's connection.
+/// LOCAL has no family: it announces no client's connection.
 fn family(header: &Header<'_>) -> Option<&'static str> {
     match header.endpoints {
         Endpoints::Real if header.command == Command::Local => None,
@@ -173,7 +173,7 @@ fn inet_family(transport: Transport, is_ipv4: bool) -> &'static str {
     }
 }
 
-fn ends(endpoints: Endpoints<'_>) -> Option<(String, String)> {
+fn addresses(endpoints: Endpoints<'_>) -> Option<(String, String)> {
     match endpoints {
         Endpoints::Real => None,
         Endpoints::Inet {
@@ -189,16 +189,16 @@ fn ends(endpoints: Endpoints<'_>) -> Option<(String, String)> {
     }
 }
 
-/// Only a version 2 header with addresses can have fields; it may still have none.
+/// The TLVs. Only a version 2 header with addresses can have TLVs; it may still have none.
 fn fields<'a>(header: &Header<'a>) -> Option<Vec<Field<'a>>> {
-    let possible = header.version == Version::V2 && header.endpoints != Endpoints::Real;
-    possible.then(|| header.tlvs.iter().map(Field::new).collect())
+    let has_tlvs = header.version == Version::V2 && header.endpoints != Endpoints::Real;
+    has_tlvs.then(|| header.tlvs.iter().map(Field::new).collect())
 }
 
-fn as_hex<S: Serializer>(octets: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut text = String::with_capacity(octets.len() * 2);
-    for octet in octets {
-        let _ = write!(text, "{octet:02x}");
+fn as_hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
     }
     serializer.serialize_str(&text)
 }

@@ -149,7 +149,7 @@ fn a_message_without_end_is_not_kept() {
     let mut line = HexLine::new(MAX_MESSAGE_LEN);
     let mut input = BufReader::new(endless());
     assert!(line.read(&mut input).unwrap());
-    assert_eq!(line.octets().unwrap().len(), MAX_MESSAGE_LEN);
+    assert_eq!(line.bytes().unwrap().len(), MAX_MESSAGE_LEN);
     assert!(!line.read(&mut input).unwrap());
     let mut output = Vec::new();
     assert!(decode_lines(BufReader::new(endless()), &mut output, STREAM).unwrap());
@@ -213,6 +213,6 @@ fn text(hex: &str, format: MessageFormat) -> String {
     String::from_utf8(output).unwrap()
 }
 
-fn hex_of(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! The demo's backend and its balancer: plain sockets that know nothing of peername.
+//! The demo's backend and balancer: plain sockets without any code of peername.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// Starts a backend that tells each client the address it sees.
+/// Starts a TCP backend that sends each client the peer address of its connection.
 pub(super) fn serve(addr: SocketAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(addr)?;
     let addr = listener.local_addr()?;
@@ -25,7 +25,7 @@ fn answer(mut client: TcpStream) -> io::Result<()> {
     writeln!(client, "{seen}")
 }
 
-/// Starts the same for UDP.
+/// Starts a UDP backend that does the same.
 pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
     let socket = UdpSocket::bind(addr)?;
     thread::spawn(move || {
@@ -37,13 +37,17 @@ pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects as a balancer does, sends its header and a client's request, and returns the address that
-/// the backend answered.
+/// Connects as a balancer does, sends its header and a client's request, and returns the address in the backend's
+/// answer.
+///
+/// # Errors
+///
+/// The connection failed, or the answer is not an address.
 pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     let mut socket = TcpStream::connect(to).with_context(|| format!("connecting to {to}"))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket.write_all(header)?;
-    socket.write_all(b"who am I?\n")?;
+    socket.write_all(b"what is my address?\n")?;
     let mut line = String::new();
     BufReader::new(socket)
         .read_line(&mut line)
@@ -53,11 +57,11 @@ pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("{to} answered {line:?}"))
 }
 
-/// The same in one datagram.
+/// The same as [`ask`], in one datagram.
 pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     let socket = UdpSocket::bind(SocketAddr::new(to.ip(), 0))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.send_to(&[header, b"who am I?"].concat(), to)?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    socket.send_to(&[header, b"what is my address?"].concat(), to)?;
     let mut answer = [0; 64];
     let (len, _) = socket
         .recv_from(&mut answer)
@@ -68,4 +72,4 @@ pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<
         .with_context(|| format!("{to} answered {answer:?}"))
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Checks of one backend and the way back from it.
+//! Checks of one backend and its reply path.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -18,13 +18,13 @@ use tokio::time::timeout;
 use super::Targets;
 use super::finding::Finding;
 
-/// Rules of a proxy that was killed together with its keeper.
+/// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {
-    let left = |ours: &routes::RoutingEntry| ours.owner == EntryOwner::ExitedProxy;
+    let is_left = |entry: &routes::RoutingEntry| entry.owner == EntryOwner::ExitedProxy;
     match routes::list().await {
-        Ok(found) if found.iter().any(left) => Finding::warn(
+        Ok(found) if found.iter().any(is_left) => Finding::warn(
             "leftovers",
-            "rules and routes of a proxy that does not run any more",
+            "rules and routes of a proxy that has exited",
             "`peername routes remove`",
         ),
         Ok(_) => Finding::ok("leftovers", "none"),
@@ -32,7 +32,7 @@ pub(super) async fn leftovers() -> Finding {
     }
 }
 
-/// Whether it is an IPv6 backend on a loopback that has no IPv6: then there is nothing to check.
+/// Whether this is an IPv6 backend on a loopback without IPv6: then there is nothing to check.
 pub(super) async fn lacks_family(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
@@ -45,7 +45,7 @@ pub(super) async fn lacks_family(target: SocketAddr) -> bool {
     }
 }
 
-/// Do the routing tables keep what the backend sends to clients on this host?
+/// Checks that the routing tables deliver the backend's replies to this host.
 pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     let check = "routes";
     match reply_route(target).await {
@@ -63,14 +63,14 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
         Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
             check,
             format!(
-                "{target} is on another host; what it sends to clients is taken in by mark {mark}"
+                "{target} is on another host; its replies to clients are delivered here by mark {mark}"
             ),
         ),
         Ok(ReplyRoute::Unknown) => Finding::warn(
             check,
             format!("{target} is on another host"),
             format!(
-                "that host must send replies back to this one, which must take them in: `peername \
+                "that host must route replies to this one, which must deliver them to the proxy: `peername \
                  routes add --mark {}` as root, and the proxy with the same `--mark`",
                 if mark == 0 { EXAMPLE_MARK } else { mark },
             ),
@@ -79,7 +79,7 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     }
 }
 
-/// Does a connection from a foreign address to a listener of our own, beside the backend, stand?
+/// Probes the reply path: connects from a foreign address to a listener of the check's own, beside the backend.
 pub(super) async fn reply_path(target: Backend) -> Finding {
     let check = "self-test";
     match path::probe(target).await {
@@ -94,25 +94,25 @@ pub(super) async fn reply_path(target: Backend) -> Finding {
     }
 }
 
-/// Does the backend take an ordinary connection?
+/// Checks that the backend accepts an ordinary connection.
 pub(super) async fn reachable(target: SocketAddr) -> Finding {
     let check = "backend";
     let seen = match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
-        Ok(Ok(_)) => return Finding::ok(check, format!("{target} takes connections")),
+        Ok(Ok(_)) => return Finding::ok(check, format!("{target} accepts connections")),
         Ok(Err(error)) => format!("{target}: {error}"),
         Err(_) => format!("{target} does not answer within {CONNECT_TIMEOUT:?}"),
     };
     if target == Targets::DEFAULT_V6 {
-        // It is the default, and many backends have no IPv6.
-        let fix = "IPv6 clients will be turned away: fine if there are none";
+        // The default, and many backends have no IPv6.
+        let fix = "IPv6 clients will be refused: fine if there are none";
         return Finding::warn(check, seen, fix);
     }
     let fix = "start the backend, or name the right one with `-4` and `-6`";
     Finding::fail(check, seen, fix)
 }
 
-/// Does the backend itself answer a connection from a documentation address? A refusal is an answer:
-/// it found its way back.
+/// Checks that the backend itself answers a connection from a documentation address. A refusal is an answer:
+/// it came back.
 pub(super) async fn answers_spoofed_source(target: SocketAddr, mark: u32) -> Finding {
     let check = "spoofed connect";
     let from = path::foreign_addr(target.ip());
@@ -143,7 +143,7 @@ pub(super) async fn answers_spoofed_source(target: SocketAddr, mark: u32) -> Fin
     }
 }
 
-/// Whether the packet filter has our table for this mark.
+/// Whether the packet filter has peername's table for this mark.
 fn is_marked(mark: NonZeroU32) -> bool {
     routes::list_filters()
         .is_ok_and(|tables| tables.iter().any(|table| table.reply_mark() == Some(mark)))
@@ -214,7 +214,7 @@ pub(super) async fn connect_as(
     })
 }
 
-/// Any number will do; this is the one in docs/routes.md.
+/// Any number works; this is the one in docs/routes.md.
 const EXAMPLE_MARK: u32 = 123;
-/// One SYN may be lost: the kernel sends the second after a second.
+/// Long enough for one lost SYN: the kernel retransmits it after a second.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

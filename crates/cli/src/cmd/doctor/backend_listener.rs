@@ -1,4 +1,4 @@
-//! Where does the backend listen? Read from the kernel's socket tables, not from the backend's configuration.
+//! Checks which addresses the backend listens on, by the kernel's socket tables, not the backend's configuration.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use super::finding::Finding;
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {
-    match place(target).await {
+    match location(target).await {
         Ok(BackendLocation::OtherHost) => {
             Finding::ok(CHECK, format!("{target} is on another host"))
         }
@@ -19,7 +19,7 @@ pub(super) async fn check(target: SocketAddr) -> Finding {
     }
 }
 
-async fn place(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
+async fn location(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
     locate_backend(&Netlink::open()?, target).await
 }
 
@@ -30,13 +30,19 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         .collect::<Vec<_>>()
         .join(", ");
     if on_its_port.is_empty() {
-        return Finding::ok(CHECK, format!("nothing here has port {}", target.port()));
+        return Finding::ok(
+            CHECK,
+            format!("nothing here listens on port {}", target.port()),
+        );
     }
-    if !on_its_port.iter().any(|listener| takes(*listener, target)) {
+    if !on_its_port
+        .iter()
+        .any(|listener| accepts(*listener, target))
+    {
         return Finding::warn(
             CHECK,
             format!("{seen}: not {target}"),
-            "name the address where it listens, or let it listen there",
+            "name the address that it listens on, or let it listen on that one",
         );
     }
     if !target.ip().is_loopback() {
@@ -61,8 +67,9 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
     Finding::ok(CHECK, seen)
 }
 
-/// `[::]` is taken to mean IPv4 too, as it does unless a server asks otherwise.
-fn takes(listener: SocketAddr, target: SocketAddr) -> bool {
+/// Whether the listener accepts connections to `target`. `[::]` is assumed to accept IPv4 too, as it does without
+/// IPV6_V6ONLY.
+fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
     match listener {
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),
@@ -75,7 +82,7 @@ pub(super) fn listeners_on(port: u16) -> Vec<SocketAddr> {
     sockets_on(port, &["tcp", "tcp6"], LISTEN)
 }
 
-/// The addresses of its UDP sockets on this port that are not connected.
+/// The addresses of this network namespace's unconnected UDP sockets on this port.
 pub(super) fn receivers_on(port: u16) -> Vec<SocketAddr> {
     sockets_on(port, &["udp", "udp6"], UNCONNECTED)
 }
@@ -90,7 +97,7 @@ fn sockets_on(port: u16, tables: &[&str], state: &str) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// A line of `/proc/net/tcp`: `sl local_address rem_address st …` (proc(5)). Addresses are words in
+/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st …` (proc(5)). Addresses are words in
 /// this machine's byte order.
 fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
     let mut columns = line.split_whitespace();
@@ -165,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_listener_are_passed_over() {
+    fn lines_that_are_no_listener_are_skipped() {
         for line in [
             "",
             "  sl  local_address rem_address   st",

@@ -1,4 +1,4 @@
-//! Can a backend be reached, from_own_address and from an address that is not ours?
+//! Probes whether a backend can be reached, from an own address and from a spoofed one.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -12,29 +12,29 @@ use tokio::time::timeout;
 
 use super::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
-/// What was found out about a TCP backend.
+/// The result of probing a TCP backend.
 #[derive(Debug)]
 pub(crate) struct BackendProbe {
-    /// Whether its address is this host's.
+    /// Whether the backend's address is this host's.
     pub(crate) is_here: bool,
-    /// An ordinary connection.
+    /// The result of an ordinary connection.
     pub(crate) from_own_address: Reachability,
-    /// One from a documentation address, with the mark.
+    /// The result of a connection from a documentation address, with the firewall mark.
     pub(crate) from_spoofed_source: Reachability,
 }
 
-/// What came of a connection.
+/// The result of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum Reachability {
     Yes,
-    /// An answer, too: it found its way.
+    /// The refusal is an answer: it came back.
     Refused,
     /// With the reason.
     No(String),
 }
 
 impl BackendProbe {
-    /// Connects twice.
+    /// Connects from an own address, then from a spoofed one.
     pub(crate) async fn of(target: SocketAddr, mark: Option<NonZeroU32>) -> Self {
         Self {
             is_here: is_here(target).await,
@@ -48,9 +48,9 @@ async fn is_here(target: SocketAddr) -> bool {
     let Ok(netlink) = Netlink::open() else {
         return false;
     };
-    let place = locate_backend(&netlink, target).await;
+    let location = locate_backend(&netlink, target).await;
     matches!(
-        place,
+        location,
         Ok(BackendLocation::Loopback(_) | BackendLocation::ThisHost(_))
     )
 }

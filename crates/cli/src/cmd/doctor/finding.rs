@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Works, but some client will be worse off, or something is odd.
+    /// peername will work, but some clients are affected, or a setting is unusual.
     Warn,
     /// peername will not work.
     Fail,
 }
 
-/// The outcome of one check: what was looked at, what was seen, and how to mend it.
+/// The outcome of one check: the subject, the observation and the remedy.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) verdict: Verdict,
@@ -23,7 +23,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// All is well.
+    /// A finding without a problem.
     pub(crate) fn ok(check: &'static str, seen: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Ok,
@@ -33,7 +33,7 @@ impl Finding {
         }
     }
 
-    /// Something to know, with what to do about it.
+    /// A warning, with its remedy.
     pub(crate) fn warn(
         check: &'static str,
         seen: impl Into<String>,
@@ -46,7 +46,7 @@ impl Finding {
         }
     }
 
-    /// Something that must be mended, with how.
+    /// A problem, with its remedy.
     pub(crate) fn fail(
         check: &'static str,
         seen: impl Into<String>,
@@ -58,7 +58,7 @@ impl Finding {
         }
     }
 
-    /// As [`Finding::fail`], where the text says already how to mend it.
+    /// As [`Finding::fail`], where the text contains the remedy already.
     pub(crate) fn broken(check: &'static str, seen: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Fail,

@@ -1,4 +1,4 @@
-//! Do firewall marks lead packets to this host, or into nothing?
+//! Checks that the kernel does not drop packets with peername's firewall mark (`src_valid_mark`).
 
 use std::fs;
 
@@ -6,20 +6,20 @@ use peername_proxy::routes::{self, RoutingEntry};
 
 use super::finding::Finding;
 
-/// Looks for rules of peername's that select by mark, and for the setting that turns them against us.
+/// Looks for peername's rules that select by mark, and for the setting with which the kernel drops such packets.
 ///
-/// With `src_valid_mark` the kernel asks, before it takes a marked packet, where an answer to its sender
-/// would go, *with the mark*. Our rule says that every address is this host's; so the sender is this host
-/// itself, the packet is a forgery, and it is dropped. No counter tells.
+/// With `src_valid_mark` the kernel looks up the route to the sender of a marked packet *with the mark*. By peername's
+/// rule every address is this host's; so the packet counts as sent by this host itself, as spoofed, and is dropped. No
+/// counter shows it.
 pub(super) async fn check() -> Finding {
     match routes::list().await {
         Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => judge(&where_checked()),
-        Ok(_) => Finding::ok(CHECK, "no rule of peername's looks at them"),
+        Ok(_) => Finding::ok(CHECK, "no rule of peername's selects by them"),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
 }
 
-/// The interfaces with the setting; `all` means each, `default` only those that are still to come.
+/// The interfaces with the setting; `all` means each, `default` only interfaces that are created later.
 fn where_checked() -> Vec<String> {
     let interfaces = fs::read_dir("/proc/sys/net/ipv4/conf");
     interfaces
@@ -46,8 +46,8 @@ fn judge(checked: &[String]) -> Finding {
     Finding::fail(
         CHECK,
         format!(
-            "src_valid_mark is 1 for {} (Tailscale and wg-quick set it): the kernel drops, without a \
-             word, what is marked for the proxy",
+            "src_valid_mark is 1 for {} (Tailscale and wg-quick set it): the kernel silently \
+             drops the packets that are marked for the proxy",
             checked.join(", ")
         ),
         format!(

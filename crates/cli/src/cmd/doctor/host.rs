@@ -9,7 +9,7 @@ use peername_sys::process::limits;
 
 use super::finding::Finding;
 
-/// All of them, in the order in which they are reported.
+/// The checks of `peername proxy`, in the order in which they are reported.
 pub(super) const CHECKS: [fn() -> Finding; 12] = [
     net_raw,
     net_bind_service,
@@ -25,7 +25,7 @@ pub(super) const CHECKS: [fn() -> Finding; 12] = [
     ephemeral_ports,
 ];
 
-/// Those that `peername intercept` depends on too: it takes no client's address, and needs no rules.
+/// The checks of `peername intercept`, which neither spoofs a client's address nor needs rules.
 pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 2] = [open_files, somaxconn];
 
 fn net_raw() -> Finding {
@@ -34,7 +34,7 @@ fn net_raw() -> Finding {
     }
     Finding::fail(
         "CAP_NET_RAW",
-        "missing, so no client's address can be taken",
+        "missing, so no client's address can be spoofed",
         Advice::for_this_process().to_string(),
     )
 }
@@ -52,7 +52,7 @@ fn net_bind_service() -> Finding {
     }
     Finding::warn(
         "CAP_NET_BIND_SERVICE",
-        format!("missing, so a client's port below {first} can't be taken"),
+        format!("missing, so a client's port below {first} can't be used"),
         "grant it beside CAP_NET_RAW",
     )
 }
@@ -63,7 +63,9 @@ fn kernel() -> Finding {
         Some(version) if version >= OLDEST => Finding::ok("kernel", format!("Linux {release}")),
         Some(_) => Finding::warn(
             "kernel",
-            format!("Linux {release}: no owner of rules, so `routes` can't tell which are ours"),
+            format!(
+                "Linux {release}: rules have no protocol field, so `routes` can't identify peername's"
+            ),
             "4.17 or later, or set up rules and routes by hand (docs/routes.md)",
         ),
         None => Finding::warn(
@@ -76,7 +78,7 @@ fn kernel() -> Finding {
 
 fn io_uring() -> Finding {
     match check_uring() {
-        Ok(()) => Finding::ok("io_uring", "to be had: TCP messages are received by it"),
+        Ok(()) => Finding::ok("io_uring", "available: TCP messages are received by it"),
         Err(error) => Finding::warn(
             "io_uring",
             format!("{error}; nothing fails without, messages cost a little more CPU time"),
@@ -109,7 +111,7 @@ fn open_files() -> Finding {
             format!("no more than {limit}, and each connection takes two"),
             "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
         ),
-        Err(error) => Finding::warn("open files", error.to_string(), "look at `ulimit -Hn`"),
+        Err(error) => Finding::warn("open files", error.to_string(), "see `ulimit -Hn`"),
     }
 }
 
@@ -124,8 +126,8 @@ fn somaxconn() -> Finding {
     }
 }
 
-/// Packets that stay on loopback are not filtered (their route is known from sending), so this
-/// matters for a backend behind another interface only.
+/// Checks reverse path filtering. Packets that stay on loopback are not filtered (their route is known from sending), so
+/// this matters for a backend behind another interface only.
 fn rp_filter() -> Finding {
     let values = ["all", "default", "lo"].map(|name| {
         (
@@ -140,8 +142,8 @@ fn rp_filter() -> Finding {
         return Finding::warn(
             "net.ipv4.conf.*.rp_filter",
             format!(
-                "{seen}: strict, drops replies that come in by another interface than they \
-                     would leave by; no matter for a backend on loopback"
+                "{seen}: strict, drops replies that arrive on another interface than they \
+                     would leave by; irrelevant for a backend on loopback"
             ),
             "`sysctl -w net.ipv4.conf.all.rp_filter=2` if the backend is behind an interface",
         );
@@ -153,7 +155,7 @@ fn src_valid_mark() -> Finding {
     match number("/proc/sys/net/ipv4/conf/all/src_valid_mark") {
         Some(1) => Finding::warn(
             "net.ipv4.conf.all.src_valid_mark",
-            "1, as Tailscale and wg-quick set it: rp_filter looks at firewall marks too",
+            "1, as Tailscale and wg-quick set it: rp_filter uses firewall marks too",
             "choose another `--mark` than theirs (Tailscale's are within 0xff0000)",
         ),
         found => Finding::ok("net.ipv4.conf.all.src_valid_mark", or_unset(found)),
@@ -193,7 +195,7 @@ fn ip_forward() -> Finding {
     }
 }
 
-/// A connection whose client's own port is taken gets one of these instead.
+/// Checks the range of ephemeral ports: a connection gets one of them if the client's own port is in use.
 fn ephemeral_ports() -> Finding {
     let range = text("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range
@@ -202,7 +204,7 @@ fn ephemeral_ports() -> Finding {
     match (ends.next(), ends.next()) {
         (Some(first), Some(last)) if last.saturating_sub(first) < FEW_PORTS => Finding::warn(
             "net.ipv4.ip_local_port_range",
-            format!("{first} to {last}: few ports for clients whose own is taken"),
+            format!("{first} to {last}: few ports for clients if their own is in use"),
             "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
         ),
         (Some(first), Some(last)) => {
@@ -229,11 +231,12 @@ fn or_unset(value: Option<u64>) -> String {
     value.map_or_else(|| "not set".to_owned(), |value| value.to_string())
 }
 
-/// FRA_PROTOCOL, FRA_IP_PROTO and FRA_SPORT_RANGE, by which our rules are known and narrow.
+/// Since this version there are FRA_PROTOCOL, which identifies peername's rules, and FRA_IP_PROTO and FRA_SPORT_RANGE,
+/// which restrict them.
 const OLDEST: (u32, u32) = (4, 17);
-/// About 8000 connections.
+/// Enough for about 8000 connections.
 const ENOUGH_FILES: u64 = 16384;
-/// 128 was the default until Linux 5.4, 4096 is since.
+/// The default was 128 until Linux 5.4, and is 4096 since.
 const DEEP_ENOUGH: u64 = 1024;
 const FEW_PORTS: u32 = 1000;
 
@@ -242,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_distributions_are_read() {
+    fn version_is_parsed_from_distribution_releases() {
         assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
         assert_eq!(version("4.9-amd64"), Some((4, 9)));
         assert!(version("4.9.0").unwrap() < OLDEST);

@@ -19,10 +19,10 @@ use crate::cmd::ca::date;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(super) struct Args {
-    /// Instead: check what `peername intercept` needs
+    /// Check what `peername intercept` needs, instead of `peername proxy`
     #[arg(long, conflicts_with_all = ["config", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     intercept: bool,
-    /// With --intercept: where the authority is kept [default: as `peername ca` finds it]
+    /// With --intercept: the directory of the authority [default: that of `peername ca`]
     #[arg(long, value_name = "DIR", requires = "intercept")]
     ca: Option<PathBuf>,
     /// With --intercept: the check service, as `peername intercept --check` takes it
@@ -33,7 +33,7 @@ pub(super) struct Args {
         overrides_with = "check"
     )]
     check: Option<Service>,
-    /// With --intercept: a name that must resolve
+    /// With --intercept: a host name that must resolve
     #[arg(
         long,
         value_name = "NAME",
@@ -49,7 +49,7 @@ impl Args {
         self.intercept
     }
 
-    /// All checks beside those of the host.
+    /// The findings of all checks beside those of the host.
     pub(super) async fn findings(&self) -> Vec<Finding> {
         let dir = CaDir::new(self.ca.clone());
         let roots = load_native_certs();
@@ -64,7 +64,11 @@ impl Args {
     }
 }
 
-/// The authority, read as `peername intercept` reads it: by this user, with its permissions, and still valid.
+/// Opens the authority as `peername intercept` does: as this user, with its permissions and validity checked.
+///
+/// # Errors
+///
+/// The finding that reports why it can't be used.
 fn authority(dir: &CaDir) -> Result<Authority, Finding> {
     let path = dir.path();
     let path =
@@ -103,7 +107,7 @@ fn validity(dir: &CaDir, authority: &Authority) -> Finding {
     }
 }
 
-/// Do programs that are started on this host trust the authority? Clients on other hosts have lists of their own.
+/// Checks that programs on this host trust the authority. Clients on other hosts have lists of their own.
 fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Finding {
     let check = "trust in the authority";
     let source = roots_of();
@@ -125,7 +129,7 @@ fn trust(dir: &CaDir, authority: &Authority, roots: &CertificateResult) -> Findi
     )
 }
 
-/// Where OpenSSL, and rustls as it does, look for trusted authorities.
+/// The source of trusted authorities of OpenSSL, and of rustls, which uses the same variables.
 fn roots_of() -> String {
     let set = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
     let set = set.filter_map(|name| Some(format!("{name}={}", var_os(name)?.display())));
@@ -136,7 +140,7 @@ fn roots_of() -> String {
     }
 }
 
-/// Is there any authority to verify origins by?
+/// Checks that there is any authority to verify origins by.
 fn origins(roots: &CertificateResult) -> Finding {
     let check = "origins' authorities";
     match (roots.certs.len(), roots.errors.first()) {
@@ -151,19 +155,19 @@ fn origins(roots: &CertificateResult) -> Finding {
         (some, Some(error)) => Finding::warn(
             check,
             format!("{some} are trusted; of others: {error}"),
-            "mend or remove that file",
+            "repair or remove that file",
         ),
         (some, None) => Finding::ok(check, format!("{some} are trusted")),
     }
 }
 
-/// Does the check service accept connections? `peername intercept` tries the same at its start.
+/// Checks that the check service accepts connections, as `peername intercept` does at its start.
 async fn check_service(service: Option<&Service>) -> Finding {
     let name = "check service";
     let Some(service) = service else {
         return Finding::warn(
             name,
-            "none was named: every request would be allowed, but for its destination",
+            "none was named: every request is allowed, unless its destination is refused",
             "fine if that is meant; else name it with `--check URL` (docs/check.md)",
         );
     };
@@ -182,11 +186,15 @@ async fn check_service(service: Option<&Service>) -> Finding {
     }
 }
 
-/// Does a name have an address, by the resolver of this host?
+/// Checks that this host's resolver finds an address of `name`.
 async fn resolution(name: &str) -> Finding {
     let check = "name resolution";
     let wanted = name.to_owned();
-    let found = timeout(RESOLVER, spawn_blocking(move || resolve::lookup(&wanted))).await;
+    let found = timeout(
+        RESOLVER_TIMEOUT,
+        spawn_blocking(move || resolve::lookup(&wanted)),
+    )
+    .await;
     let why = match found {
         Ok(Ok(Ok(addresses))) => {
             let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
@@ -194,7 +202,7 @@ async fn resolution(name: &str) -> Finding {
         }
         Ok(Ok(Err(unresolved))) => unresolved.to_string(),
         Ok(Err(panicked)) => panicked.to_string(),
-        Err(_) => format!("no answer within {RESOLVER:?}"),
+        Err(_) => format!("no answer within {RESOLVER_TIMEOUT:?}"),
     };
     Finding::fail(
         check,
@@ -207,7 +215,7 @@ async fn resolution(name: &str) -> Finding {
 }
 
 const AUTHORITY: &str = "authority";
-/// Twice the lifetime of a leaf.
+/// The remaining validity below which there is a warning: twice the lifetime of a leaf.
 const RENEWAL: Duration = Duration::from_hours(14 * 24);
-/// As resolv.conf(5) has it for one name server: 5 s, two attempts.
-const RESOLVER: Duration = Duration::from_secs(10);
+/// The default of resolv.conf(5) for one name server: 5 s, two attempts.
+const RESOLVER_TIMEOUT: Duration = Duration::from_secs(10);

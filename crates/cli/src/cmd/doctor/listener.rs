@@ -1,4 +1,4 @@
-//! Can the proxy listen where it is to?
+//! Checks that the proxy can listen on an address.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use peername_sys::udp;
 
 use super::finding::Finding;
 
-/// Opens the address and closes it again.
+/// Binds the address and closes the socket again.
 pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
     let (opened, protocol) = match transport {
         Transport::Tcp => (listener::check_address_free(address), "TCP"),

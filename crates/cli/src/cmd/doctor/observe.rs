@@ -1,4 +1,4 @@
-//! What does the sender really send? Listens, and looks at the first bytes.
+//! Observes what a balancer sends: listens, and identifies the protocol of the first bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tokio::time::timeout;
 
 use super::finding::Finding;
 
-/// Accepts connections on `address` until one of them says something, for at most `limit`. A
-/// connection that closes without a word is a health check and does not count.
+/// Accepts connections on `address` until one of them has sent bytes, for at most `limit`. A
+/// connection that is closed before it has sent any is a health check and does not count.
 pub(super) async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding {
     let listener = match open(address) {
         Ok(listener) => listener,
         Err(error) => return Finding::broken(CHECK, format!("{address}: {error}")),
     };
-    let mut watched = Watched::default();
-    match timeout(limit, watched.first_words(&listener)).await {
+    let mut observed = Observed::default();
+    match timeout(limit, observed.first_bytes(&listener)).await {
         Ok((peer, bytes)) => judge(peer, &bytes),
-        Err(_) => watched.silence(address, limit),
+        Err(_) => observed.silence(address, limit),
     }
 }
 
@@ -32,22 +32,22 @@ fn open(address: SocketAddr) -> peername_sys::Result<TcpListener> {
     TcpListener::from_std(listener::listen(address, BindOptions::default())?).call("epoll_ctl(2)")
 }
 
-/// The connections seen so far.
+/// The connections accepted so far.
 #[derive(Default)]
-struct Watched {
+struct Observed {
     open: JoinSet<(SocketAddr, Vec<u8>)>,
     closed: usize,
 }
 
-impl Watched {
-    async fn first_words(&mut self, listener: &TcpListener) -> (SocketAddr, Vec<u8>) {
+impl Observed {
+    async fn first_bytes(&mut self, listener: &TcpListener) -> (SocketAddr, Vec<u8>) {
         loop {
             tokio::select! {
                 Some(ended) = self.open.join_next() => match ended {
                     Ok((peer, bytes)) if !bytes.is_empty() => return (peer, bytes),
                     _ => self.closed += 1,
                 },
-                Ok((connection, peer)) = listener.accept(), if self.open.len() < AT_ONCE => {
+                Ok((connection, peer)) = listener.accept(), if self.open.len() < MAX_OPEN => {
                     self.open.spawn(async move { (peer, read_start(connection).await) });
                 }
             }
@@ -58,10 +58,7 @@ impl Watched {
         if !self.open.is_empty() {
             return Finding::fail(
                 CHECK,
-                format!(
-                    "{} connected to {address} and said nothing",
-                    plural(self.open.len())
-                ),
+                format!("{} to {address}, without any data", plural(self.open.len())),
                 "the sender waits for the client to speak first: with an AWS NLB set the target \
                  group's proxy_protocol_v2.client_to_server.header_placement to on_first_ack; \
                  elsewhere switch the PROXY protocol on",
@@ -71,7 +68,7 @@ impl Watched {
             return Finding::warn(
                 CHECK,
                 format!(
-                    "only health checks: {} closed without a word",
+                    "only health checks: {} closed without any data",
                     plural(self.closed)
                 ),
                 "observe while a client connects",
@@ -83,17 +80,17 @@ impl Watched {
                 "no client connected to {address} within {}",
                 humantime::format_duration(limit)
             ),
-            "check the sender's target, and packet filters on the way",
+            "check the sender's target, and the packet filters between",
         )
     }
 }
 
-/// Enough bytes to know them by, fewer if the peer stops talking but does not hang up: then this
-/// waits, and the peer that waits for it gives up.
+/// Reads enough bytes to identify the protocol, or fewer if the peer pauses for [`MAX_PAUSE`] or closes the connection. A
+/// peer that has sent nothing is waited for until it closes the connection.
 async fn read_start(mut connection: TcpStream) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ENOUGH);
-    while bytes.len() < ENOUGH {
-        let more = timeout(PAUSE, connection.read_buf(&mut bytes)).await;
+    let mut bytes = Vec::with_capacity(GUESS_LEN);
+    while bytes.len() < GUESS_LEN {
+        let more = timeout(MAX_PAUSE, connection.read_buf(&mut bytes)).await;
         match more {
             Ok(Ok(0) | Err(_)) => break,
             Err(_) if !bytes.is_empty() => break,
@@ -113,7 +110,7 @@ fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
         Some(header @ (ProtocolGuess::ProxyV2Datagram | ProtocolGuess::Spp)) => Finding::fail(
             CHECK,
             format!("{header} from {peer}, over TCP"),
-            "the sender mixes up TCP and UDP: look at its listener's protocol",
+            "the sender mixes up TCP and UDP: check its listener's protocol",
         ),
         Some(other) => Finding::fail(CHECK, format!("{other} from {peer}, no header"), switch_on),
         None => Finding::fail(
@@ -124,7 +121,7 @@ fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
     }
 }
 
-/// Peer input: never shown as it is.
+/// Peer input is shown as hex only.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -138,14 +135,14 @@ fn plural(connections: usize) -> String {
 
 const CHECK: &str = "observed";
 
-/// The signature of version 2 and the four bytes behind it.
-const ENOUGH: usize = 16;
+/// The bytes to read: the signature of version 2 and the four bytes behind it.
+const GUESS_LEN: usize = 16;
 
-/// How long a peer that has begun to speak may pause: a header comes in one piece or nearly so.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause of a peer that has begun to send: a header arrives in one segment or nearly so.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// Connections that are watched at a time, so that a scan can't take all descriptors.
-const AT_ONCE: usize = 64;
+/// Connections that are observed at a time, so that a scan can't take all descriptors.
+const MAX_OPEN: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_fine_and_all_else_is_named() {
+    fn header_is_ok_and_other_protocols_are_named() {
         assert_eq!(
             judged(b"PROXY TCP4 192.0"),
             "ok    observed: a PROXY protocol header of version 1 from 192.0.2.1:1"

@@ -1,4 +1,4 @@
-//! What is different with UDP.
+//! Checks for UDP: the backend's socket, the receive buffer, the data path in the kernel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use super::backend_listener::receivers_on;
 use super::finding::Finding;
 use super::host::version;
 
-/// Looks at the sockets of this host on the port of `target`, if it is here.
+/// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///
-/// A session hears only what comes from the very address it was connected to. A server that is bound
-/// to all addresses answers from whichever the routing tables choose, which on a host with several is
+/// A session's socket is connected, and receives only datagrams from the address it is connected to. A server that is
+/// bound to all addresses replies from the address that the routing tables choose, which on a host with several is
 /// often another one.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
-    match place(target).await {
+    match location(target).await {
         Ok(BackendLocation::OtherHost) => {
             Finding::ok(CHECK, format!("{target} is on another host"))
         }
@@ -26,36 +26,36 @@ pub(super) async fn bound(target: SocketAddr) -> Finding {
     }
 }
 
-/// A burst that the worker has no time for right now is kept there, or lost.
+/// Checks the limit of the receive buffer, which holds a burst until the worker reads it. What does not fit is lost.
 pub(super) fn receive_buffer() -> Finding {
     let text = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
     match text.trim().parse::<u64>() {
-        Ok(most) if most < ENOUGH => Finding::warn(
+        Ok(max) if max < RECEIVE_BUFFER => Finding::warn(
             "net.core.rmem_max",
-            format!("{most}: a burst of UDP may overrun it (counted as receive_buffer_full)"),
-            format!("`sysctl -w net.core.rmem_max={ENOUGH}`"),
+            format!("{max}: a burst of UDP may overrun it (counted as receive_buffer_full)"),
+            format!("`sysctl -w net.core.rmem_max={RECEIVE_BUFFER}`"),
         ),
-        Ok(most) => Finding::ok("net.core.rmem_max", most.to_string()),
+        Ok(max) => Finding::ok("net.core.rmem_max", max.to_string()),
         Err(_) => Finding::ok("net.core.rmem_max", "not set"),
     }
 }
 
-async fn place(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
+async fn location(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
     locate_backend(&Netlink::open()?, target).await
 }
 
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
-    let bound_to_it = on_its_port.contains(&target);
-    let to_all = on_its_port
+    let is_bound = on_its_port.contains(&target);
+    let wildcard = on_its_port
         .iter()
         .find(|socket| socket.ip().is_unspecified());
-    match (bound_to_it, to_all) {
+    match (is_bound, wildcard) {
         (true, _) => Finding::ok(CHECK, format!("bound to {target}")),
         (false, Some(wildcard)) => Finding::warn(
             CHECK,
             format!(
-                "{wildcard}, all addresses: it may answer from another than {target}, and such an \
-                 answer is lost"
+                "{wildcard}, all addresses: it may reply from another address than {target}, and such a \
+                 reply is lost"
             ),
             format!(
                 "bind it to {target} itself: `listen {}` or the like in its configuration",
@@ -65,7 +65,7 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         (false, None) if on_its_port.is_empty() => Finding::warn(
             CHECK,
             format!("no UDP socket here has port {}", target.port()),
-            "start it, or name the port where it listens",
+            "start it, or name the port that it is bound to",
         ),
         (false, None) => Finding::warn(
             CHECK,
@@ -74,41 +74,41 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
                 target.port(),
                 target.ip()
             ),
-            "name the address where it listens, or let it listen there",
+            "name the address that it is bound to, or bind it to that one",
         ),
     }
 }
 
 const CHECK: &str = "backend's UDP socket";
-/// What a listener asks for.
-const ENOUGH: u64 = 4 << 20;
+/// The receive buffer that a listener requests.
+const RECEIVE_BUFFER: u64 = 4 << 20;
 
-/// Can `--data-path kernel` be had here? Its programs are loaded, and nothing is attached.
+/// Checks whether `--data-path kernel` is available: loads its programs, and attaches none.
 pub(super) fn data_path() -> Finding {
     let check = "--data-path kernel";
     let release = kernel_release();
     match peername_kernel::data_path::try_load() {
-        // It loads before, and can't be attached.
+        // Older kernels load the programs and can't attach them.
         Ok(()) if version(&release).is_some_and(|version| version < TCX) => Finding::warn(
             check,
-            format!("not to be had: it needs Linux 6.6, and this is {release}"),
-            NO_MATTER,
+            format!("not available: it needs Linux 6.6, and this is {release}"),
+            OPTIONAL,
         ),
         Ok(()) => Finding::ok(
             check,
-            "to be had: steady sessions can be left to the kernel",
+            "available: steady sessions can be offloaded to the kernel",
         ),
         Err(error) => Finding::warn(
             check,
-            format!("not to be had: {:#}", anyhow::Error::new(error)),
-            NO_MATTER,
+            format!("not available: {:#}", anyhow::Error::new(error)),
+            OPTIONAL,
         ),
     }
 }
 
-/// Since which programs can be attached as these are.
+/// The first version that has TCX, by which the programs are attached.
 const TCX: (u32, u32) = (6, 6);
-const NO_MATTER: &str = "nothing, unless you want it: UDP is served in user space (docs/udp.md)";
+const OPTIONAL: &str = "nothing, unless you want it: UDP is served in user space (docs/udp.md)";
 
 #[cfg(test)]
 mod tests {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_to_be_bound_to_its_own_address() {
+    fn backend_has_to_be_bound_to_its_own_address() {
         assert!(judged(&["127.0.0.1:53", "0.0.0.0:53"]).starts_with("ok"));
         let wildcard = judged(&["0.0.0.0:53"]);
         assert!(wildcard.starts_with("warn"), "{wildcard}");

@@ -112,7 +112,7 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    words.extend(trust.iter().map(|who| format!("--trust={who}")));
+    words.extend(trust.iter().map(|network| format!("--trust={network}")));
     words.extend((0..args.verbose).map(|_| "-v".to_owned()));
     words.into_iter().map(OsString::from).collect()
 }

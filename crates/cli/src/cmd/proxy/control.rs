@@ -1,4 +1,4 @@
-//! The proxy at work, as the control side sees it: what is listened on, and what that is served by.
+//! The running proxy as the control thread sees it: its listeners, and the services and workers that serve them.
 
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
@@ -32,37 +32,42 @@ pub(super) struct Control {
     pub(super) shared: Shared,
     pub(super) services: ServiceHandle,
     pub(super) listeners: ListenerIds,
-    /// ListenerIds that no listener had yet.
+    /// Unused ids for further listeners.
     pub(super) ids: RangeFrom<u32>,
     pub(super) actual: BoundAddresses,
-    /// Kept, for none of them may go with a reload.
+    /// Kept open across reloads: an inherited socket can't be opened again.
     pub(super) given: InheritedSockets,
     pub(super) groups: Vec<RunningUdpGroup>,
-    /// The current monitor; the task that probes in time subscribes to it.
+    /// The current monitor; the task that probes periodically subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
 }
 
-/// UDP listeners that are served by the same loops, until this is dropped.
+/// UDP listeners with the same configuration. Dropping this drains them.
 pub(super) struct RunningUdpGroup {
     pub(super) addresses: Vec<SocketAddr>,
+    /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
     pub(super) asked: UdpConfig,
-    /// Descriptors that it may use.
+    /// The descriptors that the group may use.
     pub(super) descriptors: usize,
-    _hold: DrainGuard,
+    _drain_guard: DrainGuard,
 }
 
-/// What all services have in common.
+/// State that all services share.
 pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     own_addresses: OwnAddresses,
-    /// Carries what is steady.
+    /// The offload of steady UDP sessions, if there is one.
     pub(super) kernel: Option<Arc<DataPath>>,
-    /// Those that rules were made for, if any were.
+    /// The backends that rules were set up for at the start.
     pub(super) backends_at_start: Vec<Backend>,
 }
 
 impl Control {
-    /// Starts the loops.
+    /// Starts the workers and the monitors.
+    ///
+    /// # Errors
+    ///
+    /// Netlink, the limit of descriptors, or a thread that can't be started.
     pub(super) async fn start(
         setup: Setup,
         open: OpenedListeners,
@@ -108,7 +113,11 @@ impl Control {
 }
 
 impl Shared {
-    /// Each listener's service.
+    /// Builds the service of each listener.
+    ///
+    /// # Errors
+    ///
+    /// A system call of [`Service::new`] failed.
     pub(super) fn services(
         &self,
         setup: &Setup,
@@ -148,14 +157,14 @@ impl Shared {
         let workers = setup.process.workers();
         let capacity = lifecycle::capacity(workers, open.groups.len(), open.descriptors())?;
         let groups = open.groups.into_iter();
-        let (beside, groups) = groups.map(|group| self.group(group, services)).unzip();
+        let (worker_tasks, groups) = groups.map(|group| self.group(group, services)).unzip();
         let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
-        let running = workers::start(open.tcp, beside, &proxy, capacity)
+        let running = workers::start(open.tcp, worker_tasks, &proxy, capacity)
             .context("starting a worker thread")?;
         Ok((running, groups))
     }
 
-    /// What workers have to do for a group, and the hold on it.
+    /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
     pub(super) fn group(
         &self,
         group: listening::UdpGroup,
@@ -167,18 +176,19 @@ impl Shared {
         let counters = Arc::clone(&self.counters);
         let kernel = self.kernel.clone();
         let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
-        let (worker_tasks, hold) = phases::with_drain_guard(proxy.worker_tasks(group.sockets));
+        let (worker_tasks, drain_guard) =
+            phases::with_drain_guard(proxy.worker_tasks(group.sockets));
         let group = RunningUdpGroup {
             addresses,
             asked: group.asked,
             descriptors,
-            _hold: hold,
+            _drain_guard: drain_guard,
         };
         (worker_tasks, group)
     }
 }
 
-/// Says what a service does, by the addresses that the kernel gave it.
+/// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.
 fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
         let wanted = plan.listen(transport).iter();
@@ -196,7 +206,7 @@ fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     );
 }
 
-/// As go-mmproxy lists them at its start. Where it had no list, it had nothing to say.
+/// Logs the trusted networks as go-mmproxy does at its start. Without a list it logged none.
 fn log_allowed_subnets(plan: &ServicePlan) {
     for network in plan.config.trust.networks() {
         if network.prefix_len() > 0 {

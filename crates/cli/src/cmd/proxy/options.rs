@@ -222,7 +222,7 @@ pub(crate) enum Version {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Relay {
-    /// Copy, splice what carries bulk, and receive messages by io_uring where that is to be had
+    /// Copy, splice bulk transfers, and receive messages by io_uring where that is available
     Auto,
     Copy,
     Splice,

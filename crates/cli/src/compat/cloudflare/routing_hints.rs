@@ -1,8 +1,8 @@
-//! What cloudflare/mmproxy prints before it starts: the rules that bring replies back, each with whether it is installed,
-//! and whether each target can be reached, from an own address and from a spoofed one.
+//! Prints what cloudflare/mmproxy prints before it starts: the rules that deliver replies to this host, each with whether
+//! it is installed, and whether each target can be reached, from an own address and from a spoofed one.
 //!
 //! The rules are those for any interface. A backend on loopback needs no marks (`peername routes add`), so a missing rule
-//! may do no harm: the connection that is tried decides.
+//! may be harmless: the result of the connection decides.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use crate::cmd::doctor::{BackendProbe, Reachability};
 use crate::compat::translation::{Preflight, print_to_stderr};
 
-/// Prints all of it on standard error. To be called with all privileges: iptables needs them.
+/// Prints the rules and checks on standard error. Call it before privileges are dropped: iptables needs them.
 pub(in crate::compat) async fn print(preflight: &Preflight) {
     if !preflight.quiet {
         print_rules(preflight);
@@ -102,7 +102,7 @@ fn succeeds(program: &str, args: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// What a program prints; nothing without the program.
+/// The standard output of a program; empty if it can't be run.
 fn stdout_of(program: &str, args: &str) -> String {
     let output = Command::new(program)
         .args(args.split(' '))

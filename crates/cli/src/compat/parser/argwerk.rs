@@ -1,7 +1,7 @@
-//! The rules of the `argwerk` crate, as mmproxy-rs uses it, and some kindness.
+//! Parses options by the rules of the `argwerk` crate, as mmproxy-rs uses it, and accepts Go's syntax, too.
 //!
-//! An option and its value are two words; there are no clusters, and no other words. Go's ways to
-//! write an option (`-mark 1`, `--mark=1`) were errors there, so they are taken as meant: people move
+//! An option and its value are two words; there are no clusters, and no other words. Go's syntax
+//! (`-mark 1`, `--mark=1`) was an error in mmproxy-rs. It is accepted here, because people move
 //! between the two programs.
 
 use std::ffi::{OsStr, OsString};
@@ -9,21 +9,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::parsed_options::ParsedOptions;
 
-/// An option by all its words without dashes, the first of which is its name.
+/// An option, by all its spellings without dashes; the first is its name.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::compat) struct Opt {
     pub(in crate::compat) words: &'static [&'static str],
     pub(in crate::compat) value: Value,
 }
 
-/// Whether an option takes the next word.
+/// Whether an option has the next word as its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::compat) enum Value {
-    /// It is a switch.
+    /// Never: it is a switch.
     None,
     /// Always.
     Needed,
-    /// Unless that looks like another option; then the option says nothing.
+    /// Unless that word looks like another option; then the option is ignored.
     Optional,
 }
 
@@ -67,17 +67,17 @@ pub(in crate::compat) fn parse(opts: &[Opt], args: &[OsString]) -> Result<Parsed
     Ok(given)
 }
 
-/// An option's name without its dashes, and what stands behind `=`.
+/// Splits a word into the option's name without its dashes, and the value behind `=`.
 fn split(word: &OsStr) -> Option<(&[u8], Option<OsString>)> {
-    let octets = word.as_bytes().strip_prefix(b"-")?;
-    let octets = octets.strip_prefix(b"-").unwrap_or(octets);
-    match octets.iter().position(|&octet| octet == b'=') {
+    let bytes = word.as_bytes().strip_prefix(b"-")?;
+    let bytes = bytes.strip_prefix(b"-").unwrap_or(bytes);
+    match bytes.iter().position(|&byte| byte == b'=') {
         Some(at) => {
-            let (name, value) = octets.split_at(at);
+            let (name, value) = bytes.split_at(at);
             let value = value.get(1..).unwrap_or_default().to_vec();
             Some((name, Some(OsString::from_vec(value))))
         }
-        None => Some((octets, None)),
+        None => Some((bytes, None)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the parsers' tests expect.
+//! Expected values for the parsers' tests.
 
 use std::ffi::OsString;
 

@@ -1,7 +1,7 @@
-//! The rules of the GNU C library's getopt_long(3).
+//! Parses options by the rules of the GNU C library's getopt_long(3).
 //!
-//! Short options may stand together, the last of them with its value attached; long ones may be cut
-//! short as long as they stay unambiguous. Other words may stand anywhere. `--` ends the options.
+//! Short options may be combined in one word, the last of them with its value attached; long ones may be
+//! abbreviated as long as they are unambiguous. Other words may be anywhere. `--` ends the options.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use super::parsed_options::ParsedOptions;
 use super::short_options::{self, ShortOption};
 
-/// An option: its name, the other long names it goes by, its letter, and whether it takes a value.
+/// An option: its name, its other long names, its letter, and whether it takes a value.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::compat) struct Opt {
     pub(in crate::compat) name: &'static str,
@@ -18,7 +18,7 @@ pub(in crate::compat) struct Opt {
     pub(in crate::compat) value: bool,
 }
 
-/// What getopt_long(3) prints before it returns `?`.
+/// The error that getopt_long(3) prints before it returns `?`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::compat) enum Error {
     #[error("unrecognized option '--{0}'")]
@@ -44,7 +44,7 @@ impl From<short_options::Error> for Error {
     }
 }
 
-/// The options given, and how many other words there were.
+/// Parses the options; returns them and the number of other words.
 pub(in crate::compat) fn parse(
     opts: &[Opt],
     args: &[OsString],
@@ -87,7 +87,7 @@ fn meaning(opts: &[Opt], letter: u8) -> Option<ShortOption> {
     Some(ShortOption { name, value })
 }
 
-/// The option that a long word means: its whole name, or the only one that begins like that.
+/// The option that a long word names: by its whole name, or by an unambiguous prefix.
 fn long_option<'a, 'b>(
     opts: &'a [Opt],
     word: &'b [u8],

@@ -1,6 +1,6 @@
-//! The rules of the `getopts` crate, as udppp uses it.
+//! Parses options by the rules of the `getopts` crate, as udppp uses it.
 //!
-//! Like getopt_long(3), but long names stand in full and an option may be given once. Other words are
+//! Like getopt_long(3), but long names can't be abbreviated and an option may be given only once. Other words are
 //! allowed and ignored.
 
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use super::parsed_options::ParsedOptions;
 use super::short_options::{self, ShortOption};
 
-/// An option: its long name, its letter, and how often it stands there.
+/// An option: its long name, its letter, and whether it is required.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::compat) struct Opt {
     pub(in crate::compat) name: &'static str,
@@ -19,11 +19,11 @@ pub(in crate::compat) struct Opt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::compat) enum Kind {
-    /// Must be there, with a value.
+    /// Required, with a value.
     Required,
-    /// May be there, with a value.
+    /// Optional, with a value.
     Optional,
-    /// May be there, without.
+    /// Optional, without a value.
     Switch,
 }
 

@@ -1,6 +1,6 @@
-//! The rules of Go's `flag` package.
+//! Parses flags by the rules of Go's `flag` package.
 //!
-//! One dash or two, the value behind `=` or in the next word, no clusters. A switch takes its value
+//! One dash or two, the value behind `=` or in the next word, no clusters. A switch has a value
 //! only behind `=`. The first word that is no flag, or `--`, ends the flags; what follows is ignored.
 
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ pub(in crate::compat) struct Flag {
     pub(in crate::compat) switch: bool,
 }
 
-/// Why parsing ended, in the package's own words.
+/// Why parsing ended, in the texts of the package.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::compat) enum Error {
     /// `-h` or `-help`, when no flag has that name.
@@ -31,7 +31,7 @@ pub(in crate::compat) enum Error {
     Boolean { name: &'static str, value: String },
 }
 
-/// The flags given; a switch that was set to false is not among them.
+/// Parses the flags given; leaves out a switch that was set to false.
 pub(in crate::compat) fn parse(flags: &[Flag], args: &[OsString]) -> Result<ParsedOptions, Error> {
     let mut given = ParsedOptions::default();
     let mut words = args.iter();
@@ -61,7 +61,7 @@ pub(in crate::compat) fn parse(flags: &[Flag], args: &[OsString]) -> Result<Pars
     Ok(given)
 }
 
-/// An integer as `flag.Int` reads it: `0x`, `0o`, `0b`, a leading 0 for octal, `_` between digits.
+/// Parses an integer as `flag.Int` does: `0x`, `0o`, `0b`, a leading 0 for octal, `_` between digits.
 pub(in crate::compat) fn integer(text: &str) -> Option<i64> {
     let (negative, magnitude) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -82,7 +82,7 @@ pub(in crate::compat) fn integer(text: &str) -> Option<i64> {
     Some(if negative { -magnitude } else { magnitude })
 }
 
-/// What stands behind the dashes of a flag; `None` for what is none.
+/// Strips the dashes of a flag; `None` for a word that is no flag.
 fn body(word: &[u8]) -> Option<&[u8]> {
     match word {
         b"-" | b"--" => None,
@@ -92,7 +92,7 @@ fn body(word: &[u8]) -> Option<&[u8]> {
 }
 
 fn split(body: &[u8]) -> (&[u8], Option<&[u8]>) {
-    // The first byte belongs to the name, whatever it is.
+    // The first byte is part of the name, even if it is `=`.
     match body.iter().skip(1).position(|&octet| octet == b'=') {
         Some(at) => {
             let (name, rest) = body.split_at(at + 1);
@@ -102,7 +102,7 @@ fn split(body: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Of several settings of a switch the last counts, so an unset one has to be noted as well.
+/// A switch that is set to false removes an earlier one, since of several settings the last counts.
 fn set(given: &mut ParsedOptions, name: &'static str, value: Option<&[u8]>) -> Result<(), Error> {
     match value {
         None | Some(b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True") => given.add(name, ""),

@@ -1,4 +1,4 @@
-//! What a command line said, once its parser has taken it apart.
+//! The options of a parsed command line.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,12 +11,12 @@ impl ParsedOptions {
         self.0.push((name, value.into()));
     }
 
-    /// Takes back every mention.
+    /// Removes every occurrence of the option.
     pub(in crate::compat) fn remove(&mut self, name: &str) {
         self.0.retain(|(given, _)| *given != name);
     }
 
-    /// The value that counts: the last one.
+    /// The value in effect, which is the last one.
     pub(in crate::compat) fn last(&self, name: &str) -> Option<&OsStr> {
         self.all(name).last()
     }
@@ -32,7 +32,11 @@ impl ParsedOptions {
         self.last(name).is_some()
     }
 
-    /// The last value as text that `parse` understands; `Err` holds the text that it does not.
+    /// Parses the last value.
+    ///
+    /// # Errors
+    ///
+    /// The value's text, if `parse` returns `None`.
     pub(in crate::compat) fn parsed<T>(
         &self,
         name: &str,

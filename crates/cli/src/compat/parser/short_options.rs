@@ -1,4 +1,4 @@
-//! Options of one letter, as getopt(3) and its kin read them: several may stand in one word, the last of
+//! Parses options of one letter, as getopt(3) does: one word may contain several, the last of
 //! them with its value, attached or as the next word.
 
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::parsed_options::ParsedOptions;
 
-/// What a letter stands for.
+/// The option that a letter names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortOption {
     pub(super) name: &'static str,
@@ -15,13 +15,13 @@ pub(super) struct ShortOption {
 
 #[derive(Debug)]
 pub(super) enum Error {
-    /// It stands for nothing.
+    /// No option has this letter.
     Unknown(char),
-    /// Its value is missing.
+    /// The option's value is missing.
     NoValue(char, &'static str),
 }
 
-/// Adds what a `cluster` of letters says, with its value from the next of the `words` if need be.
+/// Adds the options of a `cluster` of letters; a value that is not attached is the next of the `words`.
 pub(super) fn read<'a>(
     cluster: &[u8],
     meaning: impl Fn(u8) -> Option<ShortOption>,
