@@ -22,8 +22,8 @@ pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
 /// change their addresses within it: limits by address keep their meaning.
 pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
     let [network @ .., _, _, _, _, _, _, _, _] = ip.octets();
-    let hash = network.iter().fold(FNV_OFFSET, |hash, &octet| {
-        (hash ^ u32::from(octet)).wrapping_mul(FNV_PRIME)
+    let hash = network.iter().fold(FNV_OFFSET, |hash, &byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
     });
     // 28 bits, the others folded in; all ones would be the broadcast address.
     let folded = (hash ^ (hash >> 28)) & 0x0fff_ffff;

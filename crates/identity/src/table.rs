@@ -45,7 +45,7 @@ pub struct OccupiedSlot {
 }
 
 impl<'m> Table<'m> {
-    /// Octets of memory for so many slots, a power of two and at least 64.
+    /// Bytes of memory for so many slots, a power of two and at least 64.
     pub const fn size(slots: usize) -> usize {
         layout::words(slots).saturating_mul(8)
     }

@@ -25,7 +25,7 @@ pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
 /// Without `core::fmt`, which would bring paths to a panic: a line of version 1 has the address as text.
 fn say_address(what: &str, address: SocketAddr) {
     let header = PlainHeader::v1(address, address);
-    let mut words = header.as_bytes().split(|&octet| octet == b' ');
+    let mut words = header.as_bytes().split(|&byte| byte == b' ');
     let (ip, port) = (words.nth(2), words.nth(1));
     let [ip, port] = [ip, port].map(Option::unwrap_or_default);
     let parts = [what.as_bytes(), ip, b":", port, b"\n"];

@@ -168,7 +168,7 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
         return Err(Errno::INVAL);
     }
     let n = (*room).min(from.len).min(RawAddress::SIZE as u32) as usize;
-    // SAFETY: at most as many octets as there is room for, and as there are.
+    // SAFETY: at most as many bytes as there is room for, and as there are.
     unsafe { core::ptr::copy_nonoverlapping(from.bytes.as_ptr(), address.cast(), n) };
     *room = from.len;
     Ok(())

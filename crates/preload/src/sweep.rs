@@ -74,7 +74,7 @@ fn open_socket(body: &[u8]) -> Option<u64> {
     let (high, _) = rest.split_first_chunk()?;
     let inode = body.get(68..72)?;
     let word = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
-    let open = inode.iter().any(|&octet| octet != 0);
+    let open = inode.iter().any(|&byte| byte != 0);
     open.then(|| word(high) << 32 | word(low))
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// From accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     header_timeout: Duration,
-    /// The largest header taken, in octets
+    /// The largest header taken, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
     max_header: u32,
     /// Connections that may be open at the same time, rounded up to a power of two

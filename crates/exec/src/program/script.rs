@@ -30,11 +30,11 @@ fn parse(start: &[u8]) -> Interpreter {
         return Interpreter::None;
     };
     let line = line
-        .split(|&octet| octet == b'\n')
+        .split(|&byte| byte == b'\n')
         .next()
         .unwrap_or_default();
     let mut words = line
-        .split(|octet| b" \t\r".contains(octet))
+        .split(|byte| b" \t\r".contains(byte))
         .filter(|word| !word.is_empty())
         .map(OsStr::from_bytes);
     let Some(path) = words.next().map(PathBuf::from) else {

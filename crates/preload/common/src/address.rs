@@ -5,22 +5,22 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 /// A `struct sockaddr` of any family.
 #[derive(Clone, Copy, Debug)]
 pub struct RawAddress {
-    /// The structure, and zeros.
+    /// The structure, padded with zeros.
     pub bytes: [u8; Self::SIZE],
-    /// As the kernel tells it.
+    /// The length that the kernel reports.
     pub len: u32,
 }
 
 impl RawAddress {
-    /// `struct sockaddr_storage`.
+    /// Bytes of a `struct sockaddr_storage`.
     pub const SIZE: usize = 128;
-    /// None, and room for one.
+    /// A buffer without an address.
     pub const EMPTY: Self = Self {
         bytes: [0; Self::SIZE],
         len: 0,
     };
 
-    /// `struct sockaddr_in` or `struct sockaddr_in6` (ip(7), ipv6(7)).
+    /// Encodes a `struct sockaddr_in` or `struct sockaddr_in6` (ip(7), ipv6(7)).
     pub fn new(address: SocketAddr) -> Self {
         let mut raw = Self::EMPTY;
         let port = address.port().to_be_bytes();
@@ -44,7 +44,7 @@ impl RawAddress {
         raw
     }
 
-    /// The address of the Internet that it is, if it is one.
+    /// Decodes an IPv4 or IPv6 address; `None` for every other family.
     pub fn internet(&self) -> Option<SocketAddr> {
         let (family, rest) = self.bytes.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
@@ -70,8 +70,8 @@ impl RawAddress {
     }
 
     fn put(&mut self, parts: &[&[u8]]) {
-        let octets = parts.iter().copied().flatten();
-        for (to, from) in self.bytes.iter_mut().zip(octets) {
+        let source = parts.iter().copied().flatten();
+        for (to, from) in self.bytes.iter_mut().zip(source) {
             *to = *from;
         }
     }

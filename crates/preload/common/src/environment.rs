@@ -1,4 +1,4 @@
-//! What the program was started with.
+//! Environment variables.
 
 use crate::imports;
 
@@ -7,14 +7,14 @@ pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
     imports::environment(name).map(|value| value.to_bytes())
 }
 
-/// Whether the user has named a library so, in LD_PRELOAD.
+/// Whether LD_PRELOAD lists a path that ends with `file`.
 pub fn is_preloaded(file: &[u8]) -> bool {
     let libraries = variable(b"LD_PRELOAD").unwrap_or_default();
-    let mut names = libraries.split(|&octet| octet == b' ' || octet == b':');
+    let mut names = libraries.split(|&byte| byte == b' ' || byte == b':');
     names.any(|path| path.ends_with(file))
 }
 
-/// A number as atoi(3) reads it: what is none is 0. Never more than an `i32` holds, nor less than -1.
+/// Parses a number as atoi(3) does: text without digits is 0. The result is clamped to -1 and `i32::MAX`.
 pub fn number(text: &[u8]) -> i32 {
     let text = text.trim_ascii_start();
     let (text, sign) = match text {
@@ -22,9 +22,9 @@ pub fn number(text: &[u8]) -> i32 {
         [b'+', rest @ ..] => (rest, 1),
         _ => (text, 1),
     };
-    let digits = text.iter().take_while(|octet| octet.is_ascii_digit());
-    let value = digits.fold(0_i32, |value, octet| {
-        let digit = octet.saturating_sub(b'0');
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    let value = digits.fold(0_i32, |value, byte| {
+        let digit = byte.saturating_sub(b'0');
         value.saturating_mul(10).saturating_add(digit.into())
     });
     value.saturating_mul(sign).max(-1)

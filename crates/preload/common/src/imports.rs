@@ -1,4 +1,4 @@
-//! What the program's C library has, if it has it.
+//! Symbols of the program's C library, as weak references: each may be missing.
 #![expect(
     unsafe_code,
     reason = "foreign functions, and symbols that may be missing"
@@ -49,15 +49,14 @@ pub fn set_errno(errno: Errno) {
     }
 }
 
-/// Whether the C library has been given the environment yet. Where it is not the first to be
-/// initialised, that is not so from the beginning.
+/// Whether the C library has the environment already. Not from the start, where another library is initialised before it.
 pub fn has_environment() -> bool {
     !environ().is_null()
 }
 
 /// An environment variable, as it was when the program was started or as it is now.
 pub fn environment(name: &[u8]) -> Option<&'static CStr> {
-    // SAFETY: the C library's list, whose text is not freed.
+    // SAFETY: the C library's list; its text is not freed.
     let mut entries = unsafe { entries(environ()) };
     entries.find_map(|text: &'static CStr| {
         let value = text.to_bytes_with_nul().strip_prefix(name)?;
@@ -92,8 +91,8 @@ pub unsafe fn entries<'a>(list: *const *const c_char) -> impl Iterator<Item = &'
     })
 }
 
-/// The address of the function that the program would have got without us, looked up once; null if
-/// there is none.
+/// Looks up the address of the function that the program would call without this library (RTLD_NEXT), and caches it in
+/// `found`; null if there is none.
 pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     let address = found.load(Ordering::Acquire);
     if !address.is_null() {
@@ -104,15 +103,15 @@ pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     let address = match unsafe { transmute::<*const c_void, Option<Dlsym>>(dlsym) } {
         // SAFETY: RTLD_NEXT and text that ends with NUL.
         Some(dlsym) => unsafe { dlsym(RTLD_NEXT, name.as_ptr()) },
-        None => of_old_glibc(name),
+        None => find_in_old_glibc(name),
     };
     found.store(address, Ordering::Release);
     address
 }
 
-/// A function of glibc before 2.34, whose dlsym(3) is in a library that not every program has (libdl). What its own name
-/// service uses instead is always there.
-fn of_old_glibc(name: &CStr) -> *mut c_void {
+/// Looks up a function in glibc before 2.34, which has dlsym(3) in a library that not every program loads (libdl). The
+/// functions that its own name service uses instead are always there.
+fn find_in_old_glibc(name: &CStr) -> *mut c_void {
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     let (open, find): (*const c_void, *const c_void) =
@@ -136,7 +135,7 @@ fn of_old_glibc(name: &CStr) -> *mut c_void {
     unsafe { find(library, name.as_ptr()) }
 }
 
-/// What a C function returns for this: the value, or -1 and errno.
+/// Converts a result to the return value of a C function: the value, or -1 with errno set.
 pub fn answer<T: From<i8>>(result: Result<T>) -> T {
     result.unwrap_or_else(|errno| {
         set_errno(errno);

@@ -1,4 +1,4 @@
-//! System calls, made directly: they don't touch errno, and belong to no C library.
+//! System calls, made directly: they don't touch errno, and need no C library.
 #![expect(unsafe_code, reason = "system calls are assembly")]
 
 use core::ffi::{CStr, c_int, c_void};
@@ -19,7 +19,11 @@ pub use errno::{Errno, Result};
 pub use mapping::{Kept, map_file, map_fresh};
 pub use text::StaticText;
 
-/// Passes a call on as the program made it.
+/// Passes a call on to the kernel as the program made it.
+///
+/// # Errors
+///
+/// The call's own.
 ///
 /// # Safety
 ///
@@ -29,7 +33,7 @@ pub unsafe fn pass_on(call: Call, args: [usize; 6]) -> Result<usize> {
     unsafe { system_call(call as usize, args) }
 }
 
-/// Whether the file can be opened by this process, to be read or to be written, too.
+/// Whether this process can open the file for reading and, with `write`, for writing.
 pub fn can_open(path: &CStr, write: bool) -> bool {
     let flags = if write { O_RDWR } else { 0 } | O_CLOEXEC;
     let args = [arg(AT_FDCWD), path.as_ptr() as usize, arg(flags), 0, 0];
@@ -47,12 +51,20 @@ pub fn close(fd: c_int) {
     let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
 }
 
-/// A socket's own address, or its peer's, of the kernel's.
+/// Returns a socket's own address or its peer's, as the kernel has it.
+///
+/// # Errors
+///
+/// Those of getsockname(2) and getpeername(2).
 pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
     name_with(fd, end, pass::current())
 }
 
-/// The same with these for the arguments that the kernel ignores, and a filter may not.
+/// The same with explicit fifth and sixth arguments. The kernel ignores them; a seccomp filter may not.
+///
+/// # Errors
+///
+/// Those of getsockname(2) and getpeername(2), and what the filter returns.
 pub fn name_with(fd: c_int, end: End, [fifth, sixth]: [u64; 2]) -> Result<RawAddress> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
@@ -63,13 +75,17 @@ pub fn name_with(fd: c_int, end: End, [fifth, sixth]: [u64; 2]) -> Result<RawAdd
     let (to, len_at) = (&raw mut address.bytes, &raw mut len);
     let (fifth, sixth) = (fifth as usize, sixth as usize);
     let args = [arg(fd), to as usize, len_at as usize, 0, fifth, sixth];
-    // SAFETY: the kernel writes at most `len` octets to the first pointer and one u32 to the second.
+    // SAFETY: the kernel writes at most `len` bytes to the first pointer and one u32 to the second.
     unsafe { system_call(which as usize, args) }?;
     address.len = len;
     Ok(address)
 }
 
-/// accept4(2) of the kernel: the descriptor, and its peer's address.
+/// accept4(2) as a bare system call: the descriptor, and its peer's address.
+///
+/// # Errors
+///
+/// Those of accept4(2), EAGAIN among them.
 pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let mut address = RawAddress::EMPTY;
     let mut len = RawAddress::SIZE as u32;
@@ -77,7 +93,7 @@ pub fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let [fifth, sixth] = pass::current().map(|word| word as usize);
     let (to, len_at) = (to as usize, len_at as usize);
     let args = [arg(listener), to, len_at, arg(flags), fifth, sixth];
-    // SAFETY: the kernel writes at most `len` octets to the first pointer and one u32 to the second.
+    // SAFETY: the kernel writes at most `len` bytes to the first pointer and one u32 to the second.
     let fd = unsafe { system_call(Call::Accept4 as usize, args) }?;
     address.len = len;
     Ok((descriptor(fd), address))
@@ -92,7 +108,7 @@ pub enum End {
     Peer,
 }
 
-/// What an option is read and written as.
+/// A type that socket options are read and written as.
 ///
 /// # Safety
 ///
@@ -109,18 +125,26 @@ unsafe impl Plain for [i32; 2] {}
 unsafe impl Plain for [u32; 3] {}
 
 /// getsockopt(2).
+///
+/// # Errors
+///
+/// Those of getsockopt(2): EBADF, ENOTSOCK, ENOPROTOOPT.
 pub fn get_option<T: Plain>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as u32;
     let (to, len_at) = (&raw mut value as usize, &raw mut len as usize);
     let args = [arg(fd), arg(level), arg(option), to, len_at];
-    // SAFETY: the kernel writes at most `len` octets, which is the size of the value, and any bits will
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of the value, and any bits will
     // do.
     unsafe { call(Call::GetSockOpt, args) }?;
     Ok(value)
 }
 
 /// setsockopt(2).
+///
+/// # Errors
+///
+/// Those of setsockopt(2), ENOPROTOOPT and EINVAL among them.
 pub fn set_option<T: Plain>(fd: c_int, level: c_int, option: c_int, value: T) -> Result<()> {
     let args = [
         arg(fd),
@@ -129,11 +153,15 @@ pub fn set_option<T: Plain>(fd: c_int, level: c_int, option: c_int, value: T) ->
         &raw const value as usize,
         size_of::<T>(),
     ];
-    // SAFETY: the kernel reads as many octets as the value has.
+    // SAFETY: the kernel reads as many bytes as the value has.
     unsafe { call(Call::SetSockOpt, args) }.map(drop)
 }
 
 /// recvfrom(2) without an address.
+///
+/// # Errors
+///
+/// Those of recvfrom(2).
 pub fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
     let args = [
         arg(fd),
@@ -142,19 +170,27 @@ pub fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
         arg(flags),
         0,
     ];
-    // SAFETY: the kernel writes at most as many octets as the buffer has; the sixth argument, 0 as the
+    // SAFETY: the kernel writes at most as many bytes as the buffer has; the sixth argument, 0 as the
     // fifth, says that no address is wanted.
     unsafe { call(Call::RecvFrom, args) }
 }
 
 /// sendto(2) without an address.
+///
+/// # Errors
+///
+/// Those of sendto(2).
 pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     let args = [arg(fd), bytes.as_ptr() as usize, bytes.len(), arg(flags), 0];
-    // SAFETY: the kernel reads as many octets as there are.
+    // SAFETY: the kernel reads as many bytes as there are.
     unsafe { call(Call::SendTo, args) }
 }
 
 /// sendto(2).
+///
+/// # Errors
+///
+/// Those of sendto(2).
 pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result<usize> {
     let (start, len) = (bytes.as_ptr() as usize, bytes.len());
     let (address, address_len) = (
@@ -169,11 +205,15 @@ pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result
         address,
         address_len as usize,
     ];
-    // SAFETY: the kernel reads as many octets as there are, and no more than the address has.
+    // SAFETY: the kernel reads as many bytes as there are, and no more than the address has.
     unsafe { system_call(Call::SendTo as usize, args) }
 }
 
 /// socket(2).
+///
+/// # Errors
+///
+/// Those of socket(2).
 pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let args = [arg(family), arg(kind), arg(protocol), 0, 0];
     // SAFETY: no memory is involved.
@@ -181,13 +221,21 @@ pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
 }
 
 /// connect(2).
+///
+/// # Errors
+///
+/// Those of connect(2).
 pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     let args = [arg(fd), address.as_ptr() as usize, address.len(), 0, 0];
-    // SAFETY: the kernel reads as many octets as there are.
+    // SAFETY: the kernel reads as many bytes as there are.
     unsafe { call(Call::Connect, args) }.map(drop)
 }
 
-/// Sends octets and a descriptor over a Unix socket.
+/// Sends bytes and a descriptor over a Unix socket, without blocking.
+///
+/// # Errors
+///
+/// Those of sendmsg(2).
 pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
     let mut control = Control {
         len: Control::LEN,
@@ -213,7 +261,11 @@ pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> 
     unsafe { call(Call::SendMsg, args) }
 }
 
-/// Receives octets and, if there is one, a descriptor. Returns how many octets.
+/// Receives bytes and, if one was passed, a descriptor. Returns the number of bytes.
+///
+/// # Errors
+///
+/// Those of recvmsg(2).
 pub fn receive_descriptor(
     fd: c_int,
     bytes: &mut [u8],
@@ -232,14 +284,14 @@ pub fn receive_descriptor(
     };
     let mut message = Message::new(&part, &mut control);
     let args = [arg(fd), &raw mut message as usize, arg(flags), 0, 0];
-    // SAFETY: as above; the kernel writes at most `bytes.len()` octets and one control message.
+    // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
     let n = unsafe { call(Call::RecvMsg, args) }?;
     let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
     let whole = control.len == Control::LEN;
     Ok((n, (passed && whole).then_some(control.descriptor)))
 }
 
-/// PendingAccepts until the descriptor is readable; false if it is not within so many milliseconds.
+/// Waits until the descriptor is readable; false if it is not within so many milliseconds (less than one second).
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
         fd,
@@ -253,12 +305,20 @@ pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     unsafe { call(Call::PPoll, args) }.is_ok_and(|n| n > 0)
 }
 
-/// Whether calls on the open socket don't wait (O_NONBLOCK).
+/// Whether the open socket is non-blocking (O_NONBLOCK).
+///
+/// # Errors
+///
+/// EBADF of fcntl(2).
 pub fn is_nonblocking(fd: c_int) -> Result<bool> {
     status_flags(fd).map(|flags| flags & SOCK_NONBLOCK as usize != 0)
 }
 
-/// Makes the open socket blocking or not, as accept4(2)'s caller wants it.
+/// Makes the open socket blocking or non-blocking, as the caller of accept4(2) requested.
+///
+/// # Errors
+///
+/// EBADF of fcntl(2).
 pub fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
     let flags = status_flags(fd)?;
     let flags = match nonblocking {
@@ -274,13 +334,13 @@ fn status_flags(fd: c_int) -> Result<usize> {
     unsafe { call(Call::Fcntl, [arg(fd), F_GETFL, 0, 0, 0]) }
 }
 
-/// Tells the user of the program, where it tells its own errors.
+/// Writes text to the program's standard error.
 pub fn complain(text: &str) {
-    // SAFETY: the kernel reads as many octets as there are.
+    // SAFETY: the kernel reads as many bytes as there are.
     let _ = unsafe { call(Call::Write, [2, text.as_ptr() as usize, text.len(), 0, 0]) };
 }
 
-/// Ends the process as exit_group(2) does.
+/// Ends the process by exit_group(2).
 pub fn exit(code: c_int) -> ! {
     loop {
         // SAFETY: no memory is involved.
@@ -305,7 +365,7 @@ unsafe fn call(call: Call, [a, b, c, d, e]: [usize; 5]) -> Result<usize> {
     unsafe { system_call(call as usize, [a, b, c, d, e, 0]) }
 }
 
-/// An int argument: the upper half of the register does not matter.
+/// An int argument: the upper half of the register is ignored.
 fn arg(value: c_int) -> usize {
     value as isize as usize
 }
@@ -370,22 +430,22 @@ struct Poll {
     returned: i16,
 }
 
-// The same again.
+// These, too, are the same on both architectures.
 /// The level of a socket's own options.
 pub const SOL_SOCKET: c_int = 1;
-/// Leave it there.
+/// Peek: leave the data in the queue.
 pub const MSG_PEEK: c_int = 0x2;
-/// EAGAIN rather than to wait.
+/// EAGAIN instead of blocking.
 pub const MSG_DONTWAIT: c_int = 0x40;
 /// No SIGPIPE.
 pub const MSG_NOSIGNAL: c_int = 0x4000;
 /// Descriptors received are closed by exec(3).
 pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-/// Datagrams.
+/// Datagram sockets.
 pub const SOCK_DGRAM: c_int = 2;
-/// As netlink(7) has them.
+/// The type of netlink(7) sockets.
 pub const SOCK_RAW: c_int = 3;
-/// A connection of messages.
+/// Connections that keep message boundaries.
 pub const SOCK_SEQPACKET: c_int = 5;
 /// O_NONBLOCK.
 pub const SOCK_NONBLOCK: c_int = 0o4000;

@@ -1,20 +1,18 @@
-//! What `libpeername.so` and `libpeername_connect.so` have in common: to be loaded into other people's
-//! programs (LD_PRELOAD), and so to bring nothing of their own. No standard library, no allocator, no
-//! thread, no lock, no thread-local, no needed library. What they do they do by system calls. The same
-//! file works with glibc and musl: it needs no more of a C library than `memcpy` and its like, and uses
-//! `__errno_location`, `environ` and `dlsym` if they are there.
+//! The base of `libpeername.so` and `libpeername_connect.so`, which are loaded into arbitrary programs (LD_PRELOAD) and
+//! therefore have no dependencies: no standard library, no allocator, no thread, no lock, no thread-local, no needed
+//! library. All work is done by system calls. The same file works with glibc and musl: it needs no more of a C library
+//! than `memcpy` and its like, and uses `__errno_location`, `environ` and `dlsym` if they are present.
 //!
-//! **No panic can take the program down.** Nothing indexes, unwraps or divides; the optimiser proves that
-//! no path to a panic is left and removes the handler, and a test looks that its text is not in the
-//! libraries (`tests/exec/library.rs`). **errno** is written only with a failure: system calls are made
-//! directly and do not touch it.
+//! **No panic can end the program.** Nothing indexes, unwraps or divides; the optimiser proves that no path to a panic
+//! is left and removes the handler, and a test checks that its text is not in the libraries (`tests/exec/library.rs`).
+//! **errno** is written only on failure: system calls are made directly and do not touch it.
 //!
 //! | module | |
 //! |---|---|
 //! | [`socket`], [`address`] | sockets and their addresses as values |
-//! | [`environment`] | what the program was started with |
-//! | [`pass`] | what lets system calls past the launcher's filter |
-//! | [`kernel`], [`imports`] | the unsafe part: system calls, and what the C library has |
+//! | [`environment`] | environment variables |
+//! | [`pass`] | the secret arguments that let system calls pass the launcher's seccomp filter |
+//! | [`kernel`], [`imports`] | the unsafe part: system calls, and symbols of the C library |
 #![no_std]
 #![deny(
     unsafe_code,

@@ -3,14 +3,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// From now on, calls are made with these. Before, and where there is no filter, they are zero.
+/// Sets the secret arguments of all further calls. Until then, and where there is no filter, they are zero.
 pub fn set([first, second]: [u64; 2]) {
     let [fifth, sixth] = &PASS;
     fifth.store(first, Ordering::Relaxed);
     sixth.store(second, Ordering::Relaxed);
 }
 
-/// What calls are made with.
+/// Returns the secret arguments that calls are made with.
 pub fn current() -> [u64; 2] {
     let [fifth, sixth] = &PASS;
     [fifth.load(Ordering::Relaxed), sixth.load(Ordering::Relaxed)]

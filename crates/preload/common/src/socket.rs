@@ -1,4 +1,4 @@
-//! A socket of the program's, as a value.
+//! A socket of the program, as a value.
 
 use core::ffi::c_int;
 use core::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::kernel::{self, End, Errno, MSG_DONTWAIT, MSG_PEEK, Result, SOL_SOCKET
 pub struct Socket(pub c_int);
 
 impl Socket {
-    /// Its own address, if that is one of the Internet.
+    /// Its own address (getsockname(2)); `None` unless that is an IPv4 or IPv6 address.
     pub fn local(self) -> Option<SocketAddr> {
         kernel::name_of(self.0, End::Own).ok()?.internet()
     }
@@ -24,17 +24,22 @@ impl Socket {
         }
     }
 
-    /// The kernel's number of it (SO_COOKIE).
+    /// The kernel's number of the socket (SO_COOKIE).
     pub fn cookie(self) -> Option<u64> {
         kernel::get_option(self.0, SOL_SOCKET, SO_COOKIE).ok()
     }
 
-    /// The kernel's number of its network namespace (SO_NETNS_COOKIE); 0 where it does not tell.
+    /// The kernel's number of the socket's network namespace (SO_NETNS_COOKIE); 0 where the kernel has no such option.
     pub fn namespace(self) -> u64 {
         kernel::get_option(self.0, SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
     }
 
-    /// Looks at what has come. Nothing yet is not an error; the end of the stream is `None`.
+    /// Peeks at the received bytes without blocking, and returns how many there are. None yet is 0, not an error; the end
+    /// of the stream is `None`.
+    ///
+    /// # Errors
+    ///
+    /// Those of recvfrom(2), except EAGAIN and EINTR.
     pub fn peek(self, buffer: &mut [u8]) -> Result<Option<usize>> {
         match kernel::receive(self.0, buffer, MSG_PEEK | MSG_DONTWAIT) {
             Ok(0) => Ok(None),
@@ -44,16 +49,17 @@ impl Socket {
         }
     }
 
-    /// Takes off what has been looked at; returns whether that was all there.
+    /// Discards `len` received bytes that were peeked at; returns whether all of them were there.
     pub fn take(self, buffer: &mut [u8], len: usize) -> bool {
         let wanted = buffer.get_mut(..len);
         wanted.is_some_and(|wanted| kernel::receive(self.0, wanted, MSG_DONTWAIT) == Ok(len))
     }
 
-    /// PendingAccepts a little until so many octets are there, or the stream has ended (SO_RCVLOWAT, socket(7)).
-    pub fn wait_for(self, octets: usize, milliseconds: i64) {
-        let octets = c_int::try_from(octets).unwrap_or(c_int::MAX);
-        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, octets);
+    /// Waits at most `milliseconds` until `bytes` bytes have been received, or the stream has ended (SO_RCVLOWAT,
+    /// socket(7)).
+    pub fn wait_for(self, bytes: usize, milliseconds: i64) {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, bytes);
         kernel::wait_readable(self.0, milliseconds);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, 1_i32);
     }
@@ -69,13 +75,13 @@ impl Socket {
         self.close();
     }
 
-    /// Shows a connection to accept(2) only once it has sent something: the header then mostly is
-    /// there (TCP_DEFER_ACCEPT, tcp(7)).
+    /// Defers a connection until its peer has sent data, so that accept(2) mostly finds the header (TCP_DEFER_ACCEPT,
+    /// tcp(7)).
     pub fn defer_accept(self) {
         let _ = kernel::set_option(self.0, SOL_TCP, TCP_DEFER_ACCEPT, DEFER_SECONDS);
     }
 
-    /// The user that listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
+    /// The user id of the process that listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     pub fn peer_user(self) -> Option<u32> {
         let [_pid, user, _group] =
             kernel::get_option::<[u32; 3]>(self.0, SOL_SOCKET, SO_PEERCRED).ok()?;
@@ -83,7 +89,7 @@ impl Socket {
     }
 }
 
-/// What a connection is made with.
+/// The transport protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// tcp(7).
@@ -92,8 +98,8 @@ pub enum Protocol {
     Multipath,
 }
 
-/// The kernel counts in retransmitted SYN-ACKs, and after that shows the connection all the same: a header that came with
-/// the handshake, or soon after, is there by then.
+/// The kernel counts in retransmitted SYN-ACKs, and then reports the connection to accept(2) without data, too: a header
+/// that came with the handshake, or soon after it, has arrived by then.
 const DEFER_SECONDS: c_int = 1;
 
 const IPPROTO_TCP: c_int = 6;

@@ -110,7 +110,7 @@ fn native(source: &[u8]) -> Claim {
 
 /// `192.0.2.1:4711`, `[2001:db8::1]:4711`.
 fn end(text: &[u8]) -> Option<SocketAddr> {
-    let mut parts = text.rsplitn(2, |&octet| octet == b':');
+    let mut parts = text.rsplitn(2, |&byte| byte == b':');
     let (port, ip) = (port(parts.next()?)?, parts.next()?);
     let ip = match ip.strip_prefix(b"[") {
         Some(rest) => address(rest.strip_suffix(b"]")?).filter(IpAddr::is_ipv6),
@@ -120,8 +120,8 @@ fn end(text: &[u8]) -> Option<SocketAddr> {
 }
 
 fn insert_ports(list: &[u8]) -> Option<()> {
-    for range in list.split(|&octet| octet == b',') {
-        let mut ends = range.splitn(2, |&octet| octet == b'-');
+    for range in list.split(|&byte| byte == b',') {
+        let mut ends = range.splitn(2, |&byte| byte == b'-');
         let first = port(ends.next()?)?;
         let last = ends.next().map_or(Some(first), port)?;
         for port in first..=last {

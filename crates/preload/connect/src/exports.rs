@@ -150,7 +150,7 @@ unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
     if address.is_null() || len as usize > RawAddress::SIZE {
         return Begun::NotOurs;
     }
-    // SAFETY: the caller's, who has as many octets there, and we have the room.
+    // SAFETY: the caller's, who has as many bytes there, and we have the room.
     unsafe { core::ptr::copy_nonoverlapping(address.cast(), to.bytes.as_mut_ptr(), len as usize) };
     to.len = len;
     begin(Socket(fd), &to)

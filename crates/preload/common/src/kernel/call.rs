@@ -1,4 +1,4 @@
-//! The architecture's part: how a system call is made, and the calls' numbers.
+//! The architecture-specific part: the system call instruction, and the calls' numbers.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! Memory that processes share.
+//! Shared memory mappings.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,8 +6,12 @@ use core::{ptr, slice};
 
 use super::{AT_FDCWD, Call, O_CLOEXEC, O_RDWR, Result, arg, call, close, descriptor, system_call};
 
-/// Maps a whole file as words, marked as in use for as long as it is mapped (flock(2): the lock lives
-/// as long as the open file, and that as long as the mapping).
+/// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the lock lives as long as the
+/// open file description, and that as long as the mapping).
+///
+/// # Errors
+///
+/// Those of open(2), flock(2), lseek(2) and mmap(2).
 pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
     let flags = arg(O_RDWR | O_CLOEXEC);
     // SAFETY: the path ends with NUL.
@@ -32,10 +36,14 @@ fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
     Ok(mapped(start, len >> 3))
 }
 
-/// Maps fresh memory that forked processes share, as words of zero.
+/// Maps new zeroed memory that forked processes share, as words.
+///
+/// # Errors
+///
+/// Those of mmap(2).
 pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
-    let nobody = usize::MAX;
-    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, nobody, 0];
+    let no_file = usize::MAX;
+    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, no_file, 0];
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
     let start = unsafe { system_call(Call::Mmap as usize, args) }?;
     Ok(mapped(start, len >> 3))
@@ -48,7 +56,7 @@ fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
     unsafe { slice::from_raw_parts(start, words) }
 }
 
-/// A place for what [`map_file`] or [`map_fresh`] has returned, that many threads may look at.
+/// A static cell for a mapping ([`map_file`], [`map_fresh`]), readable by many threads.
 #[derive(Debug)]
 pub struct Kept {
     start: AtomicUsize,
@@ -56,7 +64,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Nothing so far.
+    /// An empty cell.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self {
@@ -65,14 +73,14 @@ impl Kept {
         }
     }
 
-    /// Keeps it. Only mappings of one size may be kept in the same place.
+    /// Stores a mapping. All mappings stored in one cell must have the same size.
     pub fn keep(&self, words: &'static [AtomicU64]) {
         self.start
             .store(words.as_ptr().expose_provenance(), Ordering::Release);
         self.words.store(words.len(), Ordering::Release);
     }
 
-    /// What was kept last; empty if nothing was.
+    /// Returns the mapping stored last; empty if there is none.
     pub fn get(&self) -> &'static [AtomicU64] {
         match self.words.load(Ordering::Acquire) {
             0 => &[],

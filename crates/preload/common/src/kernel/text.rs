@@ -1,4 +1,4 @@
-//! Text that is written once and stays.
+//! Text in a static, written once.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -14,9 +14,9 @@ impl<const N: usize> StaticText<N> {
         Self([const { AtomicU8::new(0) }; N])
     }
 
-    /// Writes the text, which ends before its first NUL. False, and no text, if it is too long.
+    /// Writes the text, which ends before its first NUL. Returns false and writes nothing if it is too long.
     ///
-    /// Several threads may do so at once with the same text; with another it may not be written again.
+    /// Several threads may write the same text at once; another text must not be written afterwards.
     pub fn write<'a>(&self, text: impl IntoIterator<Item = &'a u8> + Clone) -> bool {
         let fits = text.clone().into_iter().count() < N;
         for (to, &from) in self.0.iter().zip(text).filter(|_| fits) {
@@ -31,7 +31,7 @@ impl<const N: usize> StaticText<N> {
     /// The text; empty if none was written.
     pub fn get(&self) -> &CStr {
         let start = self.0.as_ptr().cast::<c_char>();
-        // SAFETY: the last byte is never written, so there is a NUL; and a reader comes after the write,
+        // SAFETY: the last byte is never written, so there is a NUL; and a read comes after the write,
         // or beside one that changes nothing.
         unsafe { CStr::from_ptr(start) }
     }
