@@ -1,4 +1,4 @@
-//! How the libraries are linked when they are built to be shipped.
+//! Linker arguments of the shipped libraries (feature `freestanding`).
 
 use std::env;
 

@@ -13,11 +13,13 @@ use peername_preload_common::socket::{Protocol, Socket};
 
 use crate::{debug, imports, listener_cache, standalone, sweep, waiter_client};
 
-/// Accepts until there is a connection that the program may have: one whose header is complete, or that needs none. The
-/// kernel's own errors are passed on, EAGAIN among them: a connection whose header is incomplete is parked at the header
-/// waiter, and never waited for.
+/// Accepts until there is a connection for the program: one with a complete header, or one that needs none. Returns the
+/// socket, and the address that the program is shown. A connection with an incomplete header is parked at the header
+/// waiter; accept(2) never waits for it.
 ///
-/// The socket, and the address that the program is shown.
+/// # Errors
+///
+/// The kernel's own, EAGAIN among them.
 pub(crate) fn accept(
     table: Table<'_>,
     listener: c_int,
@@ -27,20 +29,20 @@ pub(crate) fn accept(
         let (fd, address) = imports::accept4(listener, flags)?;
         debug::say("accepted connection\n");
         let arrival = Arrival::new(Socket(fd), address);
-        if let Some(accepted) = arrival.received(table, Socket(listener), flags)? {
+        if let Some(accepted) = arrival.process(table, Socket(listener), flags)? {
             return Ok(accepted);
         }
     }
 }
 
-/// The address that a connected socket's peer has, in the form that fits the socket: the client's if
-/// the connection came with a header that named one.
+/// Returns the peer address of a connected socket, in the socket's address family: the client's if the connection's header
+/// named one.
 pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Peer)?;
     Ok(as_shown(table, socket, real, |identity| identity.client))
 }
 
-/// The same for the address that the client connected to.
+/// Returns the socket's own address: the header's destination if it named one.
 pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Own)?;
     Ok(as_shown(table, socket, real, |identity| {
@@ -61,7 +63,7 @@ fn as_shown(
     }
 }
 
-/// A connection as the kernel gave it.
+/// A connection as the kernel's accept4(2) returned it.
 struct Arrival {
     socket: Socket,
     address: RawAddress,
@@ -72,17 +74,17 @@ impl Arrival {
         Self { socket, address }
     }
 
-    /// Processes the connection. `None` if the program does not get it.
-    fn received(
+    /// Drives the header check of the connection. `None` if the program does not get it.
+    fn process(
         self,
         table: Table<'_>,
         listener: Socket,
         flags: c_int,
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        let expected = self.address.internet();
-        let expected = expected.and_then(|peer| Some((peer, self.namespace(settings, listener)?)));
-        let Some((peer, namespace)) = expected else {
+        let origin = self.address.internet();
+        let origin = origin.and_then(|peer| Some((peer, self.namespace(settings, listener)?)));
+        let Some((peer, namespace)) = origin else {
             return Ok(Some((self.socket, self.address)));
         };
         if self.is_wakeup(settings, peer) {
@@ -108,15 +110,15 @@ impl Arrival {
             }
             Step::Wait(_) => Ok(self.park(settings, peer, listener)),
             Step::Refuse(why) => Ok(self.refuse(settings, peer, why)),
-            // The others follow on one of those above.
+            // The steps above lead to the others.
             Step::PassThrough | Step::Peek | Step::Discard(_) | Step::Admit => {
                 Ok(Some((self.socket, self.address)))
             }
         }
     }
 
-    /// Where a sweep may look for it (see [`Identity::namespace`]). `None` if no header is expected: it is not
-    /// of TCP, or its port is not among those.
+    /// The network namespace in which a sweep finds the socket (see [`Identity::namespace`]). `None` if no header is
+    /// expected: it is not a TCP socket, or its port is not covered.
     fn namespace(&self, settings: Settings<'_>, listener: Socket) -> Option<u64> {
         if listener_cache::is_usual(settings, listener) {
             return Some(settings.policy().namespace);
@@ -127,18 +129,19 @@ impl Arrival {
         }
         Some(match self.socket.protocol()? {
             Protocol::Tcp => self.socket.namespace(),
-            // A sweep would not find it among the TCP sockets, and take it for closed.
+            // A sweep lists TCP sockets only, and would free the slot of an open MPTCP socket.
             Protocol::Multipath => 0,
         })
     }
 
-    /// No process but the header waiter can have this host's address and one of the listed ports.
+    /// Whether this is a wake-up connection. Only the header waiter can connect from this host's address and one of its
+    /// ports.
     fn is_wakeup(&self, settings: Settings<'_>, peer: SocketAddr) -> bool {
         let own = || self.socket.local().map(|own| own.ip());
         settings.wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
     }
 
-    /// Stores the client, takes the header off, and gives the connection to the program.
+    /// Stores the client, discards the header, and admits the connection.
     fn admit(
         self,
         table: Table<'_>,
@@ -162,7 +165,7 @@ impl Arrival {
                 }
                 Ok(Some((self.socket, shown)))
             }
-            // With its header: the header waiter looks for room, and refuses it if there is none.
+            // With its header: the header waiter sweeps the table, and refuses the connection if it is still full.
             (Step::Refuse(Counter::Full), _) if !standalone::is_standalone() => {
                 Ok(self.park(settings, from.peer, listener))
             }
@@ -171,8 +174,8 @@ impl Arrival {
         }
     }
 
-    /// PendingAccepts for the rest of a header here, but not for long. A peer that says nothing at all may be
-    /// waiting for the server to speak.
+    /// Waits for the rest of a header inside accept(2), for [`standalone::PIECES`] at most. A peer that has sent nothing
+    /// may be waiting for the server to speak first.
     fn wait_standalone(&self, check: HeaderCheck, buffer: &mut [u8], first: Step) -> Step {
         let (pieces, milliseconds) = standalone::PIECES;
         let mut step = first;
@@ -199,7 +202,7 @@ impl Arrival {
         })
     }
 
-    /// Stores the client, and returns how the program is to see it.
+    /// Stores the client, and returns the address that the program is shown.
     fn store(
         &self,
         table: Table<'_>,
@@ -219,7 +222,7 @@ impl Arrival {
         let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
         match insert() {
             Err(Full) if standalone::is_standalone() => {
-                // The first spares what is newer than the sweep before it.
+                // The first sweep spares entries that are newer than the sweep before it.
                 sweep::sweep(table);
                 sweep::sweep(table);
                 insert()?;
@@ -228,7 +231,7 @@ impl Arrival {
         }
         match settings.claims_sweep() {
             true if standalone::is_standalone() => sweep::sweep(table),
-            true => waiter_client::tell(settings, WaiterAction::Sweep),
+            true => waiter_client::notify(settings, WaiterAction::Sweep),
             false => {}
         }
         Ok(RawAddress::new(as_socket_family(
@@ -264,7 +267,7 @@ impl Arrival {
         let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
         if settings.refused(Refusal { why, peer, port }) && !standalone::is_standalone() {
-            waiter_client::tell(settings, WaiterAction::Log);
+            waiter_client::notify(settings, WaiterAction::Log);
         }
         None
     }
@@ -277,7 +280,7 @@ struct ConnectionOrigin {
     namespace: u64,
 }
 
-/// Takes the ready connection that the listener was woken for. Another process may have been quicker.
+/// Takes the ready connection that the listener was woken for; `None` if another process has taken it already.
 fn take_ready(
     table: Table<'_>,
     listener: Socket,
@@ -287,8 +290,8 @@ fn take_ready(
         return Ok(None);
     };
     match waiter_client::take(table.settings(), address, flags) {
-        Ok(Some(socket)) => Ok(Some((socket, from(table, socket, address)))),
-        // As if the kernel had had no descriptor left: the connection stays where it is.
+        Ok(Some(socket)) => Ok(Some((socket, ready_peer(table, socket, address)))),
+        // As when the kernel has no descriptor left: the connection stays at the header waiter.
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
         Ok(None) | Err(_) => Ok(None),
     }
@@ -296,16 +299,16 @@ fn take_ready(
 
 /// The peer address to show for a ready connection. One that was reset has no peer any more, but its client may still be in
 /// the table. The kernel, too, would return such a connection.
-fn from(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
-    let nobody: IpAddr = match listener {
+fn ready_peer(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
+    let unspecified: IpAddr = match listener {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let real = kernel::name_of(socket.0, End::Peer)
-        .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(nobody, 0)));
+        .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(unspecified, 0)));
     as_shown(table, socket, real, |identity| identity.client)
 }
 
-/// Longer headers go to the header waiter, which has a larger buffer. This one is on the stack, which is small in some
-/// programs' threads.
+/// Bytes of the peek buffer. Longer headers go to the header waiter, which has a larger buffer. This one is on the stack,
+/// which is small in some programs' threads.
 const PEEK: usize = 4096;

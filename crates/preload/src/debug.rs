@@ -1,4 +1,4 @@
-//! What LIBPROXYPROTO_DEBUG shows, in that project's words: lines on standard error, which is the server's own.
+//! The lines that LIBPROXYPROTO_DEBUG writes to standard error, in the wording of libproxyproto.
 
 use core::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use peername_proto::PlainHeader;
 
 use crate::standalone;
 
-/// Writes a line, if lines are wanted.
+/// Writes a line, with LIBPROXYPROTO_DEBUG.
 pub(crate) fn say(line: &str) {
     if standalone::is_verbose() {
         kernel::complain(line);
@@ -22,7 +22,7 @@ pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
     }
 }
 
-/// Without `core::fmt`, which would bring paths to a panic: a line of version 1 has the address as text.
+/// Formats without `core::fmt`, which would bring paths to a panic: a version 1 header has the address as text.
 fn say_address(what: &str, address: SocketAddr) {
     let header = PlainHeader::v1(address, address);
     let mut words = header.as_bytes().split(|&byte| byte == b' ');

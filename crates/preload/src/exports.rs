@@ -1,8 +1,8 @@
 //! The C functions that programs call in place of their C library's.
 //!
-//! A thread that is cancelled within accept(2) (pthread_cancel(3)) is unwound through them. With
-//! `C-unwind` and panic = "abort" the compiler would end the program there; with `C` there is nothing
-//! to be run in these frames, and the C library's unwinder goes past.
+//! A thread that is cancelled in accept(2) (pthread_cancel(3)) is unwound through these functions. With `C-unwind` and
+//! panic = "abort" the compiler would abort the program there; with `C` these frames have no cleanup, and the C library's
+//! unwinder skips them.
 #![expect(unsafe_code, reason = "a C interface")]
 #![expect(unreachable_pub, reason = "exported by name, not by path")]
 
@@ -19,14 +19,14 @@ use peername_preload_common::socket::Socket;
 use crate::state::{State, state};
 use crate::{accept as accepting, imports, listener_cache};
 
-/// What the launcher looks for in the file: the version of the table that it can read.
+/// The symbol that the launcher searches the file for: the version of the table that the library reads.
 #[unsafe(no_mangle)]
 pub static peername_preload_4: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
-    /// While the environment is as the launcher has left it.
+    /// Reads the environment before the program can change it.
     extern "C" fn at_load() {
         let _ = state();
         imports::find_functions();
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
     }
 }
 
-/// getsockname(2): the header's destination, if the launcher was asked for that.
+/// getsockname(2): returns the header's destination with `--dst`.
 ///
 /// # Safety
 ///
@@ -153,7 +153,7 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) }
 }
 
-/// Copies an address as the kernel does: no more than there is room for, and the true length.
+/// Copies an address to the caller as the kernel does: truncated to the caller's buffer, with the full length.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! What programs call through us: accept4(2) of the kernel, as a cancellation point of the program's C library, and that
-//! library's functions of exec(3).
+//! The functions behind the exports: accept4(2) of the kernel, made a cancellation point, and the C library's functions of
+//! exec(3).
 #![expect(unsafe_code, reason = "foreign functions")]
 
 use core::ffi::{c_char, c_int, c_void};
@@ -14,9 +14,9 @@ use peername_preload_common::kernel::{self, Call, Errno, Result};
 /// accept4(2), in which pthread_cancel(3) takes effect as in the C library's own. The descriptor, and its peer's
 /// address.
 ///
-/// The C library's own can't be called: it leaves the arguments that the filter looks at to chance
-/// ([`peername_preload_common::pass`]). So the thread is cancelled asynchronously meanwhile, which is what glibc
-/// did before 2.41. One that is cancelled between the kernel's return and ours leaks the connection, as it did there.
+/// The C library's own function can't be called: it leaves undefined values in the arguments that the filter checks
+/// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41.
+/// A thread that is cancelled between the kernel's return and ours leaks the connection, as it did there.
 pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let before = set_cancel_type(ASYNCHRONOUS);
     let accepted = kernel::accept4(listener, flags);
@@ -26,7 +26,7 @@ pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddres
     accepted
 }
 
-/// pthread_setcanceltype(3). The type before, or `None` where the C library has no threads.
+/// pthread_setcanceltype(3). Returns the previous type, or `None` where the C library has no threads.
 fn set_cancel_type(kind: c_int) -> Option<c_int> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let found = next_function(c"pthread_setcanceltype", &FOUND);
@@ -44,7 +44,7 @@ const ASYNCHRONOUS: c_int = 1;
 type Text = *const c_char;
 type List = *const Text;
 
-/// Functions of the C library's of these types, and one that looks all of them up.
+/// Defines functions that call the C library's, and one that looks all of them up.
 macro_rules! next {
     ($($(#[$about:meta])* $name:ident = $text:literal($($argument:ident: $type:ty),*) or $missing:expr;)*) => {
         $(
@@ -65,8 +65,8 @@ macro_rules! next {
             }
         )*
 
-        /// Looks the functions up, for which dlsym(3) takes locks: when the library is loaded, and not in a child of
-        /// vfork(2), whose parent may be holding them.
+        /// Looks the functions up. dlsym(3) takes locks, so this is done when the library is loaded and not in a child of
+        /// vfork(2), where the parent may hold them.
         pub(crate) fn find_functions() {
             $( next_function($text, &found::$name); )*
         }

@@ -1,19 +1,18 @@
 //! `libpeername.so`: accept(2) and getpeername(2) that know the client behind the proxy.
 //!
-//! How it can be loaded into other people's programs is told in `peername_preload_common`. **Signals may
-//! come at any time**: there is no state but the pointer to the table, which is lock-free, and
-//! single words about listeners.
+//! `peername_preload_common` describes how it can be loaded into arbitrary programs. **It is async-signal-safe**: its only
+//! state is the pointer to the table, which is lock-free, and single words about listeners.
 //!
 //! | module | |
 //! |---|---|
 //! | `exports` | the C functions: a few lines each |
-//! | `accept` | what happens to a connection |
-//! | `listener_cache` | properties of listeners |
-//! | `waiter_client` | handing unfinished connections over, and taking finished ones |
-//! | `state` | the table, found through PEERNAME_TABLE |
+//! | `accept` | admits, parks or refuses a connection |
+//! | `listener_cache` | caches properties of listeners |
+//! | `waiter_client` | requests to the header waiter: parks connections with an incomplete header, takes ready ones |
+//! | `state` | the table, opened by PEERNAME_TABLE |
 //! | `standalone`, `sweep` | under the name of `libproxyproto.so`: without a launcher and a header waiter |
 //! | `debug` | LIBPROXYPROTO_DEBUG |
-//! | `propagation` | the environment of what the program executes |
+//! | `propagation` | adds the library to the environment of processes that the program executes |
 //! | `imports` | accept4(2) and exec(3) of the program's C library |
 #![cfg_attr(feature = "freestanding", no_std)]
 #![deny(

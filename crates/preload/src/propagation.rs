@@ -1,12 +1,12 @@
 //! Propagates the library through exec(3).
 //!
-//! Masters of servers empty the environment of what they start (Postfix, Dovecot, cron, nginx when it upgrades itself).
-//! Such a process would have neither LD_PRELOAD nor the library's own variables, and each accept(2) of it would be
-//! answered by the supervisor, for 30 us more. So they are added to the environment on its way to the kernel.
+//! Master processes empty the environment of their children (Postfix, Dovecot, cron, nginx when it upgrades itself). Such
+//! a child would have neither LD_PRELOAD nor the library's own variables, and the supervisor would answer each of its
+//! accept(2) calls, for 30 us more. So the variables are added to the environment that is passed to the kernel.
 //!
-//! The functions of exec(3) are called in children of vfork(2), which share the memory of a parent that may have been
-//! holding any lock: nothing is allocated here, nothing is locked, and nothing is written but the caller's stack. Where
-//! that room is not enough, the environment stays as it is, and the supervisor answers.
+//! The functions of exec(3) are called in children of vfork(2), which share the memory of a parent that may hold any lock:
+//! they allocate nothing, lock nothing, and write only to the caller's stack. An environment that does not fit there stays
+//! as it is, and the supervisor answers.
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
@@ -22,7 +22,7 @@ pub(crate) fn record() {
             text.write(name.iter().chain(b"=").chain(value));
         }
     }
-    // A relative path means another file elsewhere.
+    // A relative path means another file in another working directory.
     let libraries = environment::variable(PRELOAD).unwrap_or_default();
     let absolute = |path: &&[u8]| path.starts_with(b"/");
     if let Some(path) = paths(libraries).filter(absolute).find(|path| is_ours(path)) {
@@ -30,24 +30,24 @@ pub(crate) fn record() {
     }
 }
 
-/// Room for an environment, on the stack.
+/// Buffer for an environment, on the stack.
 pub(crate) struct Environment {
     entries: [*const c_char; MAX_ENTRIES],
     preload: [u8; MAX_PRELOAD],
 }
 
 impl Environment {
-    /// Nothing so far.
+    /// An empty buffer.
     pub(crate) const EMPTY: Self = Self {
         entries: [ptr::null(); MAX_ENTRIES],
         preload: [0; MAX_PRELOAD],
     };
 
-    /// Completes a program's environment by what the library needs: the same entries, and behind them those that are
-    /// missing. What else is to be preloaded stays so, behind the library.
+    /// Completes a program's environment by the library's variables: the same entries, followed by those that are missing.
+    /// Other libraries in LD_PRELOAD stay there, behind this one.
     ///
-    /// `None` if nothing is missing, if there is no room, or if it would be of no use: a user who can't open the library
-    /// would be told so by ld.so(8), and one who can't open the table is served by the supervisor in any case.
+    /// `None` if nothing is missing, if it does not fit, or if it would be of no use: ld.so(8) complains about a library
+    /// that the user can't open, and the supervisor serves a process that can't open the table in any case.
     pub(crate) fn complete<'a>(
         &mut self,
         given: impl Iterator<Item = &'a CStr> + Clone,
@@ -85,10 +85,11 @@ impl Environment {
 
     fn write_preload(&mut self, parts: [&[u8]; 5]) -> Option<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let (room, end) = self.preload.split_at_mut_checked(len)?;
+        let (value, end) = self.preload.split_at_mut_checked(len)?;
         *end.first_mut()? = 0;
         let bytes = parts.into_iter().flatten();
-        room.iter_mut()
+        value
+            .iter_mut()
             .zip(bytes)
             .for_each(|(to, from)| *to = *from);
         Some(())
@@ -108,7 +109,7 @@ fn is_ours(path: &[u8]) -> bool {
     path.ends_with(b"/libpeername.so") || path.ends_with(b"/libproxyproto.so")
 }
 
-/// Whether a process that is executed now can use the library.
+/// Whether a process that is executed now can open the library and the table.
 fn is_usable() -> bool {
     let has_table = || {
         let entry = TABLE.get().to_bytes_with_nul();
@@ -134,7 +135,7 @@ static DEBUG: StaticText<MAX_VARIABLE> = StaticText::new();
 /// The path of this library.
 static LIBRARY: StaticText<512> = StaticText::new();
 
-/// The launcher's path of the table has 60 bytes.
+/// Bytes of a variable with its name. The path of the launcher's table has 60.
 const MAX_VARIABLE: usize = 128;
 /// Entries of an environment: 4 KiB, on the stack of a thread that may be small.
 const MAX_ENTRIES: usize = 512;

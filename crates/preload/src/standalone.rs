@@ -1,15 +1,14 @@
-//! In place of libproxyproto: the library under the name `libproxyproto.so`, named in LD_PRELOAD by the
+//! Drop-in replacement of libproxyproto: the library under the name `libproxyproto.so`, listed in LD_PRELOAD by the
 //! user, configured by LIBPROXYPROTO_*. There is no launcher, and so no header waiter and no trust list.
 //!
-//! As that project has it: every peer may send a header (its documentation says so: put a packet filter
-//! before it) and name any client; without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without one
-//! goes through as it is. A header whose version LIBPROXYPROTO_VERSION leaves out is taken off, and the
-//! address stays.
+//! As in that project, every peer may send a header (its documentation asks for a packet filter in front) and name any
+//! client; without LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER a connection without a header goes through as it is. A header
+//! of a version that LIBPROXYPROTO_VERSION excludes is discarded, and the peer's address stays.
 //!
-//! Unlike it: a refused connection is not reported to the program as ECONNABORTED, which ends simple
-//! servers; and a header that is not all there is waited for [a moment](PIECES) at most, in accept(2), since
-//! no other process can wait for it. getpeername(2) tells the client too, until the next exec(3): the table is
-//! memory that only forked processes share. LIBPROXYPROTO_DEBUG writes the same lines to standard error.
+//! Differences: a refused connection is not reported to the program as ECONNABORTED, which ends simple servers; accept(2)
+//! waits for the rest of an incomplete header [a moment](PIECES) at most, since no other process can wait for it; and
+//! getpeername(2) returns the client, too, until the next exec(3): only forked processes share the table's memory.
+//! LIBPROXYPROTO_DEBUG writes the same lines to standard error.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,16 +19,16 @@ use peername_preload_common::environment;
 use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
 use peername_preload_common::socket::Socket;
 
-/// Whether the user has named the library so.
+/// Whether LD_PRELOAD lists the library under the name `libproxyproto.so`.
 pub(crate) fn is_asked_for() -> bool {
     environment::is_preloaded(b"libproxyproto.so")
 }
 
-/// A table of this process and those that it will fork.
+/// Creates a table for this process and those that it will fork.
 pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
     let words = kernel::map_fresh(Table::size(SLOTS)).ok()?;
     let table = Table::new(words)?;
-    let anybody = [
+    let all_networks = [
         Network::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?,
         Network::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)?,
     ];
@@ -42,7 +41,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         waiter_user: u32::MAX,
         namespace: own_namespace(),
     };
-    table.settings().write(policy, &anybody, Secrets::NONE);
+    table.settings().write(policy, &all_networks, Secrets::NONE);
     let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);
     VERSIONS.store(STANDALONE | verbose | versions(), Ordering::Relaxed);
     Some((words, table))
@@ -53,12 +52,12 @@ pub(crate) fn is_standalone() -> bool {
     VERSIONS.load(Ordering::Relaxed) & STANDALONE != 0
 }
 
-/// Whether connections are shown on standard error.
+/// Whether connections are logged to standard error.
 pub(crate) fn is_verbose() -> bool {
     VERSIONS.load(Ordering::Relaxed) & VERBOSE != 0
 }
 
-/// Whether a header that begins so is of a version whose address is shown.
+/// Whether the address of this header is used: its version is not excluded by LIBPROXYPROTO_VERSION.
 pub(crate) fn believes(header: &[u8]) -> bool {
     let version = if header.first() == Some(&b'P') { 1 } else { 2 };
     !is_standalone() || VERSIONS.load(Ordering::Relaxed) & version != 0
@@ -68,7 +67,7 @@ pub(crate) fn believes(header: &[u8]) -> bool {
 fn versions() -> u8 {
     let text = environment::variable(b"LIBPROXYPROTO_VERSION");
     let value = text.map_or(3, environment::number);
-    // Out of range is the nearest that is in it.
+    // Clamped to the range first.
     u8::try_from(value.clamp(0, 255)).unwrap_or_default() & 3
 }
 
@@ -81,14 +80,14 @@ fn own_namespace() -> u64 {
     namespace
 }
 
-/// 0 if there is a header waiter; else STANDALONE, the versions, and maybe VERBOSE.
+/// 0 if there is a header waiter; else STANDALONE, the versions, and with LIBPROXYPROTO_DEBUG also VERBOSE.
 static VERSIONS: AtomicU8 = AtomicU8::new(0);
 const STANDALONE: u8 = 0x80;
 const VERBOSE: u8 = 0x40;
-/// Connections of clients that may be open at once. Memory is taken as it is used.
+/// Connections with a client that may be open at once. Pages take memory once they are used.
 const SLOTS: usize = 65_536;
-/// The size of the buffer on the stack: no other process could wait for the rest.
+/// The size of the peek buffer on the stack: no other process could wait for the rest of a longer header.
 const MAX_HEADER: usize = 4096;
-/// How often, and for how long each time, more of a header is waited for.
+/// How often, and for how many milliseconds each time, accept(2) waits for more of a header.
 pub(crate) const PIECES: (u32, i64) = (4, 50);
 const AF_INET: c_int = 2;

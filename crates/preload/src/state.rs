@@ -1,4 +1,4 @@
-//! The table that this process uses.
+//! The table of this process, opened at the first call.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -10,39 +10,39 @@ use peername_preload_common::pass;
 
 use crate::{propagation, standalone};
 
-/// What this process does.
+/// Whether this process reads headers, and in which table it stores clients.
 #[derive(Clone, Copy)]
 pub(crate) enum State {
-    /// Nothing: there is no launcher, or its supervisor answers the calls of this process, which can't open the
-    /// table (it has another user, or another root directory).
+    /// Calls go to the kernel unchanged: there is no launcher, or its supervisor answers the calls of this process, which
+    /// can't open the table (it has another user, or another root directory).
     Off,
-    /// Accept by this table.
+    /// Headers are read, and clients stored in this table.
     On(Table<'static>),
-    /// There should be a table but it can't be used, and there is no supervisor either: no connection may be
-    /// accepted, since the program would take the proxy for the client.
+    /// There should be a table but it can't be opened, and there is no supervisor either: every accept(2) fails, since the
+    /// program would take the proxy for the client.
     Broken,
 }
 
-/// The state, found out at the first call. Two threads that come first at once both find out the same.
+/// Returns the state, which the first call determines and caches; concurrent first calls determine the same.
 pub(crate) fn state() -> State {
     match FOUND.load(Ordering::Acquire) {
-        UNKNOWN => find_out(),
+        UNKNOWN => determine(),
         OFF => State::Off,
         ON => Table::open(TABLE.get()).map_or(State::Broken, State::On),
         _ => State::Broken,
     }
 }
 
-fn find_out() -> State {
+fn determine() -> State {
     let (found, state) = match imports::environment(b"PEERNAME_TABLE") {
-        Some(path) => by_launcher(path),
-        None => without_launcher(),
+        Some(path) => open_table(path),
+        None => open_standalone(),
     };
     FOUND.store(found, Ordering::Release);
     state
 }
 
-fn by_launcher(path: &CStr) -> (u8, State) {
+fn open_table(path: &CStr) -> (u8, State) {
     let words = kernel::map_file(path).ok();
     let Some((words, table)) = words.and_then(|words| Some((words, Table::open(words)?))) else {
         return match is_supervised() {
@@ -56,12 +56,12 @@ fn by_launcher(path: &CStr) -> (u8, State) {
     (ON, State::On(table))
 }
 
-/// Whether the launcher's filter is on this process: calls without the pass are answered by the supervisor then.
+/// Whether this process has the launcher's filter: the supervisor then answers calls without the secret arguments.
 fn is_supervised() -> bool {
     kernel::name_with(NO_SOCKET, End::Peer, PROBE).err() == Some(Errno(PROBE_ERRNO))
 }
 
-fn without_launcher() -> (u8, State) {
+fn open_standalone() -> (u8, State) {
     if !standalone::is_asked_for() {
         return (OFF, State::Off);
     }

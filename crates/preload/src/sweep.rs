@@ -1,11 +1,11 @@
-//! Freeing the slots of closed sockets where there is no header waiter to do it (sock_diag(7)).
+//! Frees the slots of closed sockets where there is no header waiter to do it (sock_diag(7)).
 
 use core::ffi::c_int;
 
 use peername_identity::Table;
 use peername_preload_common::kernel::{self, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_RAW};
 
-/// Frees what the kernel does not know any more. If it can't say, nothing is freed.
+/// Frees the slots of sockets that the kernel does not list any more. If it can't list them, nothing is freed.
 pub(crate) fn sweep(table: Table<'_>) {
     let namespace = table.settings().policy().namespace;
     if namespace != 0
@@ -24,7 +24,7 @@ pub(crate) fn sweep(table: Table<'_>) {
     table.settings().swept();
 }
 
-/// Marks the open sockets of a family; `None` unless all were told.
+/// Marks the open sockets of a family; `None` unless the list is complete.
 fn mark(table: Table<'_>, diag: c_int, family: u8, sweep: u64) -> Option<()> {
     kernel::send(diag, &request(family), MSG_NOSIGNAL).ok()?;
     let mut buffer = [0; 8192];
@@ -38,7 +38,7 @@ fn mark(table: Table<'_>, diag: c_int, family: u8, sweep: u64) -> Option<()> {
             match u16::from_ne_bytes([k0, k1]) {
                 DONE => return Some(()),
                 ERROR => return None,
-                // An interrupted dump may have left sockets out.
+                // An interrupted dump may be incomplete.
                 _ if u16::from_ne_bytes([f0, f1]) & INTERRUPTED != 0 => return None,
                 _ => {}
             }
@@ -51,7 +51,7 @@ fn mark(table: Table<'_>, diag: c_int, family: u8, sweep: u64) -> Option<()> {
     }
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2` (linux/inet_diag.h).
+/// Encodes the dump request: `struct nlmsghdr` and `struct inet_diag_req_v2` (linux/inet_diag.h).
 fn request(family: u8) -> [u8; 72] {
     let mut request = [0; 72];
     let parts: [&[u8]; 5] = [
@@ -61,14 +61,14 @@ fn request(family: u8) -> [u8; 72] {
         &[0; 8],
         &[family, IPPROTO_TCP, 0, 0],
     ];
-    let octets = parts.into_iter().flatten().chain(&CONNECTED);
-    for (to, from) in request.iter_mut().zip(octets) {
+    let bytes = parts.into_iter().flatten().chain(&CONNECTED);
+    for (to, from) in request.iter_mut().zip(bytes) {
         *to = *from;
     }
     request
 }
 
-/// The cookie in `struct inet_diag_msg`, if some process has the socket open: such has an inode.
+/// The cookie in `struct inet_diag_msg`, if a process has the socket open: the socket has an inode then.
 fn open_socket(body: &[u8]) -> Option<u64> {
     let (low, rest) = body.get(44..)?.split_first_chunk()?;
     let (high, _) = rest.split_first_chunk()?;

@@ -1,7 +1,7 @@
 //! The library's requests to the header waiter: parks connections with an incomplete header, and takes ready ones.
 //!
-//! Each is one connection to its socket and one message. Nothing is kept open between: a program may
-//! close or reuse any descriptor that it has not opened itself.
+//! Each request is one message on a connection of its own. No connection is kept open, because a program may close or
+//! reuse any descriptor that it has not opened itself.
 
 use core::ffi::c_int;
 use core::net::SocketAddr;
@@ -13,7 +13,11 @@ use peername_preload_common::kernel::{
 };
 use peername_preload_common::socket::Socket;
 
-/// Parks a connection. The caller closes its own descriptor either way.
+/// Parks a connection. The caller closes its own descriptor in either case.
+///
+/// # Errors
+///
+/// No header waiter is running (ECONNREFUSED), it does not take the request now, or there is no descriptor left.
 pub(crate) fn park(settings: Settings<'_>, connection: Socket, listener: SocketAddr) -> Result<()> {
     let waiter = call(settings)?;
     let request = request(settings, WaiterAction::Park { listener });
@@ -24,6 +28,10 @@ pub(crate) fn park(settings: Settings<'_>, connection: Socket, listener: SocketA
 
 /// Takes a ready connection of this listener, blocking or not and to be closed by exec(3) as accept4(2)'s
 /// `flags` say. `None` if there is none, or the header waiter does not answer in time.
+///
+/// # Errors
+///
+/// The header waiter can't be reached, or there is no descriptor left (EMFILE, ENFILE).
 pub(crate) fn take(
     settings: Settings<'_>,
     listener: SocketAddr,
@@ -32,18 +40,18 @@ pub(crate) fn take(
     let waiter = call(settings)?;
     let request = request(settings, WaiterAction::Take { listener });
     let taken = kernel::send(waiter.0, &request, MSG_NOSIGNAL)
-        .map(|_| answer(waiter, flags & SOCK_CLOEXEC != 0));
+        .map(|_| receive(waiter, flags & SOCK_CLOEXEC != 0));
     waiter.close();
     let Some(connection) = taken? else {
         return Ok(None);
     };
-    // This fails for no socket.
+    // This fails for no open socket.
     let _ = kernel::set_nonblocking(connection.0, flags & SOCK_NONBLOCK != 0);
     Ok(Some(connection))
 }
 
 /// Sends a request that has no answer. Without a header waiter nothing happens.
-pub(crate) fn tell(settings: Settings<'_>, action: WaiterAction) {
+pub(crate) fn notify(settings: Settings<'_>, action: WaiterAction) {
     if let Ok(waiter) = call(settings) {
         let request = request(settings, action);
         let _ = kernel::send(waiter.0, &request, MSG_NOSIGNAL);
@@ -51,10 +59,10 @@ pub(crate) fn tell(settings: Settings<'_>, action: WaiterAction) {
     }
 }
 
-/// The header waiter keeps the connection until its receipt is confirmed, so that none is lost if this process has no
-/// descriptor left.
-fn answer(waiter: Socket, close_on_exec: bool) -> Option<Socket> {
-    if !kernel::wait_readable(waiter.0, PATIENCE_MS) {
+/// Receives the connection and acknowledges it. The header waiter keeps the connection until then, so that none is lost if
+/// this process has no descriptor left.
+fn receive(waiter: Socket, close_on_exec: bool) -> Option<Socket> {
+    if !kernel::wait_readable(waiter.0, ANSWER_TIMEOUT_MS) {
         return None;
     }
     let flags = if close_on_exec { MSG_CMSG_CLOEXEC } else { 0 };
@@ -64,7 +72,7 @@ fn answer(waiter: Socket, close_on_exec: bool) -> Option<Socket> {
     let connection = Socket(connection?);
     match kernel::send(waiter.0, b"!", MSG_NOSIGNAL) {
         Ok(_) => Some(connection),
-        // The header waiter hands it to another call.
+        // The header waiter hands the connection to another call.
         Err(_) => {
             connection.close();
             None
@@ -72,7 +80,7 @@ fn answer(waiter: Socket, close_on_exec: bool) -> Option<Socket> {
     }
 }
 
-/// Connects to the header waiter, but not to another user's process that has taken its name since it exited.
+/// Connects to the header waiter, but not to another user's process that has bound its name since it exited.
 fn call(settings: Settings<'_>) -> Result<Socket> {
     let kind = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
     let socket = Socket(kernel::socket(AF_UNIX, kind, 0)?);
@@ -94,8 +102,8 @@ fn address(settings: Settings<'_>) -> [u8; 2 + 1 + 16] {
     let family = (AF_UNIX as u16).to_ne_bytes();
     let parts: [&[u8]; 4] = [&family, &[0], &first, &second];
     let mut address = [0; 19];
-    let octets = parts.into_iter().flatten();
-    for (to, from) in address.iter_mut().zip(octets) {
+    let bytes = parts.into_iter().flatten();
+    for (to, from) in address.iter_mut().zip(bytes) {
         *to = *from;
     }
     address
@@ -107,6 +115,6 @@ fn request(settings: Settings<'_>, action: WaiterAction) -> [u8; WaiterRequest::
 }
 
 const AF_UNIX: c_int = 1;
-/// The header waiter has woken the listener a moment ago, so it is running; this allows for an overloaded machine. A
-/// connection that is not taken in time is offered again.
-const PATIENCE_MS: i64 = 250;
+/// Timeout of an answer. The header waiter has just woken the listener, so it is running; this allows for an overloaded
+/// machine. A connection that is not taken in time is offered again.
+const ANSWER_TIMEOUT_MS: i64 = 250;

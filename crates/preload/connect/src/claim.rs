@@ -1,5 +1,5 @@
-//! What the header says, and which connections have one. Read from the environment once, when the library
-//! is loaded: programs write their titles over it.
+//! The claim: the contents of the header, and the ports it applies to. Read from the environment once, when the library
+//! is loaded: programs overwrite it with their titles (setproctitle(3)).
 //!
 //! | variable | |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `PEERNAME_PROXY_VERSION` | 1 or 2; 2 by default |
 //! | `PEERNAME_PORTS` | connections to these ports: `80,443,8000-8010`; all by default |
 //!
-//! Under the name `libproxyproto_connect.so`, and without the first of these, LIBPROXYPROTO_ADDR
-//! (127.0.0.1), LIBPROXYPROTO_PORT (8080) and LIBPROXYPROTO_VERSION (0 for no header, 1 or 2; 2) are read as
-//! that project reads them. Unlike it: an address that is none ends the program at its start, as a version
-//! that is none does; it used to go on without headers.
+//! Under the name `libproxyproto_connect.so`, and without PEERNAME_SOURCE, the variables of that project are read as it
+//! reads them: LIBPROXYPROTO_ADDR (default 127.0.0.1), LIBPROXYPROTO_PORT (8080) and LIBPROXYPROTO_VERSION (0 for no
+//! header, 1 or 2; default 2). Unlike there, an invalid address ends the program at its start, as an invalid version
+//! does in both; that project continues without headers.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,7 @@ use peername_preload_common::environment::{is_preloaded, number, variable};
 use peername_preload_common::kernel;
 use peername_proto::{PlainHeader, address};
 
-/// What is claimed.
+/// The claimed client, and the version of the header that names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     source: SocketAddr,
@@ -41,7 +41,7 @@ impl Claim {
         !LIMITED.load(Ordering::Relaxed) || PORTS.contains(port)
     }
 
-    /// The header of a connection to this address.
+    /// Builds the header of a connection to this address.
     pub(crate) fn header(self, to: SocketAddr) -> PlainHeader {
         let to = SocketAddr::new(reached(to.ip().to_canonical()), to.port());
         match self.version {
@@ -51,7 +51,7 @@ impl Claim {
     }
 }
 
-/// A connect(2) to the unspecified address reaches this host (ip(7)).
+/// Returns the address that connect(2) reaches: the unspecified address means this host (ip(7)).
 fn reached(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -60,11 +60,11 @@ fn reached(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The claim, found out at the first call. Two threads that come first at once both find out the same.
-/// `None` if no connection is to have a header.
+/// Returns the claim, which the first call reads and caches; concurrent first calls read the same. `None` if no connection
+/// is to have a header.
 pub(crate) fn claim() -> Option<Claim> {
     let version = match FOUND.load(Ordering::Acquire) {
-        UNKNOWN => return find_out(),
+        UNKNOWN => return read_claim(),
         NOTHING => return None,
         ONE => Version::V1,
         _ => Version::V2,
@@ -80,17 +80,17 @@ pub(crate) fn claim() -> Option<Claim> {
     Some(Claim { source, version })
 }
 
-fn find_out() -> Option<Claim> {
+fn read_claim() -> Option<Claim> {
     let claim = match variable(b"PEERNAME_SOURCE") {
-        Some(source) => Some(native(source)),
-        None if is_preloaded(b"libproxyproto_connect.so") => in_place_of_libproxyproto(),
+        Some(source) => Some(read_native(source)),
+        None if is_preloaded(b"libproxyproto_connect.so") => read_libproxyproto(),
         None => refuse(NATIVE_FAILURE, NO_SOURCE),
     };
-    keep(claim);
+    store(claim);
     claim
 }
 
-fn native(source: &[u8]) -> Claim {
+fn read_native(source: &[u8]) -> Claim {
     let version = match variable(b"PEERNAME_PROXY_VERSION") {
         None | Some(b"2") => Version::V2,
         Some(b"1") => Version::V1,
@@ -102,14 +102,14 @@ fn native(source: &[u8]) -> Claim {
         }
         LIMITED.store(true, Ordering::Relaxed);
     }
-    match end(source) {
+    match parse_address(source) {
         Some(source) => Claim { source, version },
         None => refuse(NATIVE_FAILURE, NO_SOURCE),
     }
 }
 
-/// `192.0.2.1:4711`, `[2001:db8::1]:4711`.
-fn end(text: &[u8]) -> Option<SocketAddr> {
+/// Parses `192.0.2.1:4711` or `[2001:db8::1]:4711`.
+fn parse_address(text: &[u8]) -> Option<SocketAddr> {
     let mut parts = text.rsplitn(2, |&byte| byte == b':');
     let (port, ip) = (port(parts.next()?)?, parts.next()?);
     let ip = match ip.strip_prefix(b"[") {
@@ -135,7 +135,7 @@ fn port(text: &[u8]) -> Option<u16> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn in_place_of_libproxyproto() -> Option<Claim> {
+fn read_libproxyproto() -> Option<Claim> {
     let verbose = variable(b"LIBPROXYPROTO_DEBUG").is_some();
     VERBOSE.store(verbose, Ordering::Relaxed);
     let version = match variable(b"LIBPROXYPROTO_VERSION").map(number) {
@@ -148,7 +148,7 @@ fn in_place_of_libproxyproto() -> Option<Claim> {
     let port = variable(b"LIBPROXYPROTO_PORT").map_or(8080, number);
     match address(ip) {
         Some(ip) => Some(Claim {
-            // What does not fit wraps round, as it does there.
+            // A number that does not fit in 16 bits wraps, as it does there.
             source: SocketAddr::new(ip, port as u16),
             version,
         }),
@@ -156,7 +156,7 @@ fn in_place_of_libproxyproto() -> Option<Claim> {
     }
 }
 
-fn keep(claim: Option<Claim>) {
+fn store(claim: Option<Claim>) {
     let Some(Claim { source, version }) = claim else {
         FOUND.store(NOTHING, Ordering::Release);
         return;
@@ -202,11 +202,11 @@ static LIMITED: AtomicBool = AtomicBool::new(false);
 static PORTS: PortSet<'static> = PortSet::new(&PORT_WORDS);
 static PORT_WORDS: [AtomicU64; PortSet::WORDS] = [const { AtomicU64::new(0) }; PortSet::WORDS];
 
-/// As `peername exec` for a failure of its own, and as libproxyproto_connect.so.
+/// The exit codes of `peername exec` for a failure of its own, and of libproxyproto_connect.so.
 const NATIVE_FAILURE: c_int = 125;
 const THEIR_FAILURE: c_int = 111;
 
-const NO_SOURCE: &str = "peername: libpeername_connect.so: PEERNAME_SOURCE says who the client is: \
+const NO_SOURCE: &str = "peername: libpeername_connect.so: PEERNAME_SOURCE must be the client's address and port: \
     192.0.2.1:4711 or [2001:db8::1]:4711\n";
 const BAD_VERSION: &str = "peername: libpeername_connect.so: PEERNAME_PROXY_VERSION is 1 or 2\n";
 const BAD_PORTS: &str =

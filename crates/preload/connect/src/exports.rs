@@ -15,14 +15,14 @@ use crate::claim::{claim, debug};
 use crate::imports;
 use crate::opening::{Begun, MSG_FASTOPEN, begin};
 
-/// What the launcher looks for in the file: the version of the variables that it reads.
+/// The symbol that the launcher searches the file for: the version of the variables that the library reads.
 #[unsafe(no_mangle)]
 pub static peername_connect_1: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
-    /// While the environment is as the user has left it.
+    /// Reads the environment before the program can change it.
     extern "C" fn at_load() {
         if has_environment() {
             let _ = claim();
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
         Begun::UnderWay => unsafe { wait(fd, address, len, false) },
         Begun::Failed(error) => answer(Err(error)),
     };
-    // That project made every socket wait.
+    // libproxyproto makes every socket blocking, so it prints the line for non-blocking ones, too.
     if connected == 0 || errno() == Errno::INPROGRESS {
         debug("connected\n");
     }
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn sendmmsg(
     }
 }
 
-/// Makes the connection that data is to begin, as if the server had never handed out a cookie: header,
-/// then connection, then data. Returns the flags that data is sent with; `None`, and errno, where it can't
-/// be sent yet, or not at all.
+/// Opens the connection for a call with MSG_FASTOPEN, as if the server had never handed out a cookie: header, then
+/// connection, then data. Returns the flags to send the data with; `None`, with errno set, where it can't be sent yet,
+/// or not at all.
 ///
 /// # Safety
 ///
@@ -146,17 +146,17 @@ unsafe fn connect_first(
 /// As connect(2).
 unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
     let mut to = RawAddress::EMPTY;
-    // What else it might be, the kernel will tell.
+    // The kernel reports what is wrong with it.
     if address.is_null() || len as usize > RawAddress::SIZE {
         return Begun::NotOurs;
     }
-    // SAFETY: the caller's, who has as many bytes there, and we have the room.
+    // SAFETY: the caller's address has `len` bytes, and `to` has room for them.
     unsafe { core::ptr::copy_nonoverlapping(address.cast(), to.bytes.as_mut_ptr(), len as usize) };
     to.len = len;
     begin(Socket(fd), &to)
 }
 
-/// PendingAccepts for a connection that has begun, if the socket is one that waits.
+/// Waits for a connection that has begun, if the socket is blocking.
 ///
 /// # Safety
 ///
@@ -167,7 +167,7 @@ unsafe fn wait(fd: c_int, address: *const c_void, len: u32, dont: bool) -> c_int
     }
     // SAFETY: the caller's.
     let connected = unsafe { imports::connect(fd, address, len) };
-    // The program has called once, and waited as long as it wanted to (SO_SNDTIMEO, socket(7)).
+    // The program called once, and its own timeout has passed (SO_SNDTIMEO, socket(7)): EINPROGRESS, as after one call.
     if connected == -1 && errno() == Errno::ALREADY {
         return answer(Err(Errno::INPROGRESS));
     }
@@ -185,7 +185,7 @@ unsafe fn name_of(message: *const c_void) -> (*const c_void, u32) {
     head.map_or((core::ptr::null(), 0), |head| (head.name, head.name_len))
 }
 
-/// How a `struct msghdr` begins.
+/// The first fields of a `struct msghdr`.
 #[repr(C)]
 struct MessageHead {
     name: *const c_void,

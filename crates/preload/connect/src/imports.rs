@@ -1,5 +1,4 @@
-//! What the program would have called without us: the C library's functions, which unlike the bare
-//! system calls are places where pthread_cancel(3) takes effect.
+//! The C library's own functions. Unlike bare system calls they are cancellation points (pthread_cancel(3)).
 #![expect(unsafe_code, reason = "foreign functions")]
 
 use core::ffi::{c_int, c_uint, c_void};

@@ -1,16 +1,16 @@
 //! `libpeername_connect.so`: connect(2) that begins each TCP connection with a PROXY header.
 //!
-//! How it can be loaded into other people's programs is told in `peername_preload_common`.
+//! `peername_preload_common` describes how it can be loaded into arbitrary programs.
 //!
-//! **The header is in the kernel before the first SYN leaves** ([`opening`]). So it is the first of the
-//! stream whoever writes next and by whatever call, a non-blocking socket stays so, and a connection
-//! that is waited for, polled for or asked after is in the states that it would be in without us.
+//! **The header is in the kernel before the first SYN leaves** ([`opening`]). So the stream begins with it, whichever
+//! call the program writes with; a non-blocking socket stays non-blocking; and connect(2), poll(2) and getsockopt(2)
+//! report the same states of the connection as without the library.
 //!
 //! | module | |
 //! |---|---|
 //! | `exports` | the C functions: a few lines each |
-//! | `opening` | how a connection begins |
-//! | `claim` | what the header says, and which connections have one: PEERNAME_* or LIBPROXYPROTO_* |
+//! | `opening` | opens a connection with the header in its first segment |
+//! | `claim` | the contents of the header, and the ports it applies to: PEERNAME_* or LIBPROXYPROTO_* |
 //! | `imports` | the functions of the program's C library |
 #![cfg_attr(feature = "freestanding", no_std)]
 #![deny(

@@ -1,14 +1,13 @@
-//! How a connection begins.
+//! Opens a connection with the header in its first segment (TCP Fast Open without a cookie).
 //!
-//! Data that is given to sendto(2) with MSG_FASTOPEN is put into the stream before the connection is made,
-//! and connect(2) is part of the call. Usually that waits for a cookie that the server has handed out in
-//! an earlier connection; with TCP_FASTOPEN_NO_COOKIE (tcp(7), since Linux 4.15) it does not, and no Fast Open
-//! option is sent. The header then travels with the SYN. A server that has not been set up for that, as
-//! few are, ignores data in a SYN, and gets it again with the first ACK; a SYN that is lost, or kept by a
-//! firewall for the data in it, is repeated without.
+//! sendto(2) with MSG_FASTOPEN queues data before it connects. Usually the data is sent only with a cookie that the server
+//! handed out in an earlier connection; with TCP_FASTOPEN_NO_COOKIE (tcp(7), since Linux 4.15) none is needed, and no Fast
+//! Open option is sent. The header then travels with the SYN. A server that has not enabled Fast Open, as most have not,
+//! ignores data in a SYN, and gets it again with the first ACK; a SYN that is lost, or dropped by a firewall for the data
+//! in it, is retransmitted without data.
 //!
-//! Nothing later can do: where connect(2) does not wait, a header written by us would come after whatever
-//! is written by a call that we don't see, and not at all if the program waits for the server to speak.
+//! A header written later would come too late: on a non-blocking socket it would follow data that the program writes by a
+//! call that the library does not see, and it would not be sent at all if the program waits for the server to speak.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,19 +18,19 @@ use peername_preload_common::socket::Socket;
 
 use crate::claim::{claim, debug};
 
-/// What has become of a action to connect.
+/// The result of opening a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It is as if we were not there: no TCP, not one of the ports, or a connection that has begun
-    /// before and has its header.
+    /// No header is to be sent: not TCP, not one of the ports, or a connection that was opened before and has its header.
+    /// The call goes to the C library unchanged.
     NotOurs,
-    /// The header is in the stream and the connection is being made, or is there.
+    /// The header is queued, and the connection is in progress or established.
     UnderWay,
-    /// None is being made.
+    /// No connection is being opened.
     Failed(Errno),
 }
 
-/// Begins a connection with the header. Never waits.
+/// Opens a connection with the header. Never blocks.
 pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     let Some((claim, destination)) = claim().zip(to.internet()) else {
         return Begun::NotOurs;
@@ -45,7 +44,7 @@ pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     }
     match kernel::set_option(socket.0, SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1_i32) {
         Ok(()) => {}
-        // Only before there is a connection, or the beginning of one.
+        // The option can be set only before the connection is opened.
         Err(Errno::INVAL) => return Begun::NotOurs,
         Err(_) => return unavailable(),
     }
@@ -53,25 +52,25 @@ pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     let flags = MSG_FASTOPEN | MSG_DONTWAIT | MSG_NOSIGNAL;
     match kernel::send_to(socket.0, header.as_bytes(), flags, to) {
         Ok(n) if n == header.as_bytes().len() => Begun::UnderWay,
-        // A segment has less room than the header (TCP_MAXSEG, or the route's MTU).
+        // Short write: a segment is smaller than the header (TCP_MAXSEG, or the route's MTU).
         Ok(_) => take_back(socket, Errno::MSGSIZE),
-        // The kernel had no memory for it, and went on without.
+        // The kernel had no memory for the header, and connects without it.
         Err(Errno::INPROGRESS) => take_back(socket, Errno::NOBUFS),
         Err(Errno::OPNOTSUPP) => unavailable(),
         Err(error) => Begun::Failed(error),
     }
 }
 
-/// Ends a connection that has begun without its header, or with part of it.
+/// Aborts a connection that was opened without its header, or with part of it.
 fn take_back(socket: Socket, why: Errno) -> Begun {
-    // AF_UNSPEC undoes connect(2).
+    // connect(2) to AF_UNSPEC disconnects.
     let _ = kernel::connect(socket.0, &[0; 16]);
     Begun::Failed(why)
 }
 
 fn unavailable() -> Begun {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         kernel::complain(
             "peername: the kernel can't begin a connection with a header: that takes Linux 4.15 and the \
              first bit of net.ipv4.tcp_fastopen (sysctl -w net.ipv4.tcp_fastopen=1)\n",

@@ -1,8 +1,7 @@
-//! exec(3) and posix_spawn(3), for the sake of the environment of what they execute
-//! ([`propagation`](crate::propagation)).
+//! exec(3) and posix_spawn(3), with the library added to the environment ([`propagation`](crate::propagation)).
 //!
-//! The C library's functions call each other without a detour through here, so each one is replaced. Not reached:
-//! system(3), popen(3) and wordexp(3), which pass the environment of this process on, and bare system calls.
+//! The C library's functions call each other directly and not through this library, so each one is replaced. Not
+//! intercepted: system(3), popen(3) and wordexp(3), which pass on the environment of this process, and bare system calls.
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -145,8 +144,8 @@ pub unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// A function of exec(3) whose arguments are a list: calls `$inner` with the first one, and a pointer to the others,
-/// which are put on the stack in front of those that are there already.
+/// Defines a variadic function of exec(3): calls `$inner` with the first argument, and a pointer to the others. Those in
+/// registers are pushed on the stack in front of those that are there already.
 macro_rules! with_list {
     ($(#[$about:meta])* $name:ident, $inner:ident) => {
         $(#[$about])*
@@ -229,7 +228,7 @@ unsafe extern "C" fn execlp_from(file: Text, args: List) -> c_int {
     unsafe { search(file, args, environ()) }
 }
 
-/// execle(3), whose environment stands behind the last argument.
+/// execle(3): the environment follows the null pointer that ends the arguments.
 unsafe extern "C" fn execle_from(path: Text, args: List) -> c_int {
     // SAFETY: the caller's list ends with a null pointer, and the environment is behind that.
     unsafe {
@@ -259,7 +258,7 @@ unsafe fn search(file: Text, args: List, environment: List) -> c_int {
     unsafe { imports::execvpe(file, args, completed(environment, &mut room)) }
 }
 
-/// The environment with what the library needs, if that is missing in it.
+/// Returns the environment, completed by the library's variables if they are missing.
 ///
 /// # Safety
 ///
