@@ -8,10 +8,10 @@
 //!  PassThrough or Refuse (no header, or one that is not believed)
 //! ```
 //!
-//! The library, the supervisor and the header waiter drive it, each by its own system calls: they do what a [`Step`]
-//! says, and report the result to get the next one. The header is peeked at in the socket's own buffer and taken off only
-//! when it is complete, so an incomplete one leaves the connection as it was. The identity is stored before the header is
-//! discarded: a table without room then leaves the connection to be tried again.
+//! The library, the supervisor and the header waiter drive it, each by its own system calls: they execute a [`Step`], and
+//! report the result to get the next one. The header is peeked at in the socket's receive queue and discarded only when it
+//! is complete, so an incomplete header leaves the connection as it was. The identity is stored before the header is
+//! discarded: after an insert into a full table the connection can be retried.
 
 use core::net::SocketAddr;
 
@@ -22,12 +22,12 @@ use peername_proto::{
 use crate::settings::{Counter, Policy, Settings};
 use crate::table::Full;
 
-/// What is to be done next with a connection.
+/// The next action on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Peek (MSG_PEEK), and report what is there: [`HeaderCheck::peeked`].
+    /// Peek (MSG_PEEK), and report the bytes: [`HeaderCheck::peeked`].
     Peek,
-    /// The header is incomplete: wait until at least so many bytes are there in all, then peek again.
+    /// The header is incomplete: wait until at least so many bytes have been received in all, then peek again.
     Wait(usize),
     /// Store the client and the destination, if the header names them, and report: [`HeaderCheck::stored`].
     Store {
@@ -36,17 +36,17 @@ pub enum Step {
         /// Client and destination; `None` if the header names none (LOCAL, UNKNOWN), or only its sender.
         named: Option<Ends>,
     },
-    /// Take so many bytes off the socket, and report: [`HeaderCheck::discarded`].
+    /// Discard so many bytes of the socket, and report: [`HeaderCheck::discarded`].
     Discard(usize),
-    /// The header is gone: count it ([`Counter::Accepted`]) and give the connection to the program.
+    /// The header is discarded: count it ([`Counter::Accepted`]) and give the connection to the program.
     Admit,
-    /// No header is there, and none is needed: the program gets the connection as it is.
+    /// There is no header, and none is required: the program gets the connection as it is.
     PassThrough,
-    /// The program must not see it.
+    /// Close the connection; the program must not get it.
     Refuse(Counter),
 }
 
-/// What a peek has found.
+/// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked<'b> {
     /// The first bytes.
@@ -60,7 +60,7 @@ pub enum Peeked<'b> {
 /// Client and destination.
 pub type Ends = (SocketAddr, SocketAddr);
 
-/// The check of one connection.
+/// The header check of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderCheck {
     policy: Policy,
@@ -68,7 +68,7 @@ pub struct HeaderCheck {
 }
 
 impl HeaderCheck {
-    /// For a connection from `peer` that was just accepted: may the peer send a header at all?
+    /// Starts the check of a connection that was just accepted from `peer`. Without a trusted peer nothing is read.
     pub fn start(settings: Settings<'_>, peer: SocketAddr) -> (Self, Step) {
         let check = Self::resume(settings, peer);
         let step = match settings.trusts(peer.ip()) {
@@ -78,23 +78,23 @@ impl HeaderCheck {
         (check, step)
     }
 
-    /// For a connection that has waited for more of its header. The next step is [`Step::Peek`].
+    /// Resumes the check of a connection that has waited for more of its header. The next step is [`Step::Peek`].
     pub fn resume(settings: Settings<'_>, peer: SocketAddr) -> Self {
         let policy = settings.policy();
         Self { policy, peer }
     }
 
-    /// After [`Step::Peek`].
+    /// Reports the result of [`Step::Peek`].
     pub fn peeked(self, peeked: Peeked<'_>) -> Step {
         match peeked {
-            Peeked::Bytes(bytes) => self.judge(bytes),
+            Peeked::Bytes(bytes) => self.check_bytes(bytes),
             Peeked::Nothing => Step::Wait(1),
-            // It has closed before its header was complete.
+            // The peer closed the connection before its header was complete.
             Peeked::Closed => Step::Refuse(Counter::Closed),
         }
     }
 
-    /// After [`Step::Store`] of a header of so many bytes.
+    /// Reports the result of [`Step::Store`] for a header of `len` bytes.
     pub fn stored(self, len: usize, stored: Result<(), Full>) -> Step {
         match stored {
             Ok(()) => Step::Discard(len),
@@ -102,26 +102,26 @@ impl HeaderCheck {
         }
     }
 
-    /// After [`Step::Discard`]: whether all of the header was there to be taken.
-    pub fn discarded(self, whole: bool) -> Step {
-        match whole {
+    /// Reports the result of [`Step::Discard`]: whether the whole header was discarded.
+    pub fn discarded(self, complete: bool) -> Step {
+        match complete {
             true => Step::Admit,
             false => Step::Refuse(Counter::Closed),
         }
     }
 
-    /// What becomes of the connection if it has no header.
+    /// The next step of a connection without a header.
     pub fn without_header(self, why: Counter) -> Step {
         self.policy.without_header(why)
     }
 
-    fn judge(self, bytes: &[u8]) -> Step {
+    fn check_bytes(self, bytes: &[u8]) -> Step {
         let too_long = |len| len > self.policy.max_header;
         match parse(bytes, Carrier::Stream) {
             Ok(Parsed::Complete(header)) if too_long(header.len) => {
                 Step::Refuse(Counter::NotAHeader)
             }
-            // It is about something else than this connection.
+            // A header about a datagram does not describe this connection.
             Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Step::Refuse(Counter::NotAHeader)
             }
@@ -129,7 +129,7 @@ impl HeaderCheck {
                 let len = header.len;
                 match self.admit(header.source().zip(header.destination())) {
                     Ok(named) => Step::Store { len, named },
-                    // Also where headers are optional: there is one, and it is not to be believed.
+                    // Also where headers are optional: there is a header, and its source is inadmissible.
                     Err(_) => Step::Refuse(Counter::Source),
                 }
             }
@@ -139,21 +139,21 @@ impl HeaderCheck {
         }
     }
 
-    /// Applies the source policy to the named client. This host's addresses besides loopback are not known here, where
-    /// the kernel is not asked.
+    /// Applies the source policy to the claimed client. Of this host's addresses only loopback is recognized: the others
+    /// would take a query to the kernel.
     fn admit(self, named: Option<Ends>) -> Result<Option<Ends>, InadmissibleSource> {
         let Some((client, _)) = named else {
             return Ok(None);
         };
         let sources = self.policy.sources;
         match sources.admit(client.ip(), |_| None) {
-            // No client has port 0, and none can be connected to it.
+            // No TCP client has port 0.
             Ok(()) if client.port() == 0 && sources != SourcePolicy::Any => {
                 Err(InadmissibleSource::Special(Special::Unspecified))
             }
             Ok(()) => Ok(named),
-            // A balancer on this host that says where its own connection comes from: in version 1 a health check has no
-            // other words.
+            // A balancer on this host that names its own end of the connection: a health check in version 1 has no other
+            // way to say LOCAL.
             Err(InadmissibleSource::Special(Special::Loopback))
                 if canonical(client) == canonical(self.peer) =>
             {
@@ -165,7 +165,7 @@ impl HeaderCheck {
 }
 
 impl Policy {
-    /// What becomes of a connection that has no header, or from whose peer none is taken.
+    /// The next step of a connection without a header, or from an untrusted peer.
     fn without_header(self, why: Counter) -> Step {
         match self.header_required {
             true => Step::Refuse(why),

@@ -2,18 +2,17 @@
 //!
 //! ```text
 //! settings   FIXED words, ports, wake-up ports, networks, refusals
-//! keys       one word a slot: 0 free, BUSY being written, else the socket's cookie
+//! keys       one word a slot: 0 free, BUSY while written, else the socket's cookie
 //! values     VALUE words a slot
 //! ```
 //!
-//! The keys stand together so that looking for one that is not there reads a few cache lines, not one
-//! a slot.
+//! The keys are contiguous, so that an unsuccessful lookup reads a few cache lines and not one a slot.
 
 use core::sync::atomic::AtomicU64;
 
 use crate::port_set::PortSet;
 
-/// The parts, as slices of the memory.
+/// The parts of the table, as slices of its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'m> {
     pub(crate) fixed: &'m [AtomicU64; FIXED],
@@ -26,7 +25,7 @@ pub(crate) struct Parts<'m> {
 }
 
 impl<'m> Parts<'m> {
-    /// `None` if the memory is not that of a table with a power of two of slots.
+    /// `None` if the memory does not have the size of a table, or the number of slots is not a power of two.
     pub(crate) fn new(words: &'m [AtomicU64]) -> Option<Self> {
         let (settings, rest) = words.split_at_checked(SETTINGS)?;
         let (fixed, settings) = settings.split_first_chunk()?;
@@ -51,24 +50,24 @@ impl<'m> Parts<'m> {
     }
 }
 
-/// Words of a table with so many slots.
+/// The number of words of a table with so many slots.
 pub(crate) const fn words(slots: usize) -> usize {
     SETTINGS.saturating_add(slots.saturating_mul(SLOT))
 }
 
-/// Room for the settings' single words.
+/// Words reserved for the settings' single words.
 pub(crate) const FIXED: usize = 32;
-/// Words of a slot's value: client, destination, their ports, the namespace, one to spare, and the last
-/// sweep that has found the socket open. A cache line, so that none lies in two.
+/// Words of a slot's value: client, destination, their ports, the namespace, a spare one, and the last sweep that found
+/// the socket open. One cache line, so that no value spans two.
 pub(crate) const VALUE: usize = 8;
-/// How far a key may be from where it belongs. More would let the table get fuller before it refuses,
-/// and make every look-up of a socket that is not in it slower.
+/// Slots of the probe window: how far a key may be from its home slot. A larger window would let the table get fuller
+/// before it refuses, and make every lookup of a socket that is not in it slower.
 pub(crate) const WINDOW: usize = 64;
-/// The most networks that may be trusted.
+/// Maximum number of trusted networks.
 pub(crate) const NETWORKS: usize = 1024;
 /// Words of a refusal.
 pub(crate) const RECORD: usize = 4;
-/// Refusals that are kept until they are read: a power of two.
+/// Records of the ring of refusals, which are kept until they are read: a power of two.
 pub(crate) const RECORDS: usize = 256;
 const SETTINGS: usize = FIXED + 2 * PortSet::WORDS + 3 * NETWORKS + RECORDS * RECORD;
 const SLOT: usize = 1 + VALUE;

@@ -1,14 +1,13 @@
 //! The identity table: the true client of each socket, in memory that processes share; and the check of headers.
 //!
-//! `peername exec` makes the table, the preloaded library (or the supervisor of system calls) writes a
-//! client into it when a connection is accepted, and getpeername(2) reads it in whichever process the
-//! descriptor has come to. The key is the kernel's number of the socket (SO_COOKIE, since Linux 4.6): it
-//! is of the socket, not of the descriptor, and not used again until the next boot. So identities
-//! survive dup, fork, exec and SCM_RIGHTS, and a reused descriptor never inherits one.
+//! `peername exec` creates the table; the preloaded library (or the supervisor of system calls) stores a client when a
+//! connection is accepted, and getpeername(2) looks it up, in any process that has the descriptor. The key is the kernel's
+//! number of the socket (SO_COOKIE, since Linux 4.6): it belongs to the socket, not to the descriptor, and is not reused
+//! until the next boot. So identities survive dup, fork, exec and SCM_RIGHTS, and a reused descriptor never inherits one.
 //!
 //! Nothing here allocates, locks, panics or makes a system call: the table is a slice of atomic
-//! words that the caller has mapped. A process that may write to that memory may forge identities; that is
-//! for the file's owner and mode to prevent.
+//! words that the caller has mapped. A process that can write to that memory can forge identities; the file's owner and
+//! mode must prevent that.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(

@@ -1,18 +1,18 @@
-//! Trusted networks, and addresses as words: IPv6, with IPv4 mapped into it.
+//! Trusted networks (CIDR), and addresses as words: IPv6, with IPv4 mapped into it.
 
 use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A network whose hosts may send headers.
+/// A trusted network (CIDR): its hosts may send headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: u128,
-    /// Of 128 bits.
+    /// Prefix length in bits, out of 128.
     prefix: u32,
 }
 
 impl Network {
-    /// `prefix` counts the bits of the address's own family. `None` if it has not that many.
+    /// `prefix` counts bits of the address's own family. `None` if that has fewer bits.
     pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         let (bits, mapped) = match address {
             IpAddr::V4(_) => (32, 96_u32),
@@ -25,10 +25,10 @@ impl Network {
         })
     }
 
-    /// Whether the address is one of its hosts.
+    /// Whether the network contains the address.
     pub fn contains(self, address: IpAddr) -> bool {
         let differ = self.address ^ to_bits(address);
-        // Shifting by all 128 bits, for a prefix of none, leaves nothing to differ.
+        // A prefix of 0 shifts by all 128 bits, which is `None`: every address matches.
         let host_bits = 128_u32.saturating_sub(self.prefix);
         differ.checked_shr(host_bits).unwrap_or_default() == 0
     }
@@ -56,7 +56,7 @@ pub(crate) fn to_bits(address: IpAddr) -> u128 {
     }
 }
 
-/// IPv4 comes back as IPv4.
+/// Converts bits to an address; a mapped IPv4 address becomes IPv4 again.
 pub(crate) fn from_bits(bits: u128) -> IpAddr {
     Ipv6Addr::from_bits(bits).to_canonical()
 }

@@ -7,36 +7,36 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct PortSet<'m>(&'m [AtomicU64; PortSet::WORDS]);
 
 impl PortSet<'_> {
-    /// Words of a set: one bit a port.
+    /// Words of a set: one bit per port.
     pub const WORDS: usize = 65_536 / 64;
 }
 
 impl<'m> PortSet<'m> {
-    /// The set in these words: empty if all are zero.
+    /// Wraps these words as a set: empty if all are zero.
     pub const fn new(words: &'m [AtomicU64; PortSet::WORDS]) -> Self {
         Self(words)
     }
 
     /// Whether the port is in the set.
     pub fn contains(self, port: u16) -> bool {
-        let (word, bit) = self.place(port);
+        let (word, bit) = self.word_and_bit(port);
         word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// Adds it. Returns whether it was not in the set.
+    /// Adds the port. Returns whether it was not in the set before.
     pub fn insert(self, port: u16) -> bool {
-        let (word, bit) = self.place(port);
+        let (word, bit) = self.word_and_bit(port);
         word.is_some_and(|word| word.fetch_or(bit, Ordering::Release) & bit == 0)
     }
 
-    /// Takes it out.
+    /// Removes the port.
     pub fn remove(self, port: u16) {
-        if let (Some(word), bit) = self.place(port) {
+        if let (Some(word), bit) = self.word_and_bit(port) {
             word.fetch_and(!bit, Ordering::Release);
         }
     }
 
-    fn place(self, port: u16) -> (Option<&'m AtomicU64>, u64) {
+    fn word_and_bit(self, port: u16) -> (Option<&'m AtomicU64>, u64) {
         (self.0.get(usize::from(port >> 6)), 1 << (port & 63))
     }
 }

@@ -1,9 +1,9 @@
 //! A ring of the latest refusals, which every process writes and the supervisor logs.
 //!
-//! The library must not write to its program's standard error, and can't limit a rate over all processes. So it
-//! leaves a record here, and wakes the supervisor up unless that was done already.
+//! The library must not write to its program's standard error, and can't apply a rate limit over all processes. So it
+//! writes a record here, and wakes the supervisor unless a wake-up is pending already.
 //!
-//! Each record is a seqlock, as the slots of the table are ([`crate::table`]).
+//! Each record is a seqlock, as each slot of the table is ([`crate::table`]).
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,14 +12,14 @@ use crate::layout::{RECORD, RECORDS};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
 
-/// A connection that the program was not given.
+/// A refused connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason.
     pub why: Counter,
-    /// Where it came from: the balancer, if it came from one.
+    /// The peer's real address: the balancer's, if it came from one.
     pub peer: SocketAddr,
-    /// The port that it came to.
+    /// The listener's port.
     pub port: u16,
 }
 
@@ -32,30 +32,30 @@ pub struct RefusalReader {
 }
 
 impl Settings<'_> {
-    /// Counts a refusal and keeps it for the reader. Returns whether the reader must be woken up.
+    /// Counts a refusal and records it for the reader. Returns whether the reader must be woken.
     pub fn refused(self, refusal: Refusal) -> bool {
         self.count(refusal.why);
         let number = self.refusals().fetch_add(1, Ordering::Relaxed);
-        if let Some(record) = self.0.refusals.get(place(number)) {
+        if let Some(record) = self.0.refusals.get(index(number)) {
             refusal.store(record, number);
         }
         self.unread().swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Whether there is a refusal that was left since [`Settings::expect_refusals`].
+    /// Whether a refusal was recorded since [`Settings::expect_refusals`].
     pub fn has_refusals(self) -> bool {
         self.unread().load(Ordering::Relaxed) != 0
     }
 
-    /// From now on the next refusal wakes the reader up. To be called before the reader reads: what was left
-    /// earlier wakes no reader.
+    /// Arms the wake-up: the next refusal wakes the reader. Call it before reading, since refusals recorded earlier wake no
+    /// reader.
     pub fn expect_refusals(self) {
         self.unread().swap(0, Ordering::AcqRel);
     }
 }
 
 impl RefusalReader {
-    /// The next refusal. Those that were overwritten before they were read are skipped; they are still
+    /// Reads the next refusal. Those that were overwritten before they were read are skipped; they are still
     /// [counted](Settings::counted).
     pub fn next(&mut self, settings: Settings<'_>) -> Option<Refusal> {
         loop {
@@ -64,9 +64,9 @@ impl RefusalReader {
                 return None;
             }
             self.next = self.next.max(written.saturating_sub(RECORDS as u64));
-            let record = settings.0.refusals.get(place(self.next))?;
+            let record = settings.0.refusals.get(index(self.next))?;
             match Refusal::load(record, self.next) {
-                // Its writer is at work. One that is so twice has been killed.
+                // Being written. A record that is unfinished at two reads is skipped: its writer was killed.
                 None if !self.stalled => {
                     self.stalled = true;
                     return None;
@@ -95,7 +95,7 @@ impl Refusal {
         sequence.store(number.wrapping_add(1), Ordering::Release);
     }
 
-    /// `None` if it is another one, or unfinished.
+    /// Loads the record; `None` if it has another number, or is unfinished.
     fn load([sequence, what, high, low]: &[AtomicU64; RECORD], number: u64) -> Option<Self> {
         let is_this = |order| sequence.load(order) == number.wrapping_add(1);
         let words = is_this(Ordering::Acquire)
@@ -111,11 +111,11 @@ impl Refusal {
     }
 }
 
-fn place(number: u64) -> usize {
+fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or_default() & (RECORDS - 1)
 }
 
-/// No record's sequence: they count up from 1.
+/// The sequence of a record that is being written; finished ones count up from 1.
 const UNFINISHED: u64 = 0;
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wakes_the_reader_and_all_are_read() {
+    fn first_refusal_wakes_the_reader_and_all_are_read() {
         let memory = memory();
         let settings = Table::new(&memory).unwrap().settings();
         let mut reader = RefusalReader::default();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reader_gets_the_latest() {
+    fn late_reader_gets_the_latest_refusals() {
         let memory = memory();
         let settings = Table::new(&memory).unwrap().settings();
         let written = RECORDS as u16 + 5;
@@ -174,7 +174,7 @@ mod tests {
 
     /// A process may be killed between the two stores of the sequence.
     #[test]
-    fn an_unfinished_record_is_skipped_at_the_second_look() {
+    fn unfinished_record_is_skipped_at_the_second_read() {
         let memory = memory();
         let settings = Table::new(&memory).unwrap().settings();
         settings.refusals().fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The table's settings: trusted networks, ports, policy, secrets and counters.
 //!
-//! They are written once by the launcher, before another process has the table; only the counters and the ports of wake-up
+//! The launcher writes them once, before another process has the table; only the counters and the ports of wake-up
 //! connections change later. They are in the table and not in environment variables, which any program passes on, prints
 //! and edits.
 
@@ -17,21 +17,20 @@ use crate::port_set::PortSet;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'m>(pub(crate) Parts<'m>);
 
-/// What is decided about connections.
+/// The rules for connections: which need a header, which sources a header may name, and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// A connection without a header is refused, and one from a peer that may not send any. Otherwise
-    /// such connections go through as they are.
+    /// Whether connections without a header, and from untrusted peers, are refused. Otherwise they go through as they are.
     pub header_required: bool,
-    /// Every listener, not only those whose ports are listed.
+    /// Whether the policy applies to every listener, and not only to the listed ports.
     pub all_ports: bool,
-    /// getsockname(2) returns the destination of the header.
+    /// Whether getsockname(2) returns the destination of the header.
     pub show_destination: bool,
-    /// Which clients a header may name.
+    /// The source policy: which clients a header may name.
     pub sources: SourcePolicy,
     /// The largest header that is accepted, in bytes.
     pub max_header: usize,
-    /// The user the header waiter runs as. The library talks to no other.
+    /// The user the header waiter runs as. The library connects to no other.
     pub waiter_user: u32,
     /// The network namespace the header waiter is in (SO_NETNS_COOKIE; 0 if unknown).
     pub namespace: u64,
@@ -45,16 +44,16 @@ pub type Secret = [u64; 2];
 pub struct Secrets {
     /// The name of the header waiter's socket.
     pub name: Secret,
-    /// The secret at the beginning of a request to the header waiter.
+    /// The secret that requests to the header waiter begin with.
     pub request: Secret,
-    /// The fifth and sixth argument of the system calls that the library makes. The kernel ignores both; the
-    /// seccomp filter of `peername exec` lets a call with them through, and has every other one answered by the
-    /// supervisor. So a process without the library can't accept by itself.
+    /// The fifth and sixth argument of the system calls that the library makes. The kernel ignores both; the seccomp filter
+    /// of `peername exec` allows a call with them, and sends every other one to the supervisor. So a process without the
+    /// library can't accept by itself.
     pub pass: Secret,
 }
 
 impl Secrets {
-    /// For a table that has neither a header waiter nor a filter.
+    /// No secrets, for a table without a header waiter and a filter.
     pub const NONE: Self = Self {
         name: [0; 2],
         request: [0; 2],
@@ -62,30 +61,30 @@ impl Secrets {
     };
 }
 
-/// The same arguments of a getpeername(2) that asks whether the filter is there: it fails with
-/// [`PROBE_ERRNO`] then.
+/// The fifth and sixth argument of a getpeername(2) that probes for the filter: with the filter it fails with
+/// [`PROBE_ERRNO`].
 pub const PROBE: Secret = [
     u64::from_be_bytes(*b"peername"),
     u64::from_be_bytes(*b"is there"),
 ];
-/// EREMCHG, which getpeername(2) does not know.
+/// EREMCHG, which getpeername(2) itself never returns.
 pub const PROBE_ERRNO: i32 = 78;
 
-/// What is counted, over all processes.
+/// The counters, over all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections whose header was complete, with or without a client (LOCAL, UNKNOWN).
+    /// Connections with a complete header, with or without a client (LOCAL, UNKNOWN).
     Accepted,
     /// Refused: the peer may not send headers.
     Untrusted,
-    /// Refused: no header, or one that is none.
+    /// Refused: no header, or an invalid one.
     NotAHeader,
-    /// Refused: the peer has closed the connection before its header was complete. A port scan does so, and a health
-    /// check that only connects.
+    /// Refused: the peer closed the connection before its header was complete, as port scans do, and health checks that
+    /// only connect.
     Closed,
     /// Refused: the header was not complete in time.
     Late,
-    /// Refused: the header names a client that it may not ([`Policy::sources`]).
+    /// Refused: the source policy does not admit the client that the header names ([`Policy::sources`]).
     Source,
     /// Refused: the table has no free slot.
     Full,
@@ -96,7 +95,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Untrusted,
@@ -117,10 +116,10 @@ impl Counter {
 }
 
 impl<'m> Settings<'m> {
-    /// The most networks that [`Settings::write`] takes.
+    /// The maximum number of networks for [`Settings::write`].
     pub const MAX_NETWORKS: usize = NETWORKS;
 
-    /// Writes them. Networks beyond [`Settings::MAX_NETWORKS`] are not taken: check before.
+    /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before.
     pub fn write(self, policy: Policy, networks: &[Network], secrets: Secrets) {
         let flags = [
             policy.header_required,
@@ -147,12 +146,12 @@ impl<'m> Settings<'m> {
         self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
     }
 
-    /// Whether they have been written, by this version.
+    /// Whether the settings have been written, by this version.
     pub(crate) fn are_ours(self) -> bool {
         self.word(MAGIC).load(Ordering::Acquire) == MAGIC_VALUE
     }
 
-    /// What is decided about connections.
+    /// The rules for connections.
     pub fn policy(self) -> Policy {
         let flags = self.get(FLAGS);
         Policy {
@@ -166,7 +165,7 @@ impl<'m> Settings<'m> {
         }
     }
 
-    /// Whether a host with this address may send headers.
+    /// Whether the trusted networks contain this address.
     pub fn trusts(self, peer: IpAddr) -> bool {
         let trusted = usize::try_from(self.get(TRUSTED)).unwrap_or_default();
         let networks = self.0.networks.iter().take(trusted);
@@ -175,7 +174,7 @@ impl<'m> Settings<'m> {
             .any(|network| network.contains(peer))
     }
 
-    /// The ports whose listeners expect headers, unless all do.
+    /// The ports on which headers are expected, unless [`Policy::all_ports`] is set.
     pub fn ports(self) -> PortSet<'m> {
         PortSet::new(self.0.ports)
     }
@@ -195,7 +194,7 @@ impl<'m> Settings<'m> {
         self.pair(NAME)
     }
 
-    /// What a request to the header waiter begins with.
+    /// The secret that requests to the header waiter begin with.
     pub fn secret(self) -> Secret {
         self.pair(SECRET)
     }
@@ -218,7 +217,7 @@ impl<'m> Settings<'m> {
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Slots that are taken.
+    /// The number of occupied slots.
     pub fn used(self) -> u64 {
         self.get(USED)
     }
@@ -231,17 +230,17 @@ impl<'m> Settings<'m> {
         self.word(SWEEP)
     }
 
-    /// How many refusals were left, ever.
+    /// The number of refusals recorded so far.
     pub(crate) fn refusals(self) -> &'m AtomicU64 {
         self.word(REFUSALS)
     }
 
-    /// Whether the reader of refusals has been woken up.
+    /// 1 if the reader of refusals was woken since it last armed the wake-up.
     pub(crate) fn unread(self) -> &'m AtomicU64 {
         self.word(UNREAD)
     }
 
-    /// Whether it is time for a sweep, and claims it: true for one caller only.
+    /// Claims the sweep that is due: true for one caller only.
     pub fn claims_sweep(self) -> bool {
         let at = self.get(SWEEP_AT);
         self.get(USED) >= at
@@ -251,7 +250,7 @@ impl<'m> Settings<'m> {
                 .is_ok()
     }
 
-    /// After a sweep: the next one is due when half of what is free now is taken.
+    /// Schedules the next sweep, at the end of one: it is due when half of the slots that are free now are occupied.
     pub fn swept(self) {
         let slots = self.0.keys.len() as u64;
         let used = self.get(USED).min(slots);
@@ -304,7 +303,7 @@ fn policy_from_word(word: u64) -> SourcePolicy {
     }
 }
 
-/// `peername`, then the version of the layout: a library of another version does not touch the table.
+/// `peernam`, then the version of the layout: a library of another version does not use the table.
 const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x05");
 
 const MAGIC: usize = 0;
@@ -322,7 +321,7 @@ const SOURCES: usize = 13;
 const PASS: usize = 14;
 const REFUSALS: usize = 16;
 const UNREAD: usize = 17;
-/// One word each, to the end.
+/// The first counter; one word each, to the end.
 const COUNTERS: usize = 18;
 
 #[cfg(test)]

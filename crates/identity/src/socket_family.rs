@@ -4,8 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Converts a client's address to the form that a socket of IPv6 (`v6`) or IPv4 can show.
 ///
-/// On an IPv6 socket an IPv4 client is mapped, as the kernel does it. On an IPv4 socket an IPv6 client
-/// has no true form: it is shown as [`pseudo_v4`], never as the proxy, whose address programs may trust.
+/// On an IPv6 socket an IPv4 client is mapped, as the kernel does it. On an IPv4 socket an IPv6 client can't be
+/// represented: it is shown as [`pseudo_v4`], never as the proxy, because programs may trust the proxy's address.
 pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
     let port = client.port();
     match (client.ip().to_canonical(), v6) {
@@ -18,19 +18,19 @@ pub fn as_socket_family(client: SocketAddr, v6: bool) -> SocketAddr {
 
 /// A stable IPv4 address of class E (240.0.0.0/4) that stands for the /64 of an IPv6 client.
 ///
-/// No host has such an address, so it is never another client's. A site gets a /64, whose hosts
-/// change their addresses within it: limits by address keep their meaning.
+/// No host has such an address, so it is never another client's. A site gets a /64, and its hosts change their addresses
+/// within it: rate limits by address keep their meaning.
 pub fn pseudo_v4(ip: Ipv6Addr) -> Ipv4Addr {
     let [network @ .., _, _, _, _, _, _, _, _] = ip.octets();
     let hash = network.iter().fold(FNV_OFFSET, |hash, &byte| {
         (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
     });
-    // 28 bits, the others folded in; all ones would be the broadcast address.
+    // 28 bits, with the other four folded in; all ones would be the broadcast address.
     let folded = (hash ^ (hash >> 28)) & 0x0fff_ffff;
     Ipv4Addr::from_bits(0xf000_0000 | folded.min(0x0fff_fffe))
 }
 
-/// FNV-1a. Another function would give clients other addresses in the logs after an upgrade.
+/// FNV-1a. Another hash function would change the addresses of clients in logs after an upgrade.
 const FNV_OFFSET: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn families() {
+    fn clients_are_shown_in_the_family_of_the_socket() {
         assert_eq!(as_shown("192.0.2.1:5", false), "192.0.2.1:5");
         assert_eq!(as_shown("192.0.2.1:5", true), "[::ffff:192.0.2.1]:5");
         assert_eq!(as_shown("[2001:db8::1]:5", true), "[2001:db8::1]:5");
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_client_of_an_ipv4_socket_is_nobody_else() {
+    fn ipv6_client_of_an_ipv4_socket_has_an_address_of_its_own() {
         let one = pseudo_v4("2001:db8::1".parse().unwrap());
         assert_eq!(one, pseudo_v4("2001:db8::2".parse().unwrap()));
         assert_ne!(one, pseudo_v4("2001:db8:1::1".parse().unwrap()));

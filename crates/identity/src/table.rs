@@ -1,11 +1,11 @@
-//! The table: find, insert, remove, without a lock.
+//! The identity table, lock-free: open addressing within a window of slots, and each slot a seqlock.
 //!
 //! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value (after a release fence),
 //! and then stores the cookie (release). A reader that finds the cookie (acquire) reads the value and, after
-//! an acquire fence, looks at the key again: if it has changed, the slot was freed meanwhile, and the
-//! value is not used. The two fences are those of a seqlock: H.-J. Boehm, "Can Seqlocks Get Along With
+//! an acquire fence, rereads the key: if it has changed, the slot was freed meanwhile, and the value is
+//! not used. The two fences are those of a seqlock: H.-J. Boehm, "Can Seqlocks Get Along With
 //! Programming Language Memory Models?" (MSPC 2012). A process that dies between the two stores leaves the
-//! slot BUSY for good: one slot is lost, nothing waits.
+//! slot BUSY for ever: one slot is lost, nothing waits for it.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,15 +14,15 @@ use crate::layout::{self, Parts, VALUE, WINDOW};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::Settings;
 
-/// What a header said about a connection.
+/// The true client of a connection, and its destination, as the header names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The client that the header names.
     pub client: SocketAddr,
     /// The destination that the header names.
     pub destination: SocketAddr,
-    /// The network namespace in which the socket can be looked for (SO_NETNS_COOKIE), or 0 if it can't
-    /// be: such an entry is never freed.
+    /// The network namespace in which a sweep finds the socket (SO_NETNS_COOKIE); 0 if none can: such an entry is never
+    /// freed.
     pub namespace: u64,
 }
 
@@ -34,7 +34,7 @@ pub struct Table<'m>(Parts<'m>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A slot that was taken when it was looked at.
+/// A slot that was occupied when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OccupiedSlot {
     /// The socket.
@@ -45,29 +45,29 @@ pub struct OccupiedSlot {
 }
 
 impl<'m> Table<'m> {
-    /// Bytes of memory for so many slots, a power of two and at least 64.
+    /// The size in bytes of a table with so many slots, a power of two and at least 64.
     pub const fn size(slots: usize) -> usize {
         layout::words(slots).saturating_mul(8)
     }
 
-    /// A new table: all of the memory must be zero, and its settings be written before it is shared.
-    /// `None` if the memory has not the size of a table.
+    /// Creates a table in memory that is all zero. Write its settings before it is shared. `None` if the memory does not
+    /// have the size of a table.
     pub fn new(words: &'m [AtomicU64]) -> Option<Self> {
         Parts::new(words).map(Self)
     }
 
-    /// A table that another process has made. `None` if it is none, or of another version.
+    /// Opens a table that another process has created. `None` if the memory is none, or of another version.
     pub fn open(words: &'m [AtomicU64]) -> Option<Self> {
         let table = Self::new(words)?;
         table.settings().are_ours().then_some(table)
     }
 
-    /// What stands beside the identities.
+    /// The table's settings and counters.
     pub fn settings(self) -> Settings<'m> {
         Settings(self.0)
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn slots(self) -> usize {
         self.0.keys.len()
     }
@@ -86,7 +86,7 @@ impl<'m> Table<'m> {
         // A reader that sees any of the new value also sees that the key is not the old one any more. The acquire above is for the
         // load of the swap only: without this the value could be seen before what it stores.
         fence(Ordering::Release);
-        // A sweep that is under way, or begins now, may have looked before the key is there.
+        // A sweep that is in progress, or begins now, may list the sockets before the key is stored.
         let sweep = self.settings().sweep().load(Ordering::Relaxed);
         identity.store(value, sweep.saturating_add(1));
         key.store(cookie, Ordering::Release);
@@ -104,29 +104,28 @@ impl<'m> Table<'m> {
         (key.load(Ordering::Relaxed) == cookie).then_some(identity)
     }
 
-    /// All that are taken, for a sweep: first these, then the kernel's sockets, then
-    /// [`Table::remove`] of those that the kernel does not know. In this order an entry that was made
-    /// meanwhile is not touched.
+    /// Lists the occupied slots, for a sweep: first list these, then the kernel's sockets, then [`Table::remove`] those that
+    /// the kernel does not list. In this order an entry that is inserted meanwhile is not removed.
     pub fn occupied_slots(self) -> impl Iterator<Item = OccupiedSlot> {
         let slots = self.0.keys.iter().zip(self.0.values).enumerate();
-        slots.filter_map(|(index, (key, value))| Self::place(index, key, value))
+        slots.filter_map(|(index, (key, value))| Self::occupied(index, key, value))
     }
 
-    /// Whether [`Table::insert`] would find no room for this socket.
+    /// Whether the window of this socket has no free slot, so that [`Table::insert`] would fail.
     pub fn is_full_near(self, cookie: u64) -> bool {
         !self
             .window(cookie)
             .any(|(_, key, _)| key.load(Ordering::Relaxed) == FREE)
     }
 
-    /// Begins a sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel knows,
-    /// then [`Table::remove_unmarked`]. Several may be under way at once.
+    /// Begins a mark-and-sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel lists, then
+    /// [`Table::remove_unmarked`]. Several may be in progress at once.
     pub fn begin_sweep(self) -> u64 {
         let before = self.settings().sweep().fetch_add(1, Ordering::Relaxed);
         before.saturating_add(1)
     }
 
-    /// This socket is open, if it is one of ours.
+    /// Marks this socket as open, if it is in the table.
     pub fn mark(self, cookie: u64, sweep: u64) {
         let mut window = self.window(cookie);
         let found = window.find(|(_, key, _)| key.load(Ordering::Acquire) == cookie);
@@ -135,32 +134,31 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Frees the slots of this namespace that were there before the sweep before this one had begun, and
-    /// were not marked since.
+    /// Frees the slots of this namespace that were occupied before the previous sweep began, and were not marked since.
     pub fn remove_unmarked(self, sweep: u64, namespace: u64) {
         let slots = self.0.keys.iter().zip(self.0.values).enumerate();
         for (index, (key, value)) in slots {
             let [.., seen] = value;
-            let place = Self::place(index, key, value);
-            let place = place.filter(|place| place.namespace == namespace);
-            if let Some(place) = place.filter(|_| seen.load(Ordering::Relaxed) < sweep) {
-                self.remove(place);
+            let slot = Self::occupied(index, key, value);
+            let slot = slot.filter(|slot| slot.namespace == namespace);
+            if let Some(slot) = slot.filter(|_| seen.load(Ordering::Relaxed) < sweep) {
+                self.remove(slot);
             }
         }
     }
 
-    /// Frees a slot, unless it has become another socket's meanwhile.
-    pub fn remove(self, place: OccupiedSlot) {
-        let Some(key) = self.0.keys.get(place.index) else {
+    /// Frees a slot, unless it belongs to another socket by now.
+    pub fn remove(self, slot: OccupiedSlot) {
+        let Some(key) = self.0.keys.get(slot.index) else {
             return;
         };
-        let freed = key.compare_exchange(place.cookie, FREE, Ordering::Release, Ordering::Relaxed);
+        let freed = key.compare_exchange(slot.cookie, FREE, Ordering::Release, Ordering::Relaxed);
         if freed.is_ok() {
             self.settings().used_word().fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn place(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<OccupiedSlot> {
+    fn occupied(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<OccupiedSlot> {
         let cookie = key.load(Ordering::Acquire);
         let [.., namespace, _spare, _seen] = value;
         let taken = cookie != FREE && cookie != BUSY;
@@ -171,7 +169,7 @@ impl<'m> Table<'m> {
         })
     }
 
-    /// The slots where a socket may be, from the one where it belongs.
+    /// The slots where a socket may be, from its home slot on.
     fn window(
         self,
         cookie: u64,
@@ -222,7 +220,7 @@ impl Identity {
 }
 
 const FREE: u64 = 0;
-/// No socket's: cookies count up from 1.
+/// The key of a slot that is being written. It is no socket's cookie: those count up from 1.
 const BUSY: u64 = u64::MAX;
 
 #[cfg(test)]

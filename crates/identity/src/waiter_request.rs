@@ -1,4 +1,4 @@
-//! A request of a process to the header waiter: one message, on a connection of its own.
+//! A request to the header waiter: one message, on a connection of its own.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -16,13 +16,13 @@ pub struct WaiterRequest {
 /// A request's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaiterAction {
-    /// Park the connection that is passed along until its header is complete. No answer.
+    /// Park the passed connection until its header is complete. No answer.
     Park {
-        /// The address of the listener that it came to.
+        /// The address of the connection's listener.
         listener: SocketAddr,
     },
-    /// Hand over a connection of this listener whose header is complete. The answer is one byte,
-    /// with the connection if there is one; the handoff is complete once the requester has sent a byte back.
+    /// Hand over a ready connection of this listener (its header is complete). The answer is one byte, with the
+    /// connection if there is one; the handoff is complete once the requester has sent a byte back.
     Take {
         /// The listener's address.
         listener: SocketAddr,
@@ -37,14 +37,14 @@ impl WaiterRequest {
     /// Bytes of a request.
     pub const LEN: usize = 16 + 1 + 1 + 16 + 2 + 4;
 
-    /// Encodes it.
+    /// Encodes the request.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let nowhere = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
+        let unspecified = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0));
         let (kind, listener) = match self.action {
             WaiterAction::Park { listener } => (b'P', listener),
             WaiterAction::Take { listener } => (b'T', listener),
-            WaiterAction::Sweep => (b'S', nowhere),
-            WaiterAction::Log => (b'L', nowhere),
+            WaiterAction::Sweep => (b'S', unspecified),
+            WaiterAction::Log => (b'L', unspecified),
         };
         let (ip, scope) = match listener {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -63,15 +63,15 @@ impl WaiterRequest {
             &scope,
         ];
         let mut bytes = [0; Self::LEN];
-        let octets = parts.into_iter().flatten();
+        let source = parts.into_iter().flatten();
         bytes
             .iter_mut()
-            .zip(octets)
+            .zip(source)
             .for_each(|(to, from)| *to = *from);
         bytes
     }
 
-    /// Decodes one; `None` if the bytes are no request.
+    /// Decodes a request; `None` if the bytes are none.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first_chunk()?;
         let (second, rest) = rest.split_first_chunk()?;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip() {
+    fn requests_survive_encoding_and_decoding() {
         for listener in ["192.0.2.1:80", "0.0.0.0:80", "[::]:80", "[fe80::1%3]:443"] {
             let listener = listener.parse().unwrap();
             for action in [

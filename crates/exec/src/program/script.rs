@@ -29,10 +29,7 @@ fn parse(start: &[u8]) -> Interpreter {
     let Some(line) = start.strip_prefix(b"#!") else {
         return Interpreter::None;
     };
-    let line = line
-        .split(|&byte| byte == b'\n')
-        .next()
-        .unwrap_or_default();
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line
         .split(|byte| b" \t\r".contains(byte))
         .filter(|word| !word.is_empty())

@@ -64,7 +64,7 @@ fn a_connection_without_a_header_is_refused_unless_headers_are_optional() {
         after(policy(sources, false), local),
         Step::Refuse(Counter::Source)
     );
-    // 4 KiB are announced.
+    // The header announces 4 KiB.
     let long = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\x00";
     assert_eq!(
         after(policy(sources, false), long),

@@ -10,7 +10,7 @@ fn memory(slots: usize) -> Vec<AtomicU64> {
         .collect()
 }
 
-fn someone(number: u64) -> Identity {
+fn identity(number: u64) -> Identity {
     let ip = |net: u32| {
         IpAddr::V4(Ipv4Addr::from_bits(
             net << 24 | u32::try_from(number).unwrap(),
@@ -25,44 +25,44 @@ fn someone(number: u64) -> Identity {
 }
 
 #[test]
-fn what_was_inserted_is_found_and_nothing_else() {
+fn inserted_identities_are_found_and_no_others() {
     let memory = memory(1024);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=600 {
-        table.insert(cookie, &someone(cookie)).unwrap();
+        table.insert(cookie, &identity(cookie)).unwrap();
     }
     for cookie in 1..=600 {
-        assert_eq!(table.find(cookie), Some(someone(cookie)));
+        assert_eq!(table.find(cookie), Some(identity(cookie)));
     }
     assert_eq!(table.find(601), None);
     assert_eq!(table.settings().used(), 600);
-    let odd = table.occupied_slots().filter(|place| place.cookie % 2 == 1);
-    odd.for_each(|place| table.remove(place));
-    assert_eq!((table.find(3), table.find(4)), (None, Some(someone(4))));
+    let odd = table.occupied_slots().filter(|slot| slot.cookie % 2 == 1);
+    odd.for_each(|slot| table.remove(slot));
+    assert_eq!((table.find(3), table.find(4)), (None, Some(identity(4))));
     assert_eq!(table.settings().used(), 300);
 }
 
 #[test]
-fn a_full_table_refuses_and_a_late_remove_spares_the_successor() {
+fn full_table_refuses_and_a_late_remove_spares_the_successor() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=64 {
-        table.insert(cookie, &someone(cookie)).unwrap();
+        table.insert(cookie, &identity(cookie)).unwrap();
     }
     assert!(table.is_full_near(65));
-    assert_eq!(table.insert(65, &someone(65)), Err(Full));
-    let place = table
+    assert_eq!(table.insert(65, &identity(65)), Err(Full));
+    let slot = table
         .occupied_slots()
-        .find(|place| place.cookie == 5)
+        .find(|slot| slot.cookie == 5)
         .unwrap();
-    table.remove(place);
-    table.insert(65, &someone(65)).unwrap();
-    table.remove(place);
-    assert_eq!(table.find(65), Some(someone(65)));
+    table.remove(slot);
+    table.insert(65, &identity(65)).unwrap();
+    table.remove(slot);
+    assert_eq!(table.find(65), Some(identity(65)));
 }
 
 #[test]
-fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
+fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     let policy = Policy {
@@ -86,7 +86,7 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
     assert_eq!((settings.name(), settings.secret()), ([1, 2], [3, 4]));
     assert_eq!(settings.pass(), [5, 6]);
     let fill = |to: std::ops::RangeInclusive<u64>| {
-        to.for_each(|cookie| table.insert(cookie, &someone(cookie)).unwrap());
+        to.for_each(|cookie| table.insert(cookie, &identity(cookie)).unwrap());
     };
     fill(1..=31);
     assert!(!settings.claims_sweep());
@@ -99,10 +99,10 @@ fn a_sweep_is_claimed_once_and_then_when_half_of_the_rest_is_taken() {
 }
 
 #[test]
-fn a_sweep_by_marks_spares_what_came_meanwhile() {
+fn mark_and_sweep_spares_entries_inserted_meanwhile() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
-    let insert = |cookie| table.insert(cookie, &someone(cookie)).unwrap();
+    let insert = |cookie| table.insert(cookie, &identity(cookie)).unwrap();
     insert(1);
     insert(2);
     let sweep = |marked: &[u64], between: &dyn Fn()| {
@@ -113,7 +113,7 @@ fn a_sweep_by_marks_spares_what_came_meanwhile() {
         table.remove_unmarked(sweep, 7);
         [1, 2, 3].map(|cookie| table.find(cookie).is_some())
     };
-    // Who was there when the sweep before ended may have come while it was looking.
+    // An entry that was there when the previous sweep ended may have been inserted while that sweep marked.
     assert_eq!(sweep(&[1, 99], &|| {}), [true, true, false]);
     assert_eq!(sweep(&[1], &|| insert(3)), [true, false, true]);
     assert_eq!(sweep(&[], &|| {}), [false, false, true]);
@@ -137,16 +137,16 @@ fn readers_see_whole_identities_or_none() {
             scope.spawn(move || {
                 for round in 0..20_000 {
                     let cookie = round * 2 + writer + 1;
-                    table.insert(cookie, &someone(cookie)).unwrap();
-                    let place = table.occupied_slots().find(|place| place.cookie == cookie);
-                    table.remove(place.unwrap());
+                    table.insert(cookie, &identity(cookie)).unwrap();
+                    let slot = table.occupied_slots().find(|slot| slot.cookie == cookie);
+                    table.remove(slot.unwrap());
                 }
             });
         }
         scope.spawn(move || {
             for cookie in 1..40_000 {
-                if let Some(identity) = table.find(cookie) {
-                    assert_eq!(identity, someone(cookie));
+                if let Some(found) = table.find(cookie) {
+                    assert_eq!(found, identity(cookie));
                 }
             }
         });
@@ -154,30 +154,31 @@ fn readers_see_whole_identities_or_none() {
     assert_eq!(table.settings().used(), 0);
 }
 
-/// The only slot that is free becomes one socket's after another's, while somebody reads it. On x86 this can't fail for
-/// lack of a fence; it does under Miri (CONTRIBUTING.md), whose processor stores in any order that is allowed.
+/// The only free slot is occupied by one socket after another, while another thread reads it. On x86 this can't fail for
+/// lack of a fence; it does under Miri (CONTRIBUTING.md), which emulates weak memory: stores become visible in any order
+/// that is allowed.
 #[test]
-fn a_slot_that_is_used_again_and_again() {
+fn reader_never_sees_a_mixture_in_a_reused_slot() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=63 {
-        table.insert(cookie, &someone(cookie)).unwrap();
+        table.insert(cookie, &identity(cookie)).unwrap();
     }
     let last = 64 + if cfg!(miri) { 20 } else { 20_000 };
     let current = AtomicU64::new(64);
     thread::scope(|scope| {
         scope.spawn(|| {
             for cookie in 64..=last {
-                table.insert(cookie, &someone(cookie)).unwrap();
+                table.insert(cookie, &identity(cookie)).unwrap();
                 current.store(cookie, Ordering::Relaxed);
-                let place = table.occupied_slots().find(|place| place.cookie == cookie);
-                table.remove(place.unwrap());
+                let slot = table.occupied_slots().find(|slot| slot.cookie == cookie);
+                table.remove(slot.unwrap());
             }
         });
         loop {
             let cookie = current.load(Ordering::Relaxed);
-            if let Some(identity) = table.find(cookie) {
-                assert_eq!(identity, someone(cookie));
+            if let Some(found) = table.find(cookie) {
+                assert_eq!(found, identity(cookie));
             }
             if cookie == last {
                 break;
