@@ -331,7 +331,7 @@ fn suspended_monitor_keeps_its_deadline() {
     server
         .process
         .wait_line("that the program is to end", |line| {
-            line.contains("the proxy has ended").then_some(())
+            line.contains("the proxy has exited").then_some(())
         });
     suspend_and_resume(watcher);
     assert_eq!(server.process.wait_exit(A_MOMENT), None);

@@ -1,4 +1,4 @@
-//! Becoming the program.
+//! Replaces this process by the program (execve(2)).
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -13,9 +13,8 @@ pub struct ExecError {
     source: io::Error,
 }
 
-/// Replaces this process by `command`. It keeps the process id, the parent, the terminal and every
-/// descriptor that is not closed on exec; so its exit code is this process's without more ado. Returns
-/// only if that fails.
+/// Replaces this process by `command`, which keeps the process id, the parent, the terminal and every descriptor that is
+/// not close-on-exec; so the program's exit code is that of this process. Returns only if execve(2) fails.
 pub fn become_program(mut command: Command) -> ExecError {
     let source = command.exec();
     ExecError {
@@ -25,7 +24,7 @@ pub fn become_program(mut command: Command) -> ExecError {
 }
 
 impl ExecError {
-    /// The exit code that shells and env(1) give for it: 127 if there is no such program, else 126.
+    /// The exit code of shells and env(1) for this error: 127 if there is no such program, else 126.
     pub fn exit_code(&self) -> u8 {
         match self.source.kind() {
             ErrorKind::NotFound => 127,

@@ -1,19 +1,20 @@
 //! `peername exec`: the server itself sees the client, and no proxy is in the path.
 //!
-//! The header is read where the connection is accepted, and what accept(2) and getpeername(2) answer
-//! is the client. Afterwards nothing stands between the server and its connection.
+//! The header is read where the connection is accepted, and accept(2) and getpeername(2) return the client. Afterwards
+//! the server's connection is its own: no byte of it passes through peername.
 //!
 //! | module | |
 //! |---|---|
-//! | [`table`] | the shared table of identities as a file ([`peername_identity`]) |
+//! | [`table`] | the shared identity table as a file ([`peername_identity`]) |
 //! | [`header_peek`] | peeks at a connection's header, strips it and stores the client, or refuses the connection |
-//! | [`program`] | what will run, and which mechanism reaches it |
+//! | [`program`] | inspects a program, and selects the mechanism that reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`library`] | finds the libraries that are loaded into programs |
-//! | [`preload`] | `--mode preload`: what a program needs to be started with the library |
-//! | [`connect`] | `--connect`: a client whose connections begin with a header |
+//! | [`preload`] | `--mode preload`: starts a program with the library |
+//! | [`connect`] | `--connect`: starts a client with PROXY headers on its connections |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
-//! | [`header_waiter`] | keeps connections whose header is incomplete, so that accept never waits for one |
+//! | [`header_waiter`] | keeps connections with an incomplete header, so that accept(2) never waits for one |
+//! | [`launch`] | replaces this process by the program (execve(2)) |
 #![forbid(unsafe_code)]
 
 pub mod connect;

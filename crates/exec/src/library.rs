@@ -1,4 +1,4 @@
-//! The libraries that are loaded into programs (LD_PRELOAD): where they are, and that they are ours.
+//! Finds the libraries that are loaded into programs (LD_PRELOAD), and checks their version, owner and mode.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,22 +8,22 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A library that programs are started with.
+/// A library that is loaded into programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
     /// `libpeername.so`: accept(2) and getpeername(2) that know the client.
     Accept,
-    /// `libpeername_connect.so`: connect(2) that begins with a header.
+    /// `libpeername_connect.so`: connect(2) that sends a header first.
     Connect,
 }
 
 impl Library {
-    /// Finds the one that belongs to this binary: beside it as it is installed (`bin/`, `lib/peername/`),
-    /// or in its own directory, as in a build tree.
+    /// Finds the library that belongs to this binary: in `lib/peername/` beside its `bin/`, as installed, or in the
+    /// binary's own directory, as in a build tree.
     ///
     /// # Errors
     ///
-    /// [`LibraryError`].
+    /// [`LibraryError`]: it is missing or unreadable, other users can change it, or it is of another version.
     pub fn find(self) -> Result<PathBuf, LibraryError> {
         let binary = env::current_exe()
             .and_then(fs::canonicalize)
@@ -51,16 +51,16 @@ impl Library {
         }
     }
 
-    /// The symbol by which the library says which version it is (`crates/preload`): of the table that it
-    /// reads, or the variables.
-    fn mark(self) -> &'static [u8] {
+    /// The symbol with the version of the interface (`crates/preload`): of the table that the library reads, or of the
+    /// variables.
+    fn version_symbol(self) -> &'static [u8] {
         match self {
             Self::Accept => b"\0peername_preload_4\0",
             Self::Connect => b"\0peername_connect_1\0",
         }
     }
 
-    /// Checks owner and mode: a user who can change the library can change the program.
+    /// Checks owner and mode, because a user who can change the library can change the program; then the version.
     fn check(self, path: &Path) -> Result<(), LibraryError> {
         let unreadable = |source| LibraryError::Unreadable {
             path: path.to_owned(),
@@ -72,12 +72,11 @@ impl Library {
             return Err(LibraryError::Writable(path.to_owned()));
         }
         let content = fs::read(path).map_err(unreadable)?;
-        let has_mark = content
-            .windows(self.mark().len())
-            .any(|part| part == self.mark());
-        // The dynamic linker takes spaces and colons for the end of a name (ld.so(8)).
+        let symbol = self.version_symbol();
+        let has_version = content.windows(symbol.len()).any(|part| part == symbol);
+        // Spaces and colons separate the paths of LD_PRELOAD (ld.so(8)).
         let listable = !path.to_string_lossy().contains([' ', ':']);
-        match (has_mark, listable) {
+        match (has_version, listable) {
             (false, _) => Err(LibraryError::Other(path.to_owned())),
             (_, false) => Err(LibraryError::Unlistable(path.to_owned())),
             _ => Ok(()),
@@ -91,7 +90,7 @@ impl Display for Library {
     }
 }
 
-/// The value of LD_PRELOAD with this library first; what was to be preloaded stays so.
+/// The value of LD_PRELOAD with this library first, followed by the libraries that are listed there already.
 pub(crate) fn preloaded(library: &Path) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -101,13 +100,13 @@ pub(crate) fn preloaded(library: &Path) -> OsString {
     all
 }
 
-/// Why there is no library to be loaded.
+/// Why the library can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// Where this binary is can't be found out.
-    #[error("where this program is installed can't be found out (/proc/self/exe): {0}")]
+    /// The path of this binary can't be determined.
+    #[error("can't determine where this program is installed (/proc/self/exe): {0}")]
     Binary(io::Error),
-    /// It is nowhere.
+    /// The library is in none of the candidate paths.
     #[error(
         "{library} is neither {} nor {}; install it beside the binary (`make libraries` in a source tree){}",
         places[0].display(), places[1].display(),
@@ -116,7 +115,7 @@ pub enum LibraryError {
     Missing {
         /// The library.
         library: Library,
-        /// Where it was looked for.
+        /// The candidate paths.
         places: [PathBuf; 2],
     },
     /// It can't be read.
@@ -127,14 +126,14 @@ pub enum LibraryError {
         /// Why.
         source: io::Error,
     },
-    /// Others may change it.
-    #[error("{}: somebody else may change it, and with it the program: it must belong to root or to you, \
+    /// Other users can change it.
+    #[error("{}: another user can change this library, and with it the program: it must belong to root or to you, \
              and not be writable by group or others", .0.display())]
     Writable(PathBuf),
     /// It is of another version.
     #[error("{}: not of this version; install library and binary from one build", .0.display())]
     Other(PathBuf),
-    /// Its path has a character that ends a name.
+    /// Its path contains a separator of LD_PRELOAD.
     #[error("{}: LD_PRELOAD can't hold a path with a space or a colon; install peername elsewhere", .0.display())]
     Unlistable(PathBuf),
 }

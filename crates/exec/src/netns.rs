@@ -1,5 +1,5 @@
-//! The mechanism that changes nothing about a program but its network: it gets one of its own, in which
-//! every address is local, and `peername proxy` in between.
+//! `--mode netns`: the program runs in a network namespace of its own, in which every address is local, and `peername
+//! proxy` connects to it from the client's address. Nothing of the program is intercepted.
 //!
 //! ```text
 //!   outside                │ private network: `local 0.0.0.0/0 dev lo`, `local ::/0 dev lo`
@@ -9,9 +9,9 @@
 //!                  inherited)          │
 //! ```
 //!
-//! Because every address is local in there, a connection may come from any, and answers to it stay. On
-//! the host nothing is changed and no capability is used: the private network is made in a user
-//! namespace where we are not root. The proxy is the one of `peername proxy`, with all it does.
+//! Because every address is local there, a connection may come from any address, and replies to it stay inside. On the
+//! host nothing is changed and no capability is used: an ordinary user's private network is created in a user namespace.
+//! The proxy is that of `peername proxy`, with all its features.
 //!
 //! The price: the program reaches nothing outside, not even a name server.
 
@@ -34,48 +34,48 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 
 use crate::launch::become_program;
 
-/// Why there is no private network.
+/// Why the private network can't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// This host does not let us have one.
+    /// This host does not allow namespaces for this user.
     #[error(
         "{0}: this host does not let ordinary users make namespaces (kernel.unprivileged_userns_clone, \
          kernel.apparmor_restrict_unprivileged_userns); allow it, or run as root"
     )]
     Namespace(SyscallError),
-    /// It can't be set up.
+    /// The network can't be configured.
     #[error("the private network: {0}")]
     SetUp(SyscallError),
     /// The proxy can't be started.
     #[error("starting the proxy: {0}")]
     Start(#[from] SyscallError),
-    /// tokio.
+    /// The tokio runtime can't be created.
     #[error("starting the runtime for netlink: {0}")]
     Runtime(std::io::Error),
 }
 
-/// Moves this process into a private network, and starts `peername` with the arguments `proxy` beside it,
-/// to which it hands `sockets`, bound in the network that this process leaves. Execute the program next.
+/// Moves this process into a private network, and starts `peername` with the arguments `proxy` beside it. The proxy
+/// inherits `sockets`, which are bound in the network that this process leaves. Execute the program next.
 ///
-/// The proxy ends with this process, and this process with the proxy. It must have one thread only.
+/// The proxy ends with this process, and this process with the proxy. This process must have one thread only.
 ///
 /// # Errors
 ///
-/// [`NetnsError`].
+/// [`NetnsError`]: namespaces are not allowed, or a system call failed.
 pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsError> {
     if !is_effective(Capability::CAP_SYS_ADMIN) {
         become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;
     }
     NetworkNamespace::unshare().map_err(NetnsError::Namespace)?;
     set_up()?;
-    let mut kept = sockets;
-    kept.push(PidFd::current()?.into());
+    let mut inherited = sockets;
+    inherited.push(PidFd::current()?.into());
     let pid = process::id();
-    daemonize::spawn_detached(kept, |mut sockets| {
+    daemonize::spawn_detached(inherited, |mut sockets| {
         let Some(program) = sockets.pop().map(PidFd::from) else {
             return 1;
         };
-        match watch_over((pid, &program), sockets, proxy) {
+        match supervise((pid, &program), sockets, proxy) {
             Ok(()) => 0,
             Err(error) => {
                 eprintln!("peername: the proxy beside the program: {error}");
@@ -87,43 +87,43 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
     Ok(())
 }
 
-/// Makes every address local, and every port free for all.
+/// Makes every address local, and opens ports below 1024 to unprivileged processes.
 fn set_up() -> Result<(), NetnsError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(NetnsError::Runtime)?;
-    let made = runtime.block_on(async {
+    let configured = runtime.block_on(async {
         let netlink = Netlink::open()?;
         netlink.set_loopback_up().await?;
         for family in [Family::V4, Family::V6] {
-            let everything = LocalRoute {
+            let default_route = LocalRoute {
                 family,
                 table: LOCAL_TABLE,
                 protocol: BOOT,
             };
-            match netlink.add_local_route(&everything).await {
+            match netlink.add_local_route(&default_route).await {
                 Err(error) if family == Family::V6 && is_family_disabled(&error) => {}
                 added => added?,
             }
         }
         allow_unprivileged_ports()
     });
-    made.map_err(NetnsError::SetUp)
+    configured.map_err(NetnsError::SetUp)
 }
 
-/// Starts the proxy, and ends it or the program when the other has ended.
-fn watch_over(
+/// Starts the proxy, and ends the proxy or the program when the other has exited.
+fn supervise(
     (pid, program): (u32, &PidFd),
     sockets: Vec<OwnedFd>,
     proxy: Vec<OsString>,
 ) -> Result<(), SyscallError> {
     daemonize::set_thread_name(c"peername-netns");
-    // If this process is killed, the proxy ends, and the program can't be reached any more.
+    // If this process is killed, the proxy ends; the program would be unreachable, so the kernel kills it, too.
     let mut kill_on_close = KillOnClose::new()?;
-    let _hold = kill_on_close.new_inhibitor(None)?;
+    let _inhibitor = kill_on_close.new_inhibitor(None)?;
     if let Err(error) = kill_on_close.add(pid, || !program.has_exited()) {
-        // It may have been quick.
+        // The program may have exited already.
         return match program.has_exited() {
             true => Ok(()),
             false => Err(error),
@@ -134,32 +134,32 @@ fn watch_over(
     let epoll = Epoll::new()?;
     epoll.add(program, PROGRAM, Interest::Readable)?;
     epoll.add(&proxy, PROXY, Interest::Readable)?;
-    let (last, patience) = match first_of(&epoll, None)? {
+    let (survivor, grace_period) = match wait_first(&epoll, None)? {
         // Its connections have ended with it.
-        Some(PROGRAM) => (&proxy, PATIENCE),
+        Some(PROGRAM) => (&proxy, GRACE_PERIOD),
         _ => {
-            eprintln!("peername: the proxy has ended, so nobody reaches the program; ending it");
-            (program, PATIENCE)
+            eprintln!("peername: the proxy has exited, so the program is unreachable; ending it");
+            (program, GRACE_PERIOD)
         }
     };
-    let _ = last.signal(Signal::TERM);
-    let rest = Epoll::new()?;
-    rest.add(last, 0, Interest::Readable)?;
-    if first_of(&rest, Some(patience))?.is_none() {
-        let _ = last.signal(Signal::KILL);
+    let _ = survivor.signal(Signal::TERM);
+    let exit = Epoll::new()?;
+    exit.add(survivor, 0, Interest::Readable)?;
+    if wait_first(&exit, Some(grace_period))?.is_none() {
+        let _ = survivor.signal(Signal::KILL);
     }
     daemonize::reap(child);
     Ok(())
 }
 
-/// `None` once the time is over, and only then.
-fn first_of(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
+/// Waits for the first event. `None` after the timeout, and only then.
+fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, SyscallError> {
     let mut found = Vec::new();
     epoll.wait(limit, &mut found)?;
     Ok(found.first().map(|found| found.token))
 }
 
-/// As a service manager would start it (sd_listen_fds(3)).
+/// Executes the proxy with the sockets passed as by a service manager (sd_listen_fds(3)).
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
     let ready = daemonize::set_parent_death_signal()
@@ -176,7 +176,7 @@ fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
         .env("LISTEN_FDS", count)
         .env("LISTEN_PID", process::id().to_string())
         .env_remove("LISTEN_FDNAMES");
-    // Of the service manager, if there is one, the program is the service.
+    // To a service manager the program is the service, not the proxy.
     for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
         command.env_remove(variable);
     }
@@ -187,8 +187,8 @@ fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
 const PROGRAM: u64 = 0;
 const PROXY: u64 = 1;
 /// From SIGTERM to SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// RT_TABLE_LOCAL: it is asked first, before any rule.
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
+/// RT_TABLE_LOCAL, which is looked up first, before any rule.
 const LOCAL_TABLE: u32 = 255;
-/// RTPROT_BOOT: set up when the network came up.
+/// RTPROT_BOOT: a route that was added when the network came up.
 const BOOT: u8 = 3;

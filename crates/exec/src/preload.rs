@@ -15,12 +15,12 @@ use crate::library::preloaded;
 use crate::notify::{self, NotifyError};
 use crate::table::{Rules, SharedTable, TableError};
 
-/// What a run with the library needs.
+/// The configuration of `--mode preload`.
 #[derive(Debug)]
 pub struct Preload {
     /// The library, see [`crate::library`].
     pub library: PathBuf,
-    /// What its table says.
+    /// The settings of the table.
     pub rules: Rules,
     /// Connections that may be open at the same time: a power of two, at least 64.
     pub slots: usize,
@@ -31,12 +31,14 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Starts the supervisor of this process, which is to become the program, and gives `command` what
-    /// the library needs to find it. The supervisor ends by itself, with the last process of the program.
+    /// Starts the supervisor of this process, which is to become the program, and sets the library's variables in the
+    /// environment of `command`. The supervisor exits by itself, after the last process of the program.
+    ///
+    /// This process must have one thread only.
     ///
     /// # Errors
     ///
-    /// [`PreloadError`]. This process must have one thread only.
+    /// [`PreloadError`]: the table can't be created, or the supervisor can't be started.
     pub fn prepare(&self, command: &mut Command) -> Result<NoNewPrivs, PreloadError> {
         let shared = SharedTable::create(self.slots, &self.rules)?;
         command.env("LD_PRELOAD", preloaded(&self.library));

@@ -1,8 +1,8 @@
-//! What will run, and by which mechanism it can be shown its clients.
+//! Inspects a program before it is started, and selects the mechanism that shows it its clients.
 //!
-//! The dynamic linker's preloading is the cheaper way, but a static program has no dynamic linker, and Go
-//! makes its system calls itself even where it has one. Seen too late, such a program would take its
-//! balancer for its client; so the file is looked at before anything is started.
+//! Preloading by the dynamic linker is cheaper, but a static program has no dynamic linker, and Go makes its system calls
+//! itself even where it has one. With the wrong mechanism a program would take its balancer for its client; so its file is
+//! inspected before anything is started.
 
 mod elf;
 mod script;
@@ -21,14 +21,14 @@ use peername_sys::process::executable::{PrivilegeGain, privilege_gain};
 use elf::Elf;
 use script::Interpreter;
 
-/// A program found and looked at.
+/// An inspected program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The file that was named, or found by the search path.
     pub file: PathBuf,
     /// The mechanism that reaches it.
     pub mechanism: Mechanism,
-    /// Why that one.
+    /// Why that mechanism was selected.
     pub reason: Reason,
 }
 
@@ -37,12 +37,11 @@ pub struct Program {
 pub enum Mechanism {
     /// A library that the dynamic linker loads before all others.
     Preload,
-    /// A supervisor that answers its system calls.
+    /// A supervisor that answers its system calls (seccomp_unotify(2)).
     Notify,
 }
 
-/// Why a program is reached by a [`Mechanism`]. It names the file that decided, which for a script is
-/// another than the script.
+/// Why a [`Mechanism`] was selected. Names the file that decided: for a script, its interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It has a dynamic linker.
@@ -51,19 +50,19 @@ pub enum Reason {
     Static(PathBuf),
     /// It is written in Go.
     Go(PathBuf),
-    /// It is for another kind of machine than the library.
+    /// It is for another machine type than the library.
     Foreign(PathBuf),
-    /// It is a shell or the like: what it will start is not to be known, and may be of any kind.
+    /// It is a shell or another launcher: the programs it will start are unknown, and may be of any kind.
     Starter(PathBuf),
 }
 
-/// Why a program can't be run, or not so that it sees its clients.
+/// Why a program can't be run, or can't be shown its clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// There is no such file.
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
-    /// There is, and it can't be executed.
+    /// The file exists and is not executable.
     #[error("{}: not an executable file", .0.display())]
     NotExecutable(PathBuf),
     /// It can't be read.
@@ -74,7 +73,7 @@ pub enum ProgramError {
         /// Why.
         source: io::Error,
     },
-    /// Scripts whose interpreters are scripts, without end.
+    /// Interpreters of scripts that are scripts themselves, more levels than are followed.
     #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
     TooManyInterpreters(PathBuf),
     /// It gains privileges.
@@ -91,12 +90,12 @@ pub enum ProgramError {
     },
 }
 
-/// Looks at what `name` will run: searched for in `search` (the value of PATH) as execvp(3) does,
-/// followed through the interpreters of scripts.
+/// Inspects the program `name`: searches for it in `search` (the value of PATH) as execvp(3) does, and follows the
+/// interpreters of scripts.
 ///
 /// # Errors
 ///
-/// What makes it impossible to run, or to show it its clients.
+/// [`ProgramError`]: the program can't be run, or gains privileges and can't be shown its clients.
 pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
     let file = find(name, search)?;
     let mut next = file.clone();
@@ -106,7 +105,7 @@ pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
             path: next.clone(),
             source,
         };
-        // One whose owner lets others execute it but not read it stays unknown.
+        // A file with execute permission and without read permission can't be inspected.
         let content = match File::open(&next) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -134,12 +133,12 @@ impl Program {
 }
 
 impl Program {
-    /// Whether a library that is preloaded gets into the program itself. What it starts is another matter.
+    /// Whether a preloaded library is loaded into the program itself, regardless of the programs it starts.
     pub fn loads_libraries(&self) -> bool {
         match &self.reason {
             Reason::Dynamic(_) => true,
             Reason::Static(_) | Reason::Go(_) | Reason::Foreign(_) => false,
-            // A shell may be static itself (busybox). What is no binary is for /bin/sh.
+            // A shell may be static itself (busybox). A file that is no binary is run by /bin/sh.
             Reason::Starter(path) => File::open(path)
                 .ok()
                 .and_then(Elf::read)
@@ -149,8 +148,7 @@ impl Program {
 }
 
 impl ProgramError {
-    /// The exit code that says so: of a shell for a program that can't be run (126, 127), else the
-    /// launcher's own (125).
+    /// The exit code: that of shells for a program that can't be run (126, 127), else the launcher's own (125).
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NotFound(_) => 127,
@@ -161,15 +159,14 @@ impl ProgramError {
 }
 
 impl Reason {
-    /// Whether the file itself is out of the library's reach. What a [starter](Self::Starter) will start
-    /// is not known.
+    /// Whether the library can't be loaded into the program. For a [starter](Self::Starter) this is unknown.
     pub fn rules_out_preloading(&self) -> bool {
         matches!(self, Self::Static(_) | Self::Go(_) | Self::Foreign(_))
     }
 
     fn mechanism(&self) -> Mechanism {
         match self {
-            // What of a starter's children the library does not reach is answered by the supervisor all the same.
+            // The supervisor answers the calls of a starter's children without the library, in this mode too.
             Self::Dynamic(_) | Self::Starter(_) => Mechanism::Preload,
             Self::Static(_) | Self::Go(_) | Self::Foreign(_) => Mechanism::Notify,
         }
@@ -182,7 +179,10 @@ impl Display for Reason {
             Self::Dynamic(path) => (path, "is dynamically linked"),
             Self::Static(path) => (path, "is statically linked"),
             Self::Go(path) => (path, "is a Go program, which makes its system calls itself"),
-            Self::Foreign(path) => (path, "is for another kind of machine than our library"),
+            Self::Foreign(path) => (
+                path,
+                "is for another machine type than the preloaded library",
+            ),
             Self::Starter(path) => (path, "may start programs of any kind"),
         };
         write!(f, "{} {what}", path.display())
@@ -198,7 +198,7 @@ impl Display for Mechanism {
     }
 }
 
-/// The search path of this process, or the one that execvp(3) takes without.
+/// The search path of this process (PATH), or the default of execvp(3).
 pub fn search_path() -> OsString {
     env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into())
 }
@@ -212,7 +212,7 @@ fn of_binary(path: PathBuf, content: File) -> Reason {
         Some(elf) if !elf.has_dynamic_linker => Reason::Static(path),
         Some(elf) if !elf.native => Reason::Foreign(path),
         Some(_) => Reason::Dynamic(path),
-        // execvp(3) gives to a shell what the kernel does not know.
+        // execvp(3) runs a file of an unknown format by a shell.
         None => Reason::Starter(path),
     }
 }
@@ -265,10 +265,10 @@ fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {
     })
 }
 
-/// The kernel follows four interpreters, then says ELOOP (execve(2)); env(1) costs some more.
+/// The kernel follows four interpreters and then returns ELOOP (execve(2)); each env(1) adds one.
 const MAX_INTERPRETERS: usize = 8;
 
-/// Programs that are there to start others.
+/// Shells and launchers: programs that start others.
 const STARTERS: &[&[u8]] = &[
     b"sh",
     b"bash",

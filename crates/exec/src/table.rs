@@ -1,8 +1,8 @@
-//! The table of identities as a file in memory.
+//! The identity table as a file in shared memory.
 //!
-//! It has a path, because a program may close every descriptor it did not open and run another one
-//! (sshd does), which then has nothing but its environment. It belongs to the user who runs the
-//! program, and no other user may open it: a process that can write to it can forge clients.
+//! It has a path, because a program may close every descriptor that it did not open and execute another program (as sshd
+//! does), which then has nothing but its environment. The file belongs to the user who runs the program, and no other user
+//! can open it: a process that can write to it can forge clients.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -16,20 +16,20 @@ use peername_sys::process::user;
 use peername_sys::random;
 use peername_sys::tcp::socket_info;
 
-/// A table, and the path of the file it is in. The file counts as used for as long as this process, or one that it
-/// forks, has not executed another program.
+/// A table, and the path of its file. The file counts as used (flock(2)) until this process, and those that it forks, have
+/// executed another program or exited.
 #[derive(Clone, Debug)]
 pub struct SharedTable {
     table: Table<'static>,
     path: PathBuf,
 }
 
-/// What the table is to say; see [`Policy`] for the words' meaning.
+/// The settings of a new table; [`Policy`] describes the fields.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The peers that may send headers.
     pub networks: Vec<Network>,
-    /// The ports whose listeners expect headers; none for all.
+    /// The ports on which headers are expected; none for all.
     pub ports: Vec<u16>,
     /// See [`Policy::header_required`].
     pub header_required: bool,
@@ -41,13 +41,13 @@ pub struct Rules {
     pub max_header: usize,
 }
 
-/// Why there is no table.
+/// Why the table can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The file can't be made or sized.
+    /// The file can't be created or sized.
     #[error("the table of clients, {}: {source}", path.display())]
     File {
-        /// Where it was to be.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -58,23 +58,23 @@ pub enum TableError {
     /// The number of slots is wrong.
     #[error("{0} slots: the table of clients takes a power of two, and at least 64")]
     Slots(usize),
-    /// More networks than there is room for.
+    /// Too many networks.
     #[error("{0} trusted networks, more than the {max} that fit; join neighbouring ones", max = peername_identity::Settings::MAX_NETWORKS)]
     Networks(usize),
 }
 
 impl SharedTable {
-    /// Makes one with so many slots, for connections that are open at the same time: in /dev/shm,
-    /// where nothing is written to a disk, and only pages that are used take memory.
+    /// Creates a table with so many slots, one for each connection that is open at the same time: in /dev/shm, where nothing
+    /// is written to a disk, and only pages that are used take memory.
     ///
     /// # Errors
     ///
-    /// [`TableError`].
+    /// [`TableError`]: the file can't be created or mapped, or the number of slots or networks is invalid.
     pub fn create(slots: usize, rules: &Rules) -> Result<Self, TableError> {
         if rules.networks.len() > peername_identity::Settings::MAX_NETWORKS {
             return Err(TableError::Networks(rules.networks.len()));
         }
-        remove_forgotten();
+        remove_stale();
         let secrets = Secrets {
             name: random::words(),
             request: random::words(),
@@ -93,7 +93,7 @@ impl SharedTable {
             .mode(0o600)
             .open(&path)
             .map_err(in_file)?;
-        // The lock lives as long as the mapping, which keeps the open file; see `remove_forgotten`.
+        // The lock lives as long as the mapping, which keeps the file open; see `remove_stale`.
         lock_shared(&file).map_err(|failed| in_file(failed.source))?;
         let len = Table::size(slots);
         file.set_len(len as u64).map_err(in_file)?;
@@ -114,14 +114,14 @@ impl SharedTable {
         self.table
     }
 
-    /// Where others find it.
+    /// The path by which other processes open it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Removes the path. Processes that have the table mapped keep it.
     pub fn remove(&self) {
-        // Gone already, or /dev/shm is: either way there is nothing to be done.
+        // Removed already, or /dev/shm is missing: there is nothing to be done.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -140,23 +140,23 @@ impl Rules {
     }
 }
 
-/// Removes the tables that no process has open: those of runs that were killed with their supervisor. Other
-/// users' can't be opened, and are theirs to remove.
-fn remove_forgotten() {
+/// Removes stale tables, which no process has open: those of runs that were killed together with their supervisor. Tables
+/// of other users can't be opened and are skipped.
+fn remove_stale() {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let ours = |name: &str| name.starts_with(PREFIX);
     for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(ours)) {
-        // Of the entry itself: it may be another user's link.
+        // Metadata of the entry itself: it may be another user's symbolic link.
         let old = entry.metadata().is_ok_and(|about| {
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
             let own = about.is_file() && about.uid() == user::effective_uid();
-            own && age.is_some_and(|age| age > FORGOTTEN_AFTER)
+            own && age.is_some_and(|age| age > STALE_AFTER)
         });
         let file = old.then(|| shared_memory::open(&entry.path()));
         if let Some(Ok(file)) = file
             && try_lock_exclusive(&file)
         {
-            // Another launcher may have been quicker.
+            // Another launcher may have removed it already.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -164,5 +164,5 @@ fn remove_forgotten() {
 
 const DIRECTORY: &str = "/dev/shm";
 const PREFIX: &str = "peername-";
-/// A table that is being made is not locked yet, for a moment.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
+/// The minimum age of a stale table: one that is being created is not locked yet, for a moment.
+const STALE_AFTER: Duration = Duration::from_secs(30);

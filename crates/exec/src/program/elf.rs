@@ -1,4 +1,4 @@
-//! What an ELF file tells about the way it makes system calls.
+//! Reads from an ELF file how the program makes system calls: linking, tool chain and machine type.
 
 use std::fs::File;
 
@@ -6,19 +6,19 @@ use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, FileHeader32, FileHeader64, P
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache};
 
-/// As much of it as decides.
+/// The properties of an ELF file that decide on the mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Elf {
-    /// It asks for an interpreter (PT_INTERP), which is the dynamic linker.
+    /// Whether it names an interpreter (PT_INTERP), which is the dynamic linker.
     pub(super) has_dynamic_linker: bool,
-    /// It was made by the Go tool chain, possibly with C in it.
+    /// Whether it was built by the Go tool chain, possibly with C in it.
     pub(super) go: bool,
-    /// It is for the machine that our library is for.
+    /// Whether it is for the machine type of the preloaded library.
     pub(super) native: bool,
 }
 
 impl Elf {
-    /// `None` if the file is none, or is broken. Reads the headers only.
+    /// Reads the headers of an ELF file; `None` if the file is none, or is corrupt.
     pub(super) fn read(file: File) -> Option<Self> {
         let data = ReadCache::new(file);
         match FileKind::parse(&data).ok()? {
@@ -44,7 +44,7 @@ fn read<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, is_64: bool)
     })
 }
 
-/// The build id (`.note.go.buildid`), which is loaded with the program and so survives strip(1).
+/// Whether there is a Go build id (`.note.go.buildid`), which is loaded with the program and so survives strip(1).
 fn has_go_note<P: ProgramHeader<Endian = Endianness>>(
     segments: &[P],
     endian: Endianness,
@@ -58,7 +58,7 @@ fn has_go_note<P: ProgramHeader<Endian = Endianness>>(
     })
 }
 
-/// The build information, which is there without a build id (`-ldflags=-buildid=`), too.
+/// Whether there is Go build information, which is there without a build id (`-ldflags=-buildid=`), too.
 fn has_go_section<H: FileHeader<Endian = Endianness>>(
     header: &H,
     endian: Endianness,

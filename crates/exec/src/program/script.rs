@@ -1,4 +1,4 @@
-//! The first line of a script.
+//! The interpreter line of a script (`#!`, execve(2)).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// What a file says that it is to be run by.
+/// The interpreter that a file names in its first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Interpreter {
-    /// It is no script.
+    /// The file is no script.
     None,
     /// This file.
     File(PathBuf),
@@ -19,6 +19,10 @@ pub(super) enum Interpreter {
 }
 
 /// Reads as much of the first line as the kernel does.
+///
+/// # Errors
+///
+/// Those of pread(2).
 pub(super) fn interpreter(file: &File) -> io::Result<Interpreter> {
     let mut start = [0; FIRST_LINE];
     let n = file.read_at(&mut start, 0)?;
@@ -49,7 +53,7 @@ fn parse(start: &[u8]) -> Interpreter {
     }
 }
 
-/// BINPRM_BUF_SIZE of the kernel (`linux/binfmts.h`): what is behind is not seen.
+/// BINPRM_BUF_SIZE of the kernel (`linux/binfmts.h`): it ignores the rest of the line.
 const FIRST_LINE: usize = 256;
 
 #[cfg(test)]
@@ -57,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_names_a_file_or_through_env_a_program() {
+    fn interpreter_line_names_a_file_or_by_env_a_program() {
         let file = |path: &str| Interpreter::File(path.into());
         let searched = |name: &str| Interpreter::Searched(name.into());
         assert_eq!(parse(b"#!/bin/sh\necho"), file("/bin/sh"));

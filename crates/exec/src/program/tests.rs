@@ -1,4 +1,4 @@
-//! On the programs of this machine, and on files made here.
+//! Tests on programs of this machine, and on files created here.
 
 use std::fs::{self, Permissions};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A directory that goes with the test.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -42,7 +42,7 @@ fn reason(name: &str) -> Reason {
 }
 
 #[test]
-fn programs_of_this_machine() {
+fn programs_of_this_machine_are_classified() {
     assert!(matches!(reason("ls"), Reason::Dynamic(_)));
     assert!(matches!(reason("sh"), Reason::Starter(_)));
     assert!(matches!(reason("env"), Reason::Starter(_)));
@@ -55,7 +55,7 @@ fn programs_of_this_machine() {
 }
 
 #[test]
-fn a_c_program_is_what_it_was_linked_as() {
+fn c_program_is_classified_by_its_linking() {
     let scratch = Scratch::new();
     let source = scratch.program("main.c", "int main(void) { return 0; }\n");
     let compile = |out: &str, options: &[&str]| {
@@ -80,7 +80,7 @@ fn a_c_program_is_what_it_was_linked_as() {
 }
 
 #[test]
-fn a_script_is_what_runs_it() {
+fn script_is_classified_by_its_interpreter() {
     let scratch = Scratch::new();
     let ls = find(OsStr::new("ls"), &search_path()).unwrap();
     fs::copy(&ls, scratch.0.join("python9")).unwrap();
@@ -104,7 +104,7 @@ fn a_script_is_what_runs_it() {
 }
 
 #[test]
-fn what_can_not_run_is_said() {
+fn program_that_can_not_run_is_an_error() {
     let scratch = Scratch::new();
     let itself = scratch.0.join("loop");
     scratch.program("loop", format!("#!{}\n", itself.display()));
@@ -134,11 +134,11 @@ fn what_can_not_run_is_said() {
 }
 
 #[test]
-fn what_gains_privileges_is_refused() {
+fn program_that_gains_privileges_is_refused() {
     let scratch = Scratch::new();
     let ls = find(OsStr::new("ls"), &search_path()).unwrap();
     if !peername_sys::process::user::is_root() {
-        // Only root can give files away; but anybody gains by this one.
+        // Only root can change the owner of a file; su is set-user-ID root.
         let su = examine(OsStr::new("su"), &search_path());
         assert!(matches!(su, Err(ProgramError::Privileged { .. })));
         return;
@@ -159,9 +159,9 @@ fn what_gains_privileges_is_refused() {
     }
 }
 
-/// Whatever stands in a file, looking at it ends well: every offset of a real program cut and changed.
+/// Inspection of a corrupt file must not panic: a real program, truncated and corrupted at every offset.
 #[test]
-fn broken_files_are_borne() {
+fn corrupt_files_do_not_panic() {
     let scratch = Scratch::new();
     let own = fs::read(find(OsStr::new("ls"), &search_path()).unwrap()).unwrap();
     let headers = own.get(..1024).unwrap();
