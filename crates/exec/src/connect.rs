@@ -1,6 +1,6 @@
-//! `--connect`: a client, each of whose TCP connections begins with a PROXY header.
+//! `--connect`: starts a client with a PROXY header at the beginning of each of its TCP connections.
 //!
-//! A library is loaded into it, which is told by environment variables what to say. Nothing runs beside.
+//! A library is loaded into the client, and configured by environment variables. No other process runs beside it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::library::{Library, LibraryError, preloaded};
 use crate::program::{Program, ProgramError, Reason};
 
-/// What the headers say, and which connections have one.
+/// The contents of the headers, and the ports they apply to.
 #[derive(Clone, Debug)]
 pub struct Connect {
     /// The client that they name.
@@ -23,11 +23,11 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Gives `command`, which runs `program`, the library and what it has to know.
+    /// Sets the library and its variables in the environment of `command`, which runs `program`.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: its connections would have no header.
+    /// [`ConnectError`]: the client's connections would have no header.
     pub fn prepare(&self, program: &Program, command: &mut Command) -> Result<(), ConnectError> {
         if !program.loads_libraries() {
             return Err(ConnectError::Unreached(program.reason.clone()));
@@ -53,18 +53,18 @@ impl Connect {
     }
 }
 
-/// Whether connections may begin with data (net.ipv4.tcp_fastopen, ip-sysctl of the kernel's
-/// documentation). Where that can't be read, the library will tell.
+/// Whether the kernel allows data in a SYN (the client bit of net.ipv4.tcp_fastopen, ip-sysctl of the kernel's
+/// documentation). Where that can't be read, the library reports it.
 fn can_open_with_data() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen").ok();
     let bits = setting.and_then(|text| text.trim().parse::<u32>().ok());
     bits.is_none_or(|bits| bits & 1 != 0)
 }
 
-/// Why a client can't be started so that its connections have a header.
+/// Why a client's connections would have no header.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// It can't be run.
+    /// The client can't be run.
     #[error(transparent)]
     Program(ProgramError),
     /// It gains privileges.
@@ -79,19 +79,19 @@ pub enum ConnectError {
         /// What it gains.
         what: &'static str,
     },
-    /// Our library can't be loaded into it.
+    /// The library can't be loaded into it.
     #[error(
-        "{0}: no library of ours can be loaded into it, and its connections would have no header. \
+        "{0}: no library can be loaded into it, and its connections would have no header. \
              Let it connect to `peername forward --source …` instead"
     )]
     Unreached(Reason),
-    /// The kernel is told not to.
+    /// TCP Fast Open is disabled.
     #[error(
-        "connections can't begin with data here, and so not with a header: \
+        "TCP Fast Open is disabled for clients, so connections can't begin with a header: \
              sysctl -w net.ipv4.tcp_fastopen=1"
     )]
     FastOpen,
-    /// The library.
+    /// The library is missing or unusable.
     #[error(transparent)]
     Library(#[from] LibraryError),
 }
@@ -106,7 +106,7 @@ impl From<ProgramError> for ConnectError {
 }
 
 impl ConnectError {
-    /// That of a shell for a program that can't be run (126, 127), else the launcher's own (125).
+    /// The exit code: that of shells for a program that can't be run (126, 127), else the launcher's own (125).
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Program(error) => error.exit_code(),

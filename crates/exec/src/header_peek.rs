@@ -1,6 +1,6 @@
 //! Peeks at the header of an accepted connection: the driver of [`HeaderCheck`] with this crate's system calls.
 //!
-//! The header is peeked at in the socket's own buffer and taken off only when it is complete, so a peek at an incomplete
+//! The header is peeked at in the socket's receive queue and discarded only when it is complete, so a peek at an incomplete
 //! header leaves the connection as it was.
 
 use std::io;
@@ -14,12 +14,12 @@ use peername_sys::tcp::{socket_info, stream};
 /// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekOutcome {
-    /// The program may have the connection: the header is gone, and the client, if it named one, is in the table; or no
-    /// header was expected.
+    /// The program gets the connection: the header is discarded and the client, if it named one, stored in the table; or
+    /// no header was expected.
     Ready(Option<SocketAddr>),
-    /// The header is incomplete: it takes at least so many bytes.
+    /// The header is incomplete: it has at least so many bytes.
     Incomplete(usize),
-    /// The program must not see it. It was counted and recorded for the log; close it with [`refuse`].
+    /// The connection is refused. That was counted and recorded for the log; close it with [`refuse`].
     Refused,
 }
 
@@ -28,14 +28,14 @@ pub enum PeekOutcome {
 pub struct ConnectionOrigin {
     /// Its peer, which may be trusted to send headers or not.
     pub peer: SocketAddr,
-    /// Its network namespace, for TCP; `None` if the kernel is still to be asked.
+    /// Its network namespace, for TCP; `None` if the kernel has to be queried.
     pub namespace: Option<u64>,
 }
 
-/// Peeks at a connection that was just accepted by a listener that expects headers: is its peer trusted, and is the header
-/// complete?
+/// Checks a connection that was just accepted by a listener that expects headers: whether its peer is trusted, and its
+/// header complete.
 ///
-/// `buffer` is room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
+/// `buffer` must have room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
 pub fn peek_accepted(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
@@ -49,7 +49,7 @@ pub fn peek_accepted(
     run(table, connection, from, check, step, buffer)
 }
 
-/// Peeks again at a connection whose header was [incomplete](PeekOutcome::Incomplete).
+/// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header.
 pub fn peek_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> PeekOutcome {
     let namespace = None;
     match socket_info::peer_addr(connection) {
@@ -58,7 +58,7 @@ pub fn peek_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8
             let from = ConnectionOrigin { peer, namespace };
             run(table, connection, from, check, Step::Peek, buffer)
         }
-        // Reset meanwhile: its peer can't be asked any more.
+        // The connection was reset meanwhile and has no peer address any more.
         Err(_) => {
             table.settings().count(Counter::Closed);
             PeekOutcome::Refused
@@ -74,9 +74,9 @@ pub fn record_refusal(table: Table<'_>, connection: BorrowedFd<'_>, why: Counter
     }
 }
 
-/// Closes a connection with RST, so that its peer learns that its data was not taken.
+/// Closes a connection with RST, so that its peer learns that its data was not processed.
 pub fn refuse(connection: impl AsFd) {
-    // Without it the close sends FIN or, if there is something unread, RST: the peer learns either way.
+    // If this fails, the close sends FIN or, with unread data, RST: the peer notices in either case.
     let _ = stream::reset_on_close(connection);
 }
 
@@ -95,7 +95,7 @@ fn run(
             Step::Peek => check.peeked(peek(connection, buffer)),
             Step::Store { len, named } => {
                 client = named.map(|(client, _)| client);
-                let store = |named| remember(table, connection, from, named);
+                let store = |named| store_client(table, connection, from, named);
                 check.stored(len, named.map_or(Ok(()), store))
             }
             Step::Discard(len) => {
@@ -128,7 +128,7 @@ fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
 /// # Errors
 ///
 /// [`Full`], also when the socket's cookie can't be read: the connection must be refused then.
-fn remember(
+fn store_client(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: ConnectionOrigin,
@@ -150,7 +150,7 @@ fn refused(
     why: Counter,
 ) -> PeekOutcome {
     let port = local_addr(connection).map_or(0, |own| own.port());
-    // The supervisor, whose thread this is, reads it after each round of its loop.
+    // No wake-up: this is the supervisor's thread, which reads refusals after each round of its loop.
     let _ = table.settings().refused(Refusal { why, peer, port });
     PeekOutcome::Refused
 }
@@ -158,7 +158,7 @@ fn refused(
 fn namespace(connection: BorrowedFd<'_>) -> u64 {
     match socket_info::protocol(connection) {
         Some(socket_info::StreamProtocol::Tcp) => socket_info::netns_cookie(connection),
-        // A sweep would not find it among the TCP sockets, and would take it for closed.
+        // A sweep lists TCP sockets only, and would free the slot of an open MPTCP socket.
         Some(socket_info::StreamProtocol::Multipath) | None => 0,
     }
 }

@@ -1,22 +1,21 @@
-//! The header waiter: keeps accepted connections whose header is incomplete, so that accept(2) never waits for one.
+//! The header waiter: keeps accepted connections with an incomplete header, so that accept(2) never waits for one.
 //!
 //! accept(2) must return a connection at once or report that there is none. So a connection with an incomplete header is
-//! parked at the [`HeaderWaiter`], until the rest has come or its deadline has passed. The connection is ready then, and
-//! the program must call accept(2) once more, although no client has connected: the header waiter opens a
-//! wake-up connection to the listener. Every way of waiting notices it (accept, poll, select, epoll
-//! in all its modes, in any process), and the process that accepts it [takes](HeaderWaiter::take_ready) a ready connection
-//! in its place.
+//! parked at the [`HeaderWaiter`], until the header is complete or its deadline has passed. Once it is complete the
+//! connection is ready, and the program must call accept(2) once more, although no client has connected: the header waiter
+//! opens a wake-up connection to the listener. It ends every kind of wait (accept, poll, select, epoll in all its modes, in
+//! any process), and the process that accepts it [takes](HeaderWaiter::take_ready) a ready connection instead.
 //!
 //! The supervisor drives it within its own event loop:
 //!
-//! 1. wait until the header waiter is readable ([`AsFd`]) or [`HeaderWaiter::next_deadline`] has come;
-//! 2. [`HeaderWaiter::process_due`] checks what is due, and returns the listeners that have a connection ready since the
-//!    last time, one entry per connection;
+//! 1. wait until the header waiter is readable ([`AsFd`]) or [`HeaderWaiter::next_deadline`] has passed;
+//! 2. [`HeaderWaiter::process_due`] processes events and deadlines, and returns the listeners of connections that have
+//!    become ready, one entry per connection;
 //! 3. for each listener [`HeaderWaiter::take_ready`] and hand the connection to a pending call, if there is one, or
 //!    [`HeaderWaiter::wake_listener`].
 //!
-//! A connection whose handoff failed is [returned](HeaderWaiter::return_ready). A listener that did not react to a wake-up
-//! is woken again by [`HeaderWaiter::process_due`].
+//! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] wakes a
+//! listener again that did not react to a wake-up.
 
 mod request_channel;
 mod wakeup_connection;
@@ -38,7 +37,7 @@ use wakeup_connection::WakeupConnection;
 
 pub use request_channel::RequestChannel;
 
-/// Connections that wait for their header, those that are ready to be accepted, and the wake-up connections.
+/// The pending connections (their header is incomplete), the ready ones, and the wake-up connections.
 #[derive(Debug)]
 pub struct HeaderWaiter {
     table: Table<'static>,
@@ -47,10 +46,10 @@ pub struct HeaderWaiter {
     capacity: usize,
     epoll: Epoll,
     next_id: u64,
-    waiting: BTreeMap<u64, PendingConnection>,
+    pending: BTreeMap<u64, PendingConnection>,
     ready: HashMap<SocketAddr, VecDeque<ReadyConnection>>,
     wakeups: HashMap<u64, WakeupConnection>,
-    /// Room for the largest header.
+    /// A buffer for the largest header.
     buffer: Vec<u8>,
 }
 
@@ -70,8 +69,8 @@ struct ReadyConnection {
 }
 
 impl HeaderWaiter {
-    /// An empty one. `header_timeout` counts from the handshake. It uses at most two thirds of the descriptors that this
-    /// process may have open now.
+    /// Creates an empty header waiter. `header_timeout` counts from the handshake. It uses at most two thirds of the
+    /// descriptors that this process may have open now.
     ///
     /// # Errors
     ///
@@ -86,18 +85,18 @@ impl HeaderWaiter {
             capacity: MAX_WAITING.min(third),
             epoll: Epoll::new()?,
             next_id: 0,
-            waiting: BTreeMap::new(),
+            pending: BTreeMap::new(),
             ready: HashMap::new(),
             wakeups: HashMap::new(),
             buffer: vec![0; max_header],
         })
     }
 
-    /// Parks a connection whose header is incomplete. `listener` is the listener's own address, as getsockname(2) returns
-    /// it. Beyond [`MAX_WAITING`], and beyond what there are descriptors for, the connection is refused.
+    /// Parks a connection with an incomplete header. `listener` is the listener's own address, as getsockname(2) returns
+    /// it. Beyond [`MAX_WAITING`], and beyond the limit of descriptors, the connection is refused.
     pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
         let ready: usize = self.ready.values().map(VecDeque::len).sum();
-        if self.waiting.len() + ready >= self.capacity {
+        if self.pending.len() + ready >= self.capacity {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let id = self.new_id();
@@ -107,16 +106,16 @@ impl HeaderWaiter {
         }
         // The time for which the kernel has deferred the connection counts, but leaves at least half of the timeout.
         let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
-        let waiting = PendingConnection {
+        let pending = PendingConnection {
             connection,
             listener,
             deadline: Instant::now() + self.header_timeout - waited,
             has_begun: false,
         };
-        self.waiting.insert(id, waiting);
+        self.pending.insert(id, pending);
     }
 
-    /// Takes the oldest connection of this listener whose header is complete.
+    /// Takes the oldest ready connection of this listener.
     pub fn take_ready(&mut self, listener: SocketAddr) -> Option<OwnedFd> {
         let queue = self.ready.get_mut(&listener)?;
         let ready = queue.pop_front();
@@ -126,7 +125,7 @@ impl HeaderWaiter {
         ready.map(|ready| ready.connection)
     }
 
-    /// Returns a connection whose handoff failed. It is the next to be taken, and its listener is woken.
+    /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
     pub fn return_ready(&mut self, connection: OwnedFd, listener: SocketAddr) {
         let ready = ReadyConnection {
             connection,
@@ -136,7 +135,7 @@ impl HeaderWaiter {
         self.wake_listener(listener);
     }
 
-    /// Makes the listener readable, for one connection that is ready. If nothing listens there any more, all ready
+    /// Makes the listener readable, for one ready connection. If nothing listens there any more, all ready
     /// connections of that address are refused.
     pub fn wake_listener(&mut self, listener: SocketAddr) {
         match WakeupConnection::open(listener, self.table.settings().wakeup_ports()) {
@@ -165,7 +164,7 @@ impl HeaderWaiter {
         let mut found = Vec::new();
         self.epoll.wait(Some(Duration::ZERO), &mut found)?;
         for event in found {
-            if self.waiting.contains_key(&event.token) {
+            if self.pending.contains_key(&event.token) {
                 ready.extend(self.check_pending(event));
             } else {
                 self.drive_wakeup(event);
@@ -176,12 +175,12 @@ impl HeaderWaiter {
         Ok(ready)
     }
 
-    /// When [`HeaderWaiter::process_due`] must be called even if nothing has come.
+    /// When [`HeaderWaiter::process_due`] must be called even without an event.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let header = self.waiting.first_key_value().map(|(_, w)| w.deadline);
+        let header = self.pending.first_key_value().map(|(_, w)| w.deadline);
         let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
-        let ring = woken.map(|at| at + WAKE_AGAIN_AFTER);
-        header.into_iter().chain(ring).min()
+        let wake_again = woken.map(|at| at + WAKE_AGAIN_AFTER);
+        header.into_iter().chain(wake_again).min()
     }
 
     /// Frees the table's slots of closed sockets.
@@ -189,12 +188,12 @@ impl HeaderWaiter {
     /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
     pub fn sweep(&self) {
         let own = self.table.settings().policy().namespace;
-        let swept = |place: &peername_identity::OccupiedSlot| own != 0 && place.namespace == own;
+        let swept = |slot: &peername_identity::OccupiedSlot| own != 0 && slot.namespace == own;
         let before: Vec<_> = self.table.occupied_slots().filter(swept).collect();
-        // If the kernel can't list them, nothing is freed until the next sweep.
+        // If the kernel can't list the sockets, nothing is freed until the next sweep.
         if let Ok(live) = sock_diag::open_tcp_cookies() {
-            let closed = before.iter().filter(|place| !live.contains(&place.cookie));
-            closed.for_each(|place| self.table.remove(*place));
+            let closed = before.iter().filter(|slot| !live.contains(&slot.cookie));
+            closed.for_each(|slot| self.table.remove(*slot));
         }
         self.table.settings().swept();
     }
@@ -202,14 +201,14 @@ impl HeaderWaiter {
     fn check_pending(&mut self, found: Readiness) -> Option<SocketAddr> {
         let id = found.token;
         self.sweep_if_full(id);
-        let waiting = self.waiting.get_mut(&id)?;
-        let look = peek_again(self.table, waiting.connection.as_fd(), &mut self.buffer);
+        let pending = self.pending.get_mut(&id)?;
+        let outcome = peek_again(self.table, pending.connection.as_fd(), &mut self.buffer);
         let over = found.read_closed || found.hung_up;
-        match look {
+        match outcome {
             PeekOutcome::Incomplete(len) if !over => {
-                waiting.has_begun = true;
+                pending.has_begun = true;
                 // Otherwise every byte wakes the loop, even those that are there already.
-                let _ = stream::set_receive_low_water(&waiting.connection, len);
+                let _ = stream::set_receive_low_water(&pending.connection, len);
                 None
             }
             PeekOutcome::Ready(_) => self.make_ready(id),
@@ -226,10 +225,10 @@ impl HeaderWaiter {
         }
     }
 
-    /// Sweeps if the table is full where this connection belongs: the sweep that was requested when the table was half
-    /// full may have been too late for a burst.
+    /// Sweeps if the table has no free slot for this connection: the sweep that was requested when the table was half full
+    /// may have been too late for a burst.
     fn sweep_if_full(&self, id: u64) {
-        let connection = self.waiting.get(&id).map(|waiting| &waiting.connection);
+        let connection = self.pending.get(&id).map(|pending| &pending.connection);
         let cookie = connection.and_then(|connection| socket_info::cookie(connection).ok());
         if cookie.is_some_and(|cookie| self.table.is_full_near(cookie)) {
             self.sweep();
@@ -251,26 +250,26 @@ impl HeaderWaiter {
     }
 
     fn remove_pending(&mut self, id: u64) -> Option<PendingConnection> {
-        let waiting = self.waiting.remove(&id)?;
-        // It may be open in another process, so closing it here would not end the registration.
-        let _ = self.epoll.delete(&waiting.connection);
-        let _ = stream::set_receive_low_water(&waiting.connection, 1);
-        Some(waiting)
+        let pending = self.pending.remove(&id)?;
+        // The socket may be open in another process, so closing it here would not end the registration.
+        let _ = self.epoll.delete(&pending.connection);
+        let _ = stream::set_receive_low_water(&pending.connection, 1);
+        Some(pending)
     }
 
-    /// Expires connections whose deadline has passed. Where headers are optional, a peer that has sent nothing is taken to
-    /// wait for the server to speak first, and is ready.
+    /// Expires pending connections after their deadline. Where headers are optional, a peer that has sent nothing is assumed
+    /// to wait for the server to speak first, and its connection becomes ready.
     fn expire(&mut self) -> Vec<SocketAddr> {
         let (now, mut ready) = (Instant::now(), Vec::new());
         let optional = !self.table.settings().policy().header_required;
-        while let Some((&id, waiting)) = self.waiting.first_key_value() {
-            if waiting.deadline > now {
+        while let Some((&id, pending)) = self.pending.first_key_value() {
+            if pending.deadline > now {
                 break;
             }
-            if optional && !waiting.has_begun {
+            if optional && !pending.has_begun {
                 ready.extend(self.make_ready(id));
-            } else if let Some(waiting) = self.remove_pending(id) {
-                self.refuse(waiting.connection, Counter::Late);
+            } else if let Some(pending) = self.remove_pending(id) {
+                self.refuse(pending.connection, Counter::Late);
             }
         }
         ready
@@ -305,10 +304,11 @@ impl HeaderWaiter {
         }
     }
 
-    /// Wakes listeners again whose ready connections were not taken, although no wake-up connection is in their queue.
+    /// Retries the wake-up of listeners with ready connections that were not taken, although no wake-up connection is in
+    /// their accept backlog.
     fn wake_again(&mut self) {
         let due = Instant::now().checked_sub(WAKE_AGAIN_AFTER);
-        let unheard: Vec<SocketAddr> = self
+        let unresponsive: Vec<SocketAddr> = self
             .ready
             .iter_mut()
             .filter(|(listener, _)| {
@@ -325,13 +325,14 @@ impl HeaderWaiter {
                 Some(listener)
             })
             .collect();
-        unheard
+        unresponsive
             .into_iter()
             .for_each(|listener| self.wake_listener(listener));
         self.postpone_wakeups();
     }
 
-    /// A wake-up connection that is still in the listener's queue need not be repeated, only checked again.
+    /// Postpones the next check of listeners with a wake-up connection in their accept backlog: that one need not be
+    /// repeated.
     fn postpone_wakeups(&mut self) {
         let now = Instant::now();
         for ready in self.ready.values_mut().flatten() {

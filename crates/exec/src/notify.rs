@@ -46,14 +46,14 @@ pub use config::SupervisorConfig;
 
 use crate::table::SharedTable;
 
-/// Why there is no supervisor.
+/// Why the supervisor can't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
-    /// The filter can't be put in place.
+    /// The filter can't be installed.
     #[error(
-        "{0}: every accept(2) has to go by the library or the supervisor, which needs Linux 5.14 (this is {release}), \
-         seccomp(2) allowed, and no other supervisor above (EBUSY), as some container managers are; --mode netns needs \
-         none of it",
+        "{0}: every accept(2) has to go through the library or the supervisor, which needs Linux 5.14 (this is {release}), \
+         permission for seccomp(2), and no other supervisor above (EBUSY), as some container managers install; --mode \
+         netns needs none of these",
         release = kernel_release()
     )]
     Filter(SyscallError),
@@ -72,16 +72,17 @@ pub enum NotifyError {
 ///
 /// # Errors
 ///
-/// The kernel is too old or does not allow it, or there is another supervisor above.
-pub fn start(settings: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
+/// [`NotifyError`]: the kernel is too old or does not allow a filter, there is another supervisor above, or the supervisor
+/// exited.
+pub fn start(config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     let started = NotifyError::Start;
-    let (table_settings, has_library) = (settings.table.settings(), settings.library.is_some());
+    let (settings, has_library) = (config.table.settings(), config.library.is_some());
     let program = process::id();
     let target = PidFd::current().map_err(started)?;
     let (ours, theirs) = fd_passing::seqpacket_pair().map_err(started)?;
     daemonize::spawn_detached([theirs, target.into()], |[line, target]| {
-        let ended = supervise(&settings, line, program, target.into());
-        settings.library.iter().for_each(SharedTable::remove);
+        let ended = supervise(&config, line, program, target.into());
+        config.library.iter().for_each(SharedTable::remove);
         match ended {
             Ok(()) => 0,
             Err(error) => {
@@ -95,12 +96,12 @@ pub fn start(settings: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
         return Err(NotifyError::Ended);
     };
     seccomp::allow_ptrace_by(u32::try_from(supervisor).unwrap_or_default());
-    let own_names = match table_settings.policy().show_destination {
+    let own_names = match settings.policy().show_destination {
         true => Getsockname::Notify,
         false => Getsockname::Allow,
     };
     let bypass = has_library.then_some(Bypass {
-        pass: table_settings.pass(),
+        pass: settings.pass(),
         probe: PROBE,
         probe_errno: PROBE_ERRNO,
     });
@@ -116,8 +117,8 @@ pub fn start(settings: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
 /// Drops capabilities. The supervisor reads bytes of untrusted peers, so it keeps only what it uses on the program's
 /// processes, some of which may have other users: CAP_SYS_PTRACE for their descriptors and memory, CAP_KILL to end them.
 ///
-/// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes whose capabilities the
-/// supervisor has too (ptrace(2), access mode checking). Then all of them stay, and execve(2) gives it no others.
+/// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes with no more capabilities than
+/// the supervisor has (ptrace(2), access mode checking). Then it keeps all it has, and execve(2) gives it no others.
 fn drop_capabilities() -> Result<(), SyscallError> {
     match is_effective(Capability::CAP_SYS_PTRACE) {
         true => keep_only(&[Capability::CAP_SYS_PTRACE, Capability::CAP_KILL]),
@@ -127,7 +128,7 @@ fn drop_capabilities() -> Result<(), SyscallError> {
 
 /// Runs the supervisor's process, until no process with the filter is left.
 fn supervise(
-    settings: &SupervisorConfig,
+    config: &SupervisorConfig,
     line: OwnedFd,
     program: u32,
     target: PidFd,
@@ -141,7 +142,7 @@ fn supervise(
     let calls = NotificationListener::from(listener);
     let inflight = InflightCalls::new()?;
     drop_capabilities()?;
-    let supervisor = Supervisor::new(settings, calls, inflight, (program, target))?;
+    let supervisor = Supervisor::new(config, calls, inflight, (program, target))?;
     fd_passing::send_word(&line, 0, None)?;
     drop(line);
     supervisor.run()

@@ -35,7 +35,7 @@ pub struct RequestChannel {
 struct Conversation {
     socket: OwnedFd,
     begun: Instant,
-    /// What was handed over and has not been confirmed.
+    /// A connection that was handed over and is not confirmed yet, and its listener.
     lent: Option<(OwnedFd, SocketAddr)>,
 }
 
@@ -61,7 +61,7 @@ impl RequestChannel {
     /// When [`RequestChannel::serve`] must be called even if it is not readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let mut silent = self.conversations.iter().filter(|one| one.is_silent());
-        let silent = silent.next().map(|one| one.begun + SILENCE);
+        let silent = silent.next().map(|one| one.begun + SILENCE_TIMEOUT);
         silent.into_iter().chain(self.full_until).min()
     }
 
@@ -70,23 +70,23 @@ impl RequestChannel {
         let (secret, now) = (self.secret, Instant::now());
         self.conversations.retain_mut(|conversation| {
             conversation.drive(secret, waiter)
-                && !(conversation.is_silent() && conversation.begun + SILENCE <= now)
+                && !(conversation.is_silent() && conversation.begun + SILENCE_TIMEOUT <= now)
         });
         self.accept_again();
-        for _ in 0..AT_ONCE {
+        for _ in 0..ACCEPT_BATCH {
             match accept(&self.listener) {
                 Ok(socket) => self.begin(socket, waiter),
                 Err(error) if !error.is_exhaustion() => break,
                 Err(_) if self.disconnect_oldest_silent() => {}
                 Err(_) => {
-                    self.pause_accepting(now + TRY_AGAIN);
+                    self.pause_accepting(now + ACCEPT_RETRY_DELAY);
                     break;
                 }
             }
         }
     }
 
-    /// Otherwise the listener would be readable all the time while nothing can be accepted from it.
+    /// Stops watching the listener until then: it would be readable all the time while nothing can be accepted from it.
     fn pause_accepting(&mut self, until: Instant) {
         let _ = self.epoll.delete(&self.listener);
         self.full_until = Some(until);
@@ -110,7 +110,7 @@ impl RequestChannel {
             if silent.count() >= MAX_SILENT_PEERS {
                 self.disconnect_oldest_silent();
             }
-            // One that can't be watched is hung up on, and asks again.
+            // A peer that can't be watched is disconnected, and retries.
             if self
                 .epoll
                 .add(&conversation.socket, 0, Interest::Readable)
@@ -136,12 +136,12 @@ impl AsFd for RequestChannel {
 }
 
 impl Conversation {
-    /// Whether it has sent nothing yet. A peer that a connection was lent to has proved that it is no stranger.
+    /// Whether the peer has sent nothing yet. A peer that a connection was lent to has proved that it knows the secret.
     fn is_silent(&self) -> bool {
         self.lent.is_none()
     }
 
-    /// Returns whether it goes on.
+    /// Processes the peer's message, if there is one. Returns whether the conversation goes on.
     fn drive(&mut self, secret: Secret, waiter: &mut HeaderWaiter) -> bool {
         if self.lent.is_some() {
             return self.confirm(waiter);
@@ -165,7 +165,7 @@ impl Conversation {
                 waiter.sweep();
                 false
             }
-            // To wake the supervisor up is all of it.
+            // The request has woken the supervisor, which then reads the refusals.
             Some(WaiterAction::Log) | None => false,
         }
     }
@@ -202,13 +202,14 @@ fn is_not_yet(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 
-/// Processes that may be in the queue at once; more are refused, and with them their connections.
+/// The accept backlog: processes that may be queued at once. More are refused, and with them their connections.
 const BACKLOG: i32 = 4096;
-/// Conversations begun before those that go on are looked at again.
-const AT_ONCE: usize = 64;
-/// Peers that have sent nothing yet; the library needs some microseconds.
+/// The batch of peers accepted before the open conversations are driven again.
+const ACCEPT_BATCH: usize = 64;
+/// The limit of peers that have sent nothing yet; the library needs some microseconds.
 const MAX_SILENT_PEERS: usize = 64;
-/// Longer than a process of the program's is kept from the processor between connect(2) and its request.
-const SILENCE: Duration = Duration::from_secs(1);
-/// Soon enough for a peer in the backlog, which gives up after 250 ms.
-const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// The timeout of a silent peer: longer than a process of the program is preempted between connect(2) and its request.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
+/// From an accept(2) without a free descriptor to the retry: soon enough for a peer in the backlog, which gives up after
+/// 250 ms.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -44,7 +44,7 @@ impl Failsafe {
         self.monitor.replace(supervised, hold, epoll)
     }
 
-    /// Adds a process whose accept(2) the supervisor answers.
+    /// Adds a process that depends on the supervisor for its accept(2).
     pub(super) fn note(&mut self, supervised: &SupervisedProcess, call: InflightCall) {
         self.kill_switch.note(supervised, call);
     }

@@ -1,6 +1,6 @@
 //! The in-flight calls: received and not answered yet, in memory that outlives the supervisor.
 //!
-//! The kernel reports a call once. If the supervisor dies, the next holder of the listener is not told of the calls that
+//! The kernel reports a call once. If the supervisor dies, the next holder of the listener does not receive the calls that
 //! were received before, and their threads would wait for ever. So the calls are recorded here, where the monitor finds
 //! them.
 
@@ -66,7 +66,7 @@ impl InflightCalls {
     }
 }
 
-/// ThreadCache that wait in accept(2) at the same time; more than any server has. 64 KiB of memory.
+/// Slots: threads that wait in accept(2) at the same time, more than any server has. 64 KiB of memory.
 const CAPACITY: usize = 4096;
 const NO_THREAD: u64 = 0;
 

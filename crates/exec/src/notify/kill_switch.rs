@@ -55,7 +55,7 @@ impl KillSwitch {
         }
         self.processes.insert(call.tid, process);
         if !self.kill_on_close.contains(process) {
-            // A process for which there is no room is served all the same.
+            // A process that can't be added is served nevertheless.
             let _ = self
                 .kill_on_close
                 .add(process, || supervised.calls.is_pending(call.id));
@@ -63,5 +63,5 @@ impl KillSwitch {
     }
 }
 
-/// ThreadCache that are remembered; most of more have ended.
+/// The capacity of the cache of threads. It is cleared beyond that: most of so many threads have exited.
 const MAX_CACHED_THREADS: usize = 1024;

@@ -8,7 +8,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
 /// The network namespaces of known listeners, by socket cookie (SO_COOKIE), which no other socket gets. A namespace can't
-/// change, so it is asked once.
+/// change, so it is queried once.
 #[derive(Debug, Default)]
 pub(super) struct ListenerCache(HashMap<u64, u64>);
 

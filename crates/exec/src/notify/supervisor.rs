@@ -55,14 +55,18 @@ pub(super) struct Supervisor {
 
 /// The result of serving a call.
 enum Answer {
-    /// It was answered, or is over.
+    /// The call was answered, or is over.
     Given,
-    /// There is no connection for it.
+    /// There is no connection for the call.
     Nothing(AcceptCall),
 }
 
 impl Supervisor {
-    /// A supervisor of `program`, whose first process is `target`.
+    /// Creates the supervisor of `program`, the id of its first process, of which `target` is the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll(7), of the request channel's socket, and of starting the monitor.
     pub(super) fn new(
         config: &SupervisorConfig,
         calls: NotificationListener,
@@ -115,7 +119,11 @@ impl Supervisor {
         })
     }
 
-    /// Answers calls until no process with the filter is left.
+    /// Runs the event loop: answers calls until no process with the filter is left.
+    ///
+    /// # Errors
+    ///
+    /// epoll_wait(2)'s, or the monitor can't be started.
     pub(super) fn run(mut self) -> Result<()> {
         let mut found = Vec::new();
         loop {
@@ -169,17 +177,17 @@ impl Supervisor {
         let due = due
             .min()
             .map(|at| at.saturating_duration_since(Instant::now()) + TIMER_SLACK);
-        let look = (!self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
-        due.into_iter().chain(look).min()
+        let stale_check = (!self.pending.is_empty()).then_some(STALE_CHECK_INTERVAL);
+        due.into_iter().chain(stale_check).min()
     }
 
-    /// Receives the next call and answers it, or makes it wait.
+    /// Receives the next call, and answers it or adds it to the pending calls.
     ///
     /// # Errors
     ///
     /// The monitor can't be started.
     fn answer(&mut self) -> Result<()> {
-        // It is over already: a signal came first.
+        // The call is over already: a signal has interrupted it.
         let Ok(notification) = self.supervised.calls.receive() else {
             return Ok(());
         };
@@ -277,7 +285,7 @@ impl Supervisor {
                 if error.is_permission() && !self.permission_error_logged {
                     self.permission_error_logged = true;
                     eprintln!(
-                        "peername: can't look into the program, so it can't accept: {error}. An ordinary user needs \
+                        "peername: can't copy descriptors of the program, so it can't accept: {error}. An ordinary user needs \
                          kernel.yama.ptrace_scope = 0 for programs with several processes"
                     );
                 }
@@ -318,7 +326,7 @@ impl Supervisor {
         }
     }
 
-    /// Hands a connection to the oldest pending call at its listener, or returns it to the header waiter.
+    /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
     fn offer(&mut self, connection: OwnedFd, listener: SocketAddr) {
         match self
             .pending
@@ -335,7 +343,7 @@ impl Supervisor {
         let Some(call) = self.pending.remove(&self.epoll, serial) else {
             return;
         };
-        // The descriptor may be another file's by now.
+        // The descriptor may be reused for another file by now.
         let listening = call.thread.get_fd(call.number).ok();
         let settings = self.table.settings();
         let listening = listening.and_then(|socket| self.listeners.check(settings, socket));
@@ -350,7 +358,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs the header waiter, and hands over the connections whose header is complete.
+    /// Runs the header waiter, and hands over the ready connections.
     fn run_waiter(&mut self) -> Result<()> {
         for listener in self.waiter.process_due()? {
             match self.pending.oldest_at(listener) {
@@ -361,14 +369,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Drops a pending call that is over without an answer.
+    /// Removes a pending call that is over without an answer.
     fn drop_pending(&mut self, serial: u64) {
         if let Some(call) = self.pending.remove(&self.epoll, serial) {
             self.supervised.inflight.remove(call.slot);
         }
     }
 
-    /// Drops pending calls that a signal has interrupted, which the kernel does not report.
+    /// Removes pending calls that a signal has interrupted, which the kernel does not report.
     fn drop_interrupted(&mut self) {
         self.stale_checked_at = Instant::now();
         let calls = &self.supervised.calls;
@@ -393,6 +401,6 @@ fn is_due(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// How soon a call that a signal has interrupted is noticed, if its thread makes no other.
+/// The interval of the check for calls that a signal has interrupted, if their threads make no other call.
 const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TIMER_SLACK: Duration = Duration::from_micros(100);

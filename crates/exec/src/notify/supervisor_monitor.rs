@@ -43,7 +43,7 @@ impl SupervisorMonitor {
         ];
         let pid = daemonize::fork_child(keep, |[supervisor, calls, target, pipe, queue]| {
             daemonize::set_thread_name(c"peername-guard");
-            // All it has to do is end the program. Keeping more capabilities than it needs is no reason to fail.
+            // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
             if caps::is_effective(Capability::CAP_SYS_PTRACE) {
                 let _ = caps::keep_only(&[Capability::CAP_KILL]);
             }
@@ -81,7 +81,7 @@ impl SupervisorMonitor {
 }
 
 impl SupervisedProcess {
-    /// PendingAccepts for the supervisor's end. If processes with the filter are left then, ends them.
+    /// Waits for the supervisor's exit. If processes with the filter are left then, ends them.
     fn guard(&self, supervisor: &PidFd) -> Result<()> {
         wait_for(supervisor)?;
         if self.wait_all_exited(Duration::ZERO)? {
@@ -152,5 +152,5 @@ fn wait_for(fd: impl AsFd) -> Result<()> {
     epoll.wait(None, &mut Vec::new())
 }
 
-/// From SIGTERM to SIGKILL. accept(2) does not return any more, so the program only finishes its work.
+/// From SIGTERM to SIGKILL. accept(2) does not return any more, so the program only finishes the work in progress.
 const GRACE: Duration = Duration::from_secs(2);

@@ -26,7 +26,7 @@ impl ThreadCache {
     ) -> Result<Option<(Rc<PidFd>, OwnedFd)>> {
         if let Some(known) = self.0.get(&call.tid) {
             match known.get_fd(number) {
-                // It has ended, and its number is another's: no two live threads have one.
+                // It has exited, and its id is reused: no two live threads have the same.
                 Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
                 found => return found.map(|fd| Some((Rc::clone(known), fd))),
             }
@@ -34,7 +34,7 @@ impl ThreadCache {
         let (thread, lasting) = PidFd::open_thread(call.tid)?;
         let thread = Rc::new(thread);
         let found = thread.get_fd(number)?;
-        // Else the thread has ended, and its number may be another's already.
+        // Otherwise the thread has exited, and its id may be reused already.
         if !calls.is_pending(call.id) {
             return Ok(None);
         }
@@ -52,5 +52,5 @@ impl ThreadCache {
     }
 }
 
-/// ThreadCache that are remembered, a descriptor each.
+/// The capacity of the cache: threads, a descriptor each.
 const MAX_CACHED_THREADS: usize = 1024;

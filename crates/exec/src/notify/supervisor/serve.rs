@@ -16,7 +16,7 @@ use crate::header_peek::{ConnectionOrigin, PeekOutcome, peek_accepted, refuse};
 use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
-    /// Answers the call with a connection, if there is one: one that was ready, or the next one whose header is complete.
+    /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header.
     pub(super) fn serve(&mut self, call: AcceptCall, listening: &ForeignListener) -> Answer {
         loop {
             if let Some(connection) = self.waiter.take_ready(call.listener) {
