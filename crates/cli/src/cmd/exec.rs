@@ -26,14 +26,14 @@ use crate::value::{self, PortRange};
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How the server is reached
+    /// The mechanism that gives the server its clients' addresses
     #[arg(long, value_name = "HOW", default_value = "auto")]
     mode: Mode,
     /// Networks that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     /// [default: private]
     #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
-    /// Connections without a header, and from others than those trusted
+    /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require")]
     header: Header,
     /// Which claimed clients are refused
@@ -42,16 +42,16 @@ pub(crate) struct Args {
     /// Only listeners on these ports, such as 80,443,8000-8010, or connections to them [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
-    /// With --mode netns: where to listen [default: every address, on --ports]; may be repeated
+    /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
-    /// With --mode netns: what is listened for
+    /// With --mode netns: the transports to listen on
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
-    /// From accept to the complete header
+    /// The time from accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
     header_timeout: Duration,
-    /// The largest header taken, in bytes
+    /// The largest header that is accepted, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
     max_header: u32,
     /// Connections that may be open at the same time, rounded up to a power of two
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     connect: bool,
     #[command(flatten)]
     client: connect::Client,
-    /// Say which mode was taken, and why, and log each refused connection
+    /// Log the chosen mode and the reason, and each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// The server, or client, and its arguments
@@ -75,34 +75,33 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    /// What fits the server
+    /// Choose by the program
     Auto,
-    /// By a library that is loaded into it: dynamically linked servers
+    /// Preload a library into the server: for dynamically linked servers
     Preload,
-    /// By answering its system calls: any server; sets no_new_privs for ordinary users
+    /// Answer the server's system calls: for any server; sets no_new_privs for ordinary users
     Notify,
-    /// By a network of its own, with the proxy in it: any server, TCP and UDP; it reaches nothing else
+    /// Run the server and the proxy in a network namespace: for any server, TCP and UDP; it reaches no other network
     Netns,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Header {
-    /// Are refused
+    /// Refuse them
     Require,
-    /// Go through as they are
+    /// Pass them through unchanged
     Optional,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sources {
-    /// Special and loopback addresses
+    /// Refuse special and loopback addresses
     Strict,
-    /// Special addresses only
+    /// Refuse special addresses only
     AllowLocal,
 }
 
-/// Becomes the program; returns only if that fails. A failure of ours has a code that is none of the
-/// program's.
+/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match start(args) {
         Err(error) if !error.is::<Usage>() => {

@@ -104,8 +104,8 @@ impl Options {
 fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>) -> NativeCommand {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \
-         listeners and cloud metadata services, and with -allowed-subnets this host for clients whose \
-         own address may send headers; allow more with -allow-destination, such as 127.0.0.1:9000-9100"
+         listeners and cloud metadata services, and with -allowed-subnets this host for clients with \
+         an address that may send headers; allow more with -allow-destination, such as 127.0.0.1:9000-9100"
             .to_owned(),
     );
     let native = native.switch_if("--dynamic-destination", true);
