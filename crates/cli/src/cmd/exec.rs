@@ -1,5 +1,5 @@
-//! `peername exec`: runs a server so that accept(2) and getpeername(2) give it the true client, or a client
-//! so that its connections begin with a header.
+//! `peername exec`: runs a server, in which accept(2) and getpeername(2) return the true client, or a client, with PROXY
+//! headers on its connections.
 
 mod connect;
 mod netns;
@@ -36,10 +36,10 @@ pub(crate) struct Args {
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require")]
     header: Header,
-    /// Which claimed clients are refused
+    /// Client addresses in headers that are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Sources,
-    /// Only listeners on these ports, such as 80,443,8000-8010, or connections to them [default: all]
+    /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ports: Vec<PortRange>,
     /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
@@ -158,7 +158,11 @@ impl Args {
         command
     }
 
-    /// What says nothing to a mode would be taken for heeded.
+    /// Refuses options that the mode ignores: the user would take them for effective.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], with the option.
     fn check_mode(&self) -> Result<(), Usage> {
         let text = match self.mode {
             Mode::Netns => return Ok(()),
@@ -188,7 +192,7 @@ impl Args {
     fn networks(&self) -> Result<Vec<Network>, Usage> {
         let list = if self.trust.is_empty() {
             eprintln!(
-                "peername: headers are taken from private networks (say --trust to choose others)"
+                "peername: headers are accepted from private networks (set --trust to choose others)"
             );
             TrustList::parse(&["private"])
         } else {
@@ -214,7 +218,7 @@ impl Args {
         Ok((chosen, examined.reason))
     }
 
-    /// The table has no path: only the supervisor, which has it already, needs it.
+    /// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
     fn supervise(&self, rules: &Rules) -> anyhow::Result<()> {
         let shared = SharedTable::create(self.slots(), rules)?;
         shared.remove();
@@ -230,7 +234,7 @@ impl Args {
 
     fn slots(&self) -> usize {
         let wanted = self.max_connections as usize;
-        wanted.next_power_of_two().max(FEWEST)
+        wanted.next_power_of_two().max(MIN_SLOTS)
     }
 
     fn preload(&self, rules: Rules) -> Result<Preload, LibraryError> {
@@ -244,7 +248,7 @@ impl Args {
     }
 }
 
-/// What was done to supervise the program may break something below it, so it is reported without being asked.
+/// Reports no_new_privs, also without `-v`, since it may break something below the program.
 fn report_lost_privileges(gaining: NoNewPrivs) {
     if gaining == NoNewPrivs::Set {
         eprintln!(
@@ -254,14 +258,14 @@ fn report_lost_privileges(gaining: NoNewPrivs) {
     }
 }
 
-/// What goes through a ring is not seen by a library.
-fn refuse_io_uring(otherwise: &str) {
+/// Refuses io_uring, because the library does not see operations of a ring.
+fn refuse_io_uring(consequence: &str) {
     if let Err(error) = peername_sys::seccomp::deny_io_uring() {
-        eprintln!("peername: io_uring can't be refused ({error}): {otherwise}");
+        eprintln!("peername: io_uring can't be refused ({error}): {consequence}");
     }
 }
 
-/// The options that have nothing to say about clients.
+/// The options that do not apply to clients (`--connect`).
 const OF_SERVERS: [&str; 10] = [
     "mode",
     "trust",
@@ -274,7 +278,7 @@ const OF_SERVERS: [&str; 10] = [
     "max_connections",
     "dst",
 ];
-/// As env(1) and timeout(1) have it: 126 and 127 are for a program that can't be run.
+/// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
 const LAUNCHER_FAILED: u8 = 125;
-/// The least number of slots that a table may have.
-const FEWEST: usize = 64;
+/// The minimum number of slots of a table.
+const MIN_SLOTS: usize = 64;

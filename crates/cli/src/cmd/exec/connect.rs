@@ -9,10 +9,10 @@ use peername_exec::program::{Reason, examine, search_path};
 use super::{execute, refuse_io_uring};
 use crate::value::PortRange;
 
-/// What its headers say.
+/// Options for the contents of the client's headers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Client {
-    /// With --connect: the client that headers name, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
+    /// With --connect: the client address in the headers, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
     #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
     pub(super) source: Option<SocketAddr>,
     /// With --connect: the version of the headers
@@ -42,7 +42,7 @@ pub(super) fn run(args: &super::Args, source: SocketAddr) -> ExitCode {
         Ok(reason) => warn(&reason),
         Err(error) => return failed(&error),
     }
-    refuse_io_uring("what connects through it sends no header");
+    refuse_io_uring("connections that are opened through it have no header");
     execute(command)
 }
 

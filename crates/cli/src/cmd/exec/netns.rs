@@ -1,4 +1,4 @@
-//! `peername exec --mode netns`: the sockets outside, and the proxy's command line.
+//! `peername exec --mode netns`: opens the sockets outside, and builds the proxy's command line.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,6 +16,10 @@ use crate::usage::Usage;
 use crate::value::PortRange;
 
 /// Opens the listening sockets and moves this process into its private network.
+///
+/// # Errors
+///
+/// [`Usage`], an address that can't be bound, or a network that can't be created.
 pub(super) fn start(args: &Args) -> anyhow::Result<()> {
     if args.header == Header::Optional {
         let text = "--mode netns goes with --header require only";
@@ -32,11 +36,11 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
         let context = || format!("can't listen on {addr}");
         if args.protocol.has_tcp() {
             sockets.push(OwnedFd::from(
-                listener::listen(addr, ALONE).with_context(context)?,
+                listener::listen(addr, V6_ONLY).with_context(context)?,
             ));
         }
         if args.protocol.has_udp() {
-            let socket = udp::listen(addr, ALONE).with_context(context)?;
+            let socket = udp::listen(addr, V6_ONLY).with_context(context)?;
             udp::start_receiving(&socket).with_context(context)?;
             sockets.push(OwnedFd::from(socket));
         }
@@ -85,7 +89,7 @@ fn disagreement(listen: &[SocketAddr], ports: &[PortRange]) -> Option<u16> {
     named.symmetric_difference(&opened).next().copied()
 }
 
-/// As one would type it.
+/// Builds the proxy's command line, as for a shell.
 fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     let protocol = match (args.protocol.has_tcp(), args.protocol.has_udp()) {
         (true, true) => "both",
@@ -117,8 +121,8 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     words.into_iter().map(OsString::from).collect()
 }
 
-/// `[::]` beside `0.0.0.0` takes IPv6 only.
-const ALONE: BindOptions = BindOptions {
+/// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
+const V6_ONLY: BindOptions = BindOptions {
     reuse_port: false,
     v6_only: true,
 };
