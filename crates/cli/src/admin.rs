@@ -24,7 +24,7 @@ use crate::cmd::ca::host_name;
 /// `--admin` and `--admin-host`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct AdminArgs {
-    /// Serve /metrics, /healthz and /readyz here: ADDR:PORT, or unix:PATH [default: nowhere]
+    /// Serve /metrics, /healthz and /readyz on this socket: ADDR:PORT, or unix:PATH [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
     pub(crate) admin: Option<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
@@ -33,7 +33,7 @@ pub(crate) struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// Opens the socket, where one is asked for.
+    /// Opens the socket, if `--admin` names one.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ pub(crate) fn serve_proxy(
 struct ProxyHealth {
     liveness: Liveness,
     phases: Phases,
-    /// `forward` connects as itself and has none.
+    /// `None` for `forward`, which connects from its own address.
     reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
 }
 
@@ -110,7 +110,7 @@ impl Health for ProxyHealth {
     }
 }
 
-/// Reads an address of the configuration file.
+/// Parses an address of the configuration file.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The subcommands, one file each: its options and what it does with them.
+//! The subcommands, one file each: its options and its implementation.
 
 pub(crate) mod ca;
 mod completions;
@@ -16,28 +16,28 @@ mod send;
 
 use std::process::ExitCode;
 
-/// What the user asked for.
+/// The subcommand on the command line.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
-    /// Run a server so that it sees its clients by itself, or a client that sends a header
+    /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     Exec(exec::Args),
-    /// Accept plain connections and send them on behind a header
+    /// Accept plain connections and forward them with a header
     Forward(forward::Args),
-    /// Open the TLS of outbound traffic and let through what an outside check agrees to
+    /// Intercept outbound TLS and forward the requests that an external check allows
     Intercept(Box<intercept::Args>),
-    /// Write one header and standard input to an address, print what comes back
+    /// Send one header and standard input to an address, and print the reply
     Send(send::Args),
-    /// Print what a header says, as JSON
+    /// Print the fields of a header, as JSON
     Decode(decode::Args),
-    /// Show, add or remove the rules that bring replies back
+    /// Show, add or remove the routing rules that deliver replies to this host
     Routes(routes::Args),
-    /// Keep the authority that `intercept` signs with
+    /// Manage the certificate authority of `intercept`
     Ca(ca::Args),
-    /// Check this host, and say how to fix what is wrong
+    /// Check this host, and print a remedy for each problem
     Doctor(doctor::Args),
-    /// Show it at work, in a private network namespace
+    /// Demonstrate the proxy in a private network namespace
     Demo(demo::Args),
     /// Check a configuration file, or print its schema
     Config(config::Args),
@@ -46,8 +46,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs it to its end. An error is a failure (exit 1), or wrong usage (exit 2) if it is a
-    /// [`crate::usage::Usage`].
+    /// Runs the subcommand until it ends.
+    ///
+    /// # Errors
+    ///
+    /// A failure (exit 1), or wrong usage (exit 2) if it is a [`crate::usage::Usage`].
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Proxy(args) => proxy::run(&args),

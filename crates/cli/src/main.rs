@@ -27,8 +27,8 @@ struct Args {
     command: Command,
 }
 
-/// 0 success, 1 a start-up or run-time failure, 2 wrong usage; subcommands add their own. In the place
-/// of another program, wrong usage has that one's code.
+/// Exit codes: 0 success, 1 a failure at the start or later, 2 wrong usage; subcommands add their own. With `--compat`,
+/// wrong usage has the other program's code.
 fn main() -> ExitCode {
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             Ok(args) => code_of(args.command.run(), WRONG_USAGE),
             Err(error) => {
                 let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
-                // A closed pipe is no failure.
+                // A closed pipe is not a failure.
                 let _ = error.print();
                 ExitCode::from(lasting(code))
             }
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     match outcome {
         Ok(code) => code,
-        // The reader of our output has read enough: `| head`.
+        // The reader has closed the pipe, as `| head` does.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // So that the journal shows it as an error.
@@ -68,7 +68,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
     }
 }
 
-/// The exit code of a lasting mistake, which tells a service manager not to retry. A name that does not resolve may resolve
+/// The exit code of a permanent error, which tells a service manager not to retry. A name that does not resolve may resolve
 /// later, so that is 1.
 fn lasting(code: u8) -> u8 {
     match code {

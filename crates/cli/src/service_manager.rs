@@ -1,4 +1,4 @@
-//! Notifies the service manager (sd_notify(3)), where there is one. That it does not receive is no reason not to serve, so
+//! Notifies the service manager (sd_notify(3)), if there is one. A failed notification must not keep the process from serving, so
 //! errors are ignored.
 
 use std::ffi::OsStr;
@@ -11,18 +11,18 @@ use std::{env, io};
 use peername_server::workers::liveness::Liveness;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 
-/// Everything is there, in a few words for `systemctl status`.
+/// Reports that the start or a reload is complete, with a summary for `systemctl status`.
 pub(crate) fn ready(status: &str) {
     notify(&[Ready, Status(&status.replace('\n', "; "))]);
 }
 
-/// A reload has begun; [`ready`] ends it. Since systemd 253 the time tells it from one that is over.
+/// Reports that a reload has begun; [`ready`] ends it. By the time, systemd 253 and later distinguish it from an earlier one.
 pub(crate) fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     notify(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);
 }
 
-/// Nothing new is accepted any more.
+/// Reports that the process drains and accepts no new connections.
 pub(crate) fn stopping() {
     notify(&[Stopping, Status("waiting for open connections")]);
 }
@@ -32,7 +32,7 @@ pub(crate) fn keep_alive(liveness: Liveness) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;
     };
-    // Half of it is what sd_watchdog_enabled(3) recommends; a third bears a late one.
+    // sd_watchdog_enabled(3) recommends half of the timeout; a third tolerates one late notification.
     let every = (limit / 3).max(Duration::from_millis(1));
     tokio::spawn(async move {
         loop {
@@ -48,7 +48,7 @@ fn notify(state: &[NotifyState<'_>]) {
     let _ = send(message.as_bytes());
 }
 
-/// `sd_notify::notify` waits where the manager's queue is full, and with it would all reloads and stops.
+/// Sends without blocking: `sd_notify::notify` blocks while the manager's queue is full, which would block reloads and stops.
 fn send(message: &[u8]) -> io::Result<()> {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(());

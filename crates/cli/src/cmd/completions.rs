@@ -1,4 +1,4 @@
-//! `peername completions`: what a shell needs to complete the command line.
+//! `peername completions`: prints a shell's completion script for the command line.
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // Into memory first: clap panics when it can't write.
+    // Rendered into memory first: clap panics when it can't write.
     let mut script = Vec::new();
     generate(
         args.shell,

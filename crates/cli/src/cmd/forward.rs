@@ -28,13 +28,13 @@ use crate::{logging, value};
 /// Options of `peername forward`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen; may be repeated
+    /// The address to listen on; may be repeated
     #[arg(short, long, value_name = "ADDR", required = true, value_parser = value::address)]
     listen: Vec<SocketAddr>,
-    /// The server that connections are forwarded to, behind a header
+    /// The server that connections are forwarded to, with a header
     #[arg(long, value_name = "ADDR", value_parser = value::address)]
     to: SocketAddr,
-    /// What is forwarded
+    /// The transports to forward
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
     #[command(flatten)]
@@ -91,7 +91,7 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
         &given,
     )?;
     let admin = args.admin.open()?;
-    // It connects as itself: no privilege is of use any more.
+    // It connects from its own address: no privilege is needed any more.
     keep_only(&[])?;
     let _log = args.logging.start();
     let (tcp, udp) = (
@@ -143,7 +143,7 @@ impl Args {
         }
     }
 
-    /// What the options for UDP say together.
+    /// The configuration by the options for UDP.
     fn check_udp(&self) -> Result<(), Usage> {
         let text = match (self.protocol, self.udp.udp_header) {
             (Protocol::Tcp, Some(_)) => {

@@ -126,7 +126,7 @@ async fn read_files(args: Args, ca: PathBuf, state: Arc<InterceptState>) -> anyh
         .await
 }
 
-/// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each sort has its
+/// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its
 /// own limit because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
 fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
     let connections = (capacity.connections * 4 / 5).max(1);

@@ -38,9 +38,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lifecycle::block_on(start(args, setup))
 }
 
-/// Opens what needs privilege, gives the privilege up, then serves until told to stop.
+/// Opens what needs privilege, drops the privilege, then serves until a signal stops it.
 ///
-/// Capabilities belong to threads, so the log's and the workers' come after they are given up.
+/// Capabilities belong to threads, so the threads of the log and of the workers are started after they are dropped.
 async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
@@ -84,7 +84,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What `--relay auto` amounts to here.
+/// The relay method that `--relay auto` selects on this host.
 fn log_relay_method() {
     match check_uring() {
         Ok(()) => tracing::info!("TCP: messages are received by io_uring, bulk is spliced"),
@@ -95,7 +95,7 @@ fn log_relay_method() {
     }
 }
 
-/// The data path in the kernel, where it is asked for and there is anything for it to do.
+/// Loads the data path in the kernel, if it is requested and there are UDP listeners for it.
 async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
     if !setup.process.is_in_kernel() {
         return Ok(None);
@@ -104,7 +104,7 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
         setup.listen(Transport::Udp).next().is_some(),
         "--data-path kernel is for UDP, and no listener has --protocol udp or both"
     );
-    // Before anything of the host's is changed.
+    // Before the host's configuration is changed.
     let has_policies = has_ipsec_policies().context(
         "looking for IPsec policies, for --data-path kernel, which needs CAP_BPF and CAP_NET_ADMIN at the start",
     )?;
@@ -133,7 +133,7 @@ fn inherited_sockets(setup: &Setup) -> anyhow::Result<InheritedSockets> {
     Ok(given)
 }
 
-/// Refuses a socket of the service manager's that no listener uses: its clients would never be accepted.
+/// Refuses an inherited socket that no listener uses: its clients would never be accepted.
 fn check_inherited_sockets(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
     let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
     if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
@@ -148,7 +148,7 @@ fn check_inherited_sockets(given: &InheritedSockets, setup: &Setup) -> anyhow::R
     Ok(())
 }
 
-/// Serves on the workers' threads; this thread keeps watch.
+/// Serves on the workers' threads; this thread handles signals, reloads and the watchdog.
 async fn serve(
     args: &Args,
     mut control: Control,
@@ -158,7 +158,7 @@ async fn serve(
     service_manager::keep_alive(control.running.liveness());
     while signals.next(&mut control.running).await? == SignalEvent::Reload {
         service_manager::reloading();
-        // Names may take their time, and nothing is changed yet.
+        // Resolving names may take long, and nothing is changed yet.
         let reading = load::reload(args.clone());
         let read = signals.run_until_stopped(&mut control.running, reading);
         let Some(read) = read.await? else {
@@ -174,6 +174,6 @@ async fn serve(
     Ok(code)
 }
 
-/// As many sessions as the kernel is told of at most; others stay in user space. Memory is taken as it is needed, less
+/// The maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less
 /// than 1 KiB for each.
 const MAX_OFFLOADED_SESSIONS: u32 = 65_536;

@@ -1,9 +1,9 @@
-//! Detects targets at which the proxy itself listens: such a loop would end when no descriptors are left.
+//! Detects targets that are the proxy's own listeners: such a loop would end only when no descriptors are left.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Whether a connection to `target` would arrive at one of these, as far as the addresses tell. `is_own` knows addresses
+/// Whether a connection to `target` would reach one of these listeners, by their addresses. `is_own` recognizes addresses
 /// of this host beside loopback.
 pub(crate) fn connects_to_listener(
     listen: &HashSet<SocketAddr>,
@@ -22,7 +22,7 @@ pub(crate) fn connects_to_listener(
         })
 }
 
-/// `[::]` takes IPv4 too.
+/// `[::]` accepts IPv4 too.
 const WILDCARDS: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),

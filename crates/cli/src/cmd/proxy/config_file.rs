@@ -1,5 +1,5 @@
 //! The configuration file: TOML, its keys the names of the options, a `[[listen]]` table for each group of
-//! listeners that are served alike.
+//! listeners with the same configuration.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -22,45 +22,49 @@ use crate::value::{Number, Time};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(title = "peername proxy")]
 pub(crate) struct File {
-    /// Event loops, each with sockets of its own; one a core unless given
+    /// Event loops, each with sockets of its own; default: one per core
     #[serde(default)]
     workers: Option<Number<1, 1024>>,
-    /// Add the routing rules that bring replies back, and remove them at the end
+    /// Add the routing rules that deliver replies to this host, and remove them at exit
     #[serde(default)]
     setup_routes: bool,
-    /// Where UDP sessions are carried; auto unless given
+    /// The data path of UDP sessions; default: auto
     #[serde(default)]
     data_path: Option<DataPath>,
-    /// How long open connections may go on after SIGTERM; 30s unless given
+    /// The time for which open connections are drained after SIGTERM; default: 30s
     #[serde(default)]
     drain: Option<Time>,
-    /// Where /metrics, /healthz and /readyz are served: ADDR:PORT, or unix:PATH; nowhere unless given
+    /// The socket that serves /metrics, /healthz and /readyz: ADDR:PORT, or unix:PATH; default: none
     #[serde(default, deserialize_with = "admin::deserialize")]
     #[schemars(with = "Option<String>")]
     admin: Option<AdminAddr>,
-    /// Host names besides localhost and IP addresses in requests to `admin`; this host's name unless given
+    /// Host names besides localhost and IP addresses in requests to `admin`; default: this host's name
     #[serde(default)]
     admin_host: Vec<String>,
-    /// How the log is written; text on a terminal, else json, unless given
+    /// The format of the log; default: text on a terminal, else json
     #[serde(default)]
     log_format: Option<Format>,
-    /// 1: a line for each connection at its end; 2: more
+    /// 1: log a line for each connection at its end; 2: more
     #[serde(default)]
     verbose: u8,
-    /// Warnings and errors only
+    /// Log warnings and errors only
     #[serde(default)]
     quiet: bool,
-    /// Listeners, and what they are served by
+    /// Groups of listeners, each with its own configuration
     #[schemars(with = "Vec<Listener>", length(min = 1))]
     listen: Vec<Spanned<Listener>>,
 }
 
-/// Everything that is wrong with a file, each with its place.
+/// All errors in a file, each with its file, line and key.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub(crate) struct Problems(pub(crate) Vec<String>);
 
-/// Reads a file and whatever it names. What `process` says goes before what the file says.
+/// Reads a file and all files that it names. The options in `process` override the file's.
+///
+/// # Errors
+///
+/// All errors in the file.
 pub(crate) fn read(path: &Path, process: &Process) -> Result<Setup, Problems> {
     let one = |problem: String| Problems(vec![problem]);
     let text = text_file::read(path).map_err(|why| one(format!("{}: {why}", path.display())))?;
@@ -127,10 +131,11 @@ impl File {
     }
 }
 
-/// Everything that the parser does not like: of the syntax, or else of each key by itself. It stops at the first of a table.
+/// All errors that the parser reports: that of the syntax, or else those of each key. By itself the parser stops at the first
+/// error of a table.
 fn mistakes(text: &str) -> Vec<toml::de::Error> {
     let (table, mut mistakes) = DeTable::parse_recoverable(text);
-    // What is read after a mistake in the syntax may be none.
+    // After a syntax error, further errors may be consequences of it.
     let table = if mistakes.is_empty() {
         table.into_inner()
     } else {
@@ -164,7 +169,7 @@ fn mistakes(text: &str) -> Vec<toml::de::Error> {
     mistakes
 }
 
-/// What is wrong with these where all other keys have their defaults.
+/// The errors of these keys, with the defaults for all other keys.
 fn wrong<'t, T: Deserialize<'t>>(
     keys: impl IntoIterator<Item = (Spanned<Cow<'t, str>>, Spanned<DeValue<'t>>)>,
 ) -> Option<toml::de::Error> {
@@ -173,7 +178,7 @@ fn wrong<'t, T: Deserialize<'t>>(
     T::deserialize(Deserializer::from(Spanned::new(0..0, table))).err()
 }
 
-/// File, line and key of what the parser did not like, and why.
+/// File, line and key of a parser error, and its text.
 fn place(path: &Path, text: &str, error: &toml::de::Error) -> String {
     let (path, why) = (path.display(), error.message());
     let Some(at) = error.span().map(|span| span.start) else {

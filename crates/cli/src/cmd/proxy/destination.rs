@@ -1,11 +1,11 @@
-//! What the options say about destinations that headers name.
+//! The policy for destinations in headers, by the options.
 
 use peername_proxy::policy::destination::DestinationPolicy;
 
 use crate::usage::Usage;
 use crate::value::AllowDestination;
 
-/// `None` when every client goes to the fixed targets.
+/// The policy; `None` if every client is connected to the fixed targets.
 pub(super) fn destinations(
     dynamic: bool,
     allowed: &[AllowDestination],

@@ -1,4 +1,4 @@
-//! The listening sockets, opened before anything is served.
+//! Opens the listening sockets, before any of them is served.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::setup::{ServicePlan, Setup};
 pub(super) struct OpenedListeners {
     pub(super) tcp: Listeners,
     pub(super) groups: Vec<UdpGroup>,
-    /// What was asked for, as it was numbered.
+    /// The ids of the requested addresses.
     wanted_tcp: Vec<ListenAddr>,
 }
 
@@ -23,23 +23,23 @@ pub(super) struct OpenedListeners {
 pub(super) struct UdpGroup {
     wanted: Vec<ListenAddr>,
     pub(super) sockets: UdpListeners,
-    /// With as many sessions as there are descriptors for.
+    /// The configuration in use: at most as many sessions as there are descriptors for.
     pub(super) datagrams: UdpConfig,
-    /// As they were asked for.
+    /// The configuration as requested.
     pub(super) asked: UdpConfig,
-    /// Descriptors for answers from other addresses than the listeners'.
+    /// Descriptors for replies from other addresses than the listeners'.
     reply_sockets: usize,
 }
 
-/// Listeners by what was asked for.
+/// The id of each listener, by its requested address.
 pub(super) type ListenerIds = HashMap<(Transport, SocketAddr), ListenerId>;
 
-/// The addresses that listeners have, by what was asked for.
+/// The address that each listener is bound to, by its requested address.
 pub(super) type BoundAddresses = HashMap<(Transport, SocketAddr), SocketAddr>;
 
 impl OpenedListeners {
-    /// Opens what is wanted and not there already. UDP, its sessions included, gets at most so many
-    /// descriptors. ListenerIds come from `ids`, none of them twice.
+    /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets a limited number of
+    /// descriptors. Ids are taken from `ids`, none of them twice.
     pub(super) fn missing(
         setup: &Setup,
         there: &ListenerIds,
@@ -99,7 +99,7 @@ impl OpenedListeners {
         Ok(open)
     }
 
-    /// Each listener's number.
+    /// The id of each listener.
     pub(super) fn numbers(&self) -> ListenerIds {
         let udp = self.groups.iter().flat_map(|group| &group.wanted);
         let tcp = self.wanted_tcp.iter();
@@ -108,7 +108,7 @@ impl OpenedListeners {
             .collect()
     }
 
-    /// Each listener's address, by what was asked for: they differ where the kernel chose the port.
+    /// The bound address of each listener, by its requested address: they differ where the kernel chose the port.
     pub(super) fn actual(&self) -> BoundAddresses {
         let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
         let udp = self.groups.iter().flat_map(|group| {
@@ -124,7 +124,7 @@ impl OpenedListeners {
         self.groups.iter().map(UdpGroup::descriptors).sum()
     }
 
-    /// What of the kernel would make UDP faster, if it has not got it.
+    /// Logs the features that would make UDP faster and that the kernel lacks.
     pub(super) fn log_kernel_limits(&self) {
         if let Some(group) = self.groups.first() {
             group.sockets.log_kernel_limits();
@@ -149,7 +149,7 @@ impl UdpGroup {
         }
     }
 
-    /// With what TPROXY rules bring; some descriptors are for answers from other addresses then.
+    /// A group that accepts traffic redirected by TPROXY rules; some descriptors are for replies from other addresses then.
     fn transparent(
         wanted: Vec<ListenAddr>,
         sockets: UdpListeners,
@@ -164,12 +164,12 @@ impl UdpGroup {
         }
     }
 
-    /// Descriptors that it may use beside its listeners.
+    /// The descriptors that the group may use beside its listeners.
     pub(super) fn descriptors(&self) -> usize {
         self.datagrams.sessions + self.reply_sockets
     }
 
-    /// What was asked for.
+    /// The requested addresses.
     pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.wanted.iter().map(|&(_, addr)| addr)
     }
@@ -188,7 +188,7 @@ fn open_already(there: &ListenerIds, setup: &Setup, transport: Transport) -> Exi
 mod tests {
     use super::*;
 
-    /// What sessions are not given, connections must not be given either.
+    /// Descriptors that are reserved for replies are available neither to sessions nor to connections.
     #[test]
     fn sockets_for_answers_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];

@@ -1,4 +1,4 @@
-//! Options to [`Setup`]: those of the command line, or of the file that it names.
+//! Loads the [`Setup`] from the command line, or from the file that it names.
 
 use super::config_file;
 use super::options::Args;
@@ -10,7 +10,7 @@ use crate::usage::Usage;
 ///
 /// # Errors
 ///
-/// Everything that is wrong with a configuration file, else the first mistake of the command line.
+/// All errors in the configuration file, or the first error of the command line.
 pub(super) fn load(args: &Args) -> Result<Setup, Usage> {
     if let Some(path) = &args.config {
         return config_file::read(path, &args.process).map_err(Usage::from_error);
@@ -25,7 +25,7 @@ pub(super) fn load(args: &Args) -> Result<Setup, Usage> {
     }
 }
 
-/// Loads everything again for a reload, beside the control side: names may take their time.
+/// Loads everything again for a reload, on a thread of its own: resolving names may take long.
 pub(super) async fn reload(args: Args) -> anyhow::Result<Setup> {
     lifecycle::reread(move || Ok(load(&args)?)).await
 }

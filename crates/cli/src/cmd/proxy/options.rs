@@ -1,6 +1,6 @@
 //! The options of `peername proxy`. Those of a listener and those of the process are also
-//! the keys of the configuration file ([`super::config_file`]): a name, its help text and its default stand
-//! here, once.
+//! the keys of the configuration file ([`super::config_file`]): a name, its help text and its default are
+//! defined here only.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -40,19 +40,19 @@ pub(crate) struct Args {
     pub(super) listener: Listener,
 }
 
-/// What there is one of, however many listeners.
+/// The options of the process, independent of its listeners.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct Process {
-    /// Event loops, each with sockets of its own [default: one a core]
+    /// Event loops, each with sockets of its own [default: one per core]
     #[arg(long, visible_alias = "listeners", value_name = "N")]
     pub(super) workers: Option<Number<1, 1024>>,
-    /// Add the routing rules that bring replies back, and remove them at the end
+    /// Add the routing rules that deliver replies to this host, and remove them at exit
     #[arg(long)]
     pub(super) setup_routes: bool,
-    /// Where UDP sessions are carried [default: auto]
+    /// The data path of UDP sessions [default: auto]
     #[arg(long, value_name = "WHERE")]
     pub(super) data_path: Option<DataPath>,
-    /// How long connections may stay open after SIGTERM; a second SIGTERM ends them [default: 30s]
+    /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) drain: Option<Time>,
     /// The listening sockets are inherited and belong to another network namespace: `exec`
@@ -74,27 +74,27 @@ pub(crate) enum DataPath {
     Auto,
     /// In user space
     Userspace,
-    /// In the kernel, once they are steady (docs/udp.md)
+    /// In the kernel, for steady sessions (docs/udp.md)
     Kernel,
 }
 
-/// What some listeners have in common: on the command line all of them, in a file those of one table.
+/// The options of a group of listeners: on the command line all of them, in a file those of one table.
 #[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
 #[group(id = "listener", multiple = true, conflicts_with = "config")]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Listener {
-    /// Where to listen, on one port or a range (0.0.0.0:10000-10100); may be repeated
+    /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
     #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
     #[serde(rename = "address")]
     #[schemars(length(min = 1))]
     pub(super) listen: Vec<Listen>,
-    /// Protocols that are listened for
+    /// The transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// Where IPv4 clients go; port "same" is the one they came to [default: `127.0.0.1:443`]
+    /// The backend of IPv4 clients; port "same" is the port they connected to [default: `127.0.0.1:443`]
     #[arg(short = '4', long, value_name = "ADDR")]
     target_v4: Option<TargetV4>,
-    /// Where IPv6 clients go; port "same" is the one they came to [default: `[::1]:443`]
+    /// The backend of IPv6 clients; port "same" is the port they connected to [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR")]
     target_v6: Option<TargetV6>,
     /// Connect to the destination in the header, if --allow-destination lists it
@@ -106,13 +106,13 @@ pub(crate) struct Listener {
     /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
-    /// Take what TPROXY rules bring, whatever its destination (`peername routes add --tproxy-ports`)
+    /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
     listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0")]
     mark: Mark,
-    /// From accept to the complete header
+    /// The time from accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     header_timeout: Timeout,
     /// Maximum length of a header in bytes
@@ -121,22 +121,22 @@ pub(crate) struct Listener {
     /// Maximum of connections that wait for their header, in all
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending))]
     max_pending: Number<1, MAX_INTEGER>,
-    /// The same for one peer
+    /// Maximum of connections of one peer that wait for their header
     #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending_per_peer))]
     max_pending_per_peer: Number<1, MAX_INTEGER>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
-    /// Which port connections to the backend come from
+    /// The source port of connections to the backend
     #[arg(long, value_name = "PORT", default_value = "keep")]
     source_port: Port,
-    /// When the client's address and port are in use here already
+    /// The action if the client's address and port are in use on this host
     #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
     on_port_collision: Collision,
     /// Send a header to the backend too (TCP)
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
-    /// From the first SYN to the backend to an established connection
+    /// The time from the first SYN to the backend to an established connection
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     connect_timeout: Timeout,
     /// Idle timeout of connections [default: none; keepalive detects dead peers]
@@ -157,10 +157,10 @@ pub(crate) struct Listener {
     /// UDP: maximum of sessions of one balancer
     #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions_per_balancer))]
     max_sessions_per_balancer: Number<1, MAX_INTEGER>,
-    /// How bytes are moved
+    /// The relay method
     #[arg(long, value_name = "HOW", default_value = "auto")]
     relay: Relay,
-    /// Show the value of this TLV in a connection's log line (TCP), by name or number; may be repeated
+    /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
     #[arg(long, value_name = "TYPE")]
     log_tlv: Vec<TlvKind>,
 }
@@ -171,9 +171,9 @@ pub(crate) struct Listener {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Policy {
-    /// Special, loopback and own addresses
+    /// Refuse special, loopback and own addresses
     Strict,
-    /// Special addresses only
+    /// Refuse special addresses only
     AllowLocal,
 }
 
@@ -183,9 +183,9 @@ enum Policy {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Port {
-    /// The client's own
+    /// The client's port
     Keep,
-    /// Any that is free
+    /// Any free port
     Any,
 }
 
@@ -195,7 +195,7 @@ enum Port {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Collision {
-    /// Keep the address, take another port
+    /// Keep the address, use another port
     Ephemeral,
     /// Refuse the connection
     Fail,
@@ -226,11 +226,11 @@ enum Relay {
     Auto,
     Copy,
     Splice,
-    /// As `auto`, beginning with io_uring
+    /// As `auto`, starting with io_uring
     Uring,
 }
 
-/// What stands nowhere is as on an empty command line.
+/// A key that is absent has the default of the command line.
 impl Default for Listener {
     fn default() -> Self {
         #[derive(Parser)]
@@ -246,13 +246,13 @@ impl Default for Listener {
 }
 
 impl Listener {
-    /// What the options amount to. Reads the files that they name.
+    /// The configuration by the options. Reads the files that they name.
     pub(super) fn config(&self) -> Result<Config, Usage> {
         if self.send_proxy.is_some() && self.protocol.has_udp() {
             let text = "--send-proxy is for TCP only; without it, UDP needs a proxy of its own";
             return Err(Usage(text.to_owned()));
         }
-        // The others for UDP only limit it. This one says that datagrams are expected.
+        // Other options for UDP only limit it. This one means that datagrams are expected.
         if self.udp_header.is_some() && !self.protocol.has_udp() {
             let text =
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both";
@@ -375,5 +375,5 @@ fn count(of: usize) -> Number<1, MAX_INTEGER> {
     Number::clamp(of)
 }
 
-/// Long enough for most transfers; systemd kills after 90 s unless told otherwise.
+/// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The capabilities that connections need, tried before the first is served; all others are dropped.
+//! Drops all capabilities but those that connections need, and tries these before the first connection is served.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -8,12 +8,12 @@ use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{Capability, is_effective, keep_only, set_effective};
 use peername_sys::socket::upstream::UpstreamSocket;
 
-/// Gives up every capability but the least with which each connection can be made: CAP_NET_RAW to
-/// take the client's address, or CAP_NET_ADMIN where there is no other, or both where an old kernel
-/// wants it for `mark`; and CAP_NET_BIND_SERVICE to take a port below 1024.
+/// Drops every capability but the fewest with which each connection can be made: CAP_NET_RAW to
+/// spoof the client's address, or CAP_NET_ADMIN where there is no other, or both where an old kernel
+/// requires it for `mark`; and CAP_NET_BIND_SERVICE to use a port below 1024.
 ///
-/// What each connection will do is tried with just these, so that a missing permission ends the
-/// start and not, one by one, the connections.
+/// The setup of a connection is tried with these alone, so that a missing permission fails the
+/// start instead of each connection.
 pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let mut last = Ok(());
     for sufficient in SUFFICIENT_CAPABILITIES {
@@ -27,7 +27,7 @@ pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     last
 }
 
-/// What still works, but not for every client.
+/// Warns about a missing capability that affects some clients only.
 pub(super) fn warn_of_missing() {
     if !is_effective(Capability::CAP_NET_BIND_SERVICE) {
         tracing::warn!(
@@ -37,7 +37,7 @@ pub(super) fn warn_of_missing() {
     }
 }
 
-/// Does once what connections will do, except to connect.
+/// Tries the setup of a connection, except connect(2).
 pub(super) fn try_connect_setup(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let socket = UpstreamSocket::new_tcp(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     socket.set_transparent().with_context(|| {

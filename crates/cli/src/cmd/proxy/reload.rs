@@ -1,8 +1,8 @@
-//! A reload: the new configuration whole, or the old one whole.
+//! Reloads the configuration atomically: the new one is applied as a whole, or not at all.
 //!
 //! Everything that can fail is done before anything is changed. Listeners that stay keep their sockets, so that no
 //! connection in their accept backlogs is lost; listeners that are removed drain theirs before they close; open
-//! connections and sessions go on by the configuration they began with.
+//! connections and sessions keep the configuration they began with.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::logging::ranges;
 use crate::service_manager;
 
 impl Control {
-    /// Switches to the new configuration. If that is wrong, logs why and changes nothing.
+    /// Switches to the new configuration. If that is not valid, logs why and changes nothing.
     pub(super) async fn reload(&mut self, read: anyhow::Result<Setup>) {
         let reloaded = match read {
             Ok(setup) => self.try_reload(setup).await,
@@ -123,7 +123,7 @@ impl Control {
         }
     }
 
-    /// The sessions of a group share their limits: it stays as it is, or goes.
+    /// The sessions of a group share their limits: a group is kept unchanged, or closed.
     fn check_groups(&self, setup: &Setup) -> anyhow::Result<()> {
         for group in &self.groups {
             let service_of = |addr: &SocketAddr| {
@@ -169,7 +169,7 @@ impl Control {
             addresses.any(|&addr| gone(&(Transport::Udp, addr)))
         };
         for group in self.groups.extract_if(.., goes) {
-            // It stops as it is dropped.
+            // Dropping a group drains it.
             self.running.release_descriptors(group.descriptors);
         }
         closed
@@ -186,7 +186,7 @@ impl Control {
     }
 }
 
-/// Whether rules that were made for `those` are good for `backend`: of loopback they take all.
+/// Whether rules for `those` backends apply to `backend`, too: on loopback they apply to all addresses.
 fn is_among(those: &[Backend], backend: Backend) -> bool {
     let ip = backend.address.ip();
     those.iter().any(|&there| {

@@ -1,8 +1,8 @@
-//! Ends the proxy after the keeper of its routing rules was killed and the rules have gone.
+//! Ends the proxy after the keeper of its routing rules was killed and the rules were removed.
 //!
-//! The rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
-//! keeper sweeps them away. The privilege to make them again was given up at the start: then this process
-//! can serve no client, and ends for a service manager to start another.
+//! After the kill the rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
+//! keeper removes them. The privilege to add them again was dropped at the start: without them this process
+//! can serve no client, and exits so that a service manager starts another.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Keeper;
 use tokio::sync::watch;
 
-/// Waits until the keeper, if there is one, is gone and replies don't come back any more to where clients go by then.
+/// Waits until the keeper, if there is one, has exited and the reply path of the current backends is broken.
 pub(super) fn wait_lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
@@ -40,5 +40,5 @@ pub(super) fn wait_lost(
 
 pub(super) const KEEPER_LOST: &str = "the keeper of the routing rules was killed, and now its rules are gone: \
     replies do not come back. Start again, and they are made anew";
-/// Each try costs one loopback connection a backend.
+/// Each probe costs one loopback connection per backend.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -46,12 +46,12 @@ struct ExpectedFamilies {
     v6: bool,
 }
 
-/// Where something was asked for: at this line of a file, or on the command line.
+/// The origin of an option: a line of a file, or the command line.
 #[derive(Debug)]
 pub(super) struct Origin(pub(super) Option<String>);
 
 impl Setup {
-    /// The addresses that are listened on.
+    /// The addresses to listen on.
     pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
         self.services
             .iter()
@@ -59,12 +59,12 @@ impl Setup {
             .copied()
     }
 
-    /// The same of both protocols.
+    /// The addresses to listen on, of both protocols.
     pub(crate) fn all_listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
         self.services.iter().flat_map(ServicePlan::listeners)
     }
 
-    /// Every backend once: those that rules have to be made for.
+    /// Every backend once: those that need rules.
     pub(super) fn backends(&self) -> Vec<Backend> {
         let mut known = HashSet::new();
         let all = self.services.iter().flat_map(ServicePlan::backends);
@@ -73,8 +73,8 @@ impl Setup {
             .collect()
     }
 
-    /// Every backend for which clients are expected, and whether one port of it stands for all. Any other is tried when
-    /// its first client comes.
+    /// The backends to probe at the start: those for which clients are expected, and whether one port of it represents all.
+    /// Any other is probed when its first client connects.
     pub(crate) fn probes(&self) -> impl Iterator<Item = ProbeTarget> + '_ {
         self.services
             .iter()
@@ -90,7 +90,7 @@ impl Setup {
             })
     }
 
-    /// In a few words.
+    /// A short summary for the service manager and `config check`.
     pub(crate) fn summary(&self) -> String {
         let [tcp, udp] = TRANSPORTS.map(|transport| ranges(self.listen(transport)));
         let named = [("tcp", tcp), ("udp", udp)];
@@ -98,14 +98,14 @@ impl Setup {
         join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
     }
 
-    /// Whether what comes to this listener may be brought by TPROXY rules.
+    /// Whether this listener accepts traffic that TPROXY rules redirect.
     pub(super) fn is_transparent(&self, (transport, addr): (Transport, SocketAddr)) -> bool {
         let mut services = self.services.iter();
         let of = services.find(|plan| plan.listen(transport).contains(&addr));
         of.is_some_and(|plan| plan.config.transparent)
     }
 
-    /// Whether the relay of any listener is left to us.
+    /// Whether any listener has `--relay auto`.
     pub(super) fn chooses_relay(&self) -> bool {
         let has_auto = |service: &ServicePlan| service.config.relay == Method::Auto;
         self.services
@@ -113,7 +113,7 @@ impl Setup {
             .any(|service| !service.tcp.is_empty() && has_auto(service))
     }
 
-    /// The relays that were chosen in so many words, each once.
+    /// The relay methods that were chosen explicitly, each once.
     pub(super) fn chosen_relays(&self) -> BTreeSet<&'static str> {
         let with_tcp = self
             .services
@@ -149,7 +149,7 @@ impl Setup {
     }
 
     /// Contradictions between parts that are valid by themselves: at most one for each service and protocol.
-    /// `is_own` knows addresses of this host beside loopback.
+    /// `is_own` recognizes addresses of this host beside loopback.
     pub(super) fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
         TRANSPORTS
             .into_iter()
@@ -206,7 +206,7 @@ impl Setup {
 }
 
 impl Origin {
-    /// What is wrong, with its place. In a file options have no dashes, and one another name.
+    /// The error with its file and line. In a file options have no dashes, and one has another name.
     fn of(&self, text: &str) -> String {
         match &self.0 {
             None => text.to_owned(),
@@ -248,7 +248,7 @@ impl ServicePlan {
         })
     }
 
-    /// What is listened on.
+    /// The listeners of this plan.
     pub(super) fn listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
         TRANSPORTS.into_iter().flat_map(|transport| {
             let addrs = self.listen(transport).iter();
@@ -263,7 +263,7 @@ impl ServicePlan {
         }
     }
 
-    /// Where its clients may go, and whether that is one port of many.
+    /// The backends of its clients, and whether each is one port of many.
     fn backends(&self) -> impl Iterator<Item = (Backend, bool)> + '_ {
         let upstream = &self.config.upstream;
         let of = move |transport, rule: TargetRule| {

@@ -13,20 +13,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::value;
 
-/// How UDP is carried.
+/// The options for UDP.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
     /// UDP: which datagrams have a header [default: each]
     #[arg(long, value_name = "DIALECT")]
     pub(crate) udp_header: Option<UdpHeader>,
-    /// UDP: a session on which nothing moved for so long is over
+    /// UDP: idle timeout of a session
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = value::duration)]
     close_after: Duration,
-    /// UDP: sessions in all, each of which takes a descriptor
+    /// UDP: maximum of sessions in all; each takes a descriptor
     #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions)]
     max_sessions: usize,
-    /// UDP: sessions of one balancer
+    /// UDP: maximum of sessions of one balancer
     #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions_per_balancer)]
     max_sessions_per_balancer: usize,
 }
@@ -78,7 +78,7 @@ static ALL: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
     LazyLock::new(|| Dialect::ALL.map(UdpHeader));
 
 impl Args {
-    /// With at most as many sessions as there are descriptors for.
+    /// The configuration, with at most as many sessions as there are descriptors for.
     pub(crate) fn config(&self, descriptors: usize) -> UdpConfig {
         UdpConfig {
             dialect: self.udp_header.unwrap_or_default().0,
