@@ -7,7 +7,7 @@ fn main() {
     if env::var_os("CARGO_FEATURE_FREESTANDING").is_some() {
         // No start-up objects: they belong to a C library, and the program may have another one.
         println!("cargo::rustc-cdylib-link-arg=-nostartfiles");
-        // Every import is looked up when the library is loaded, not in the middle of accept(2).
+        // Bind every import when the library is loaded (-z now), not in the middle of accept(2).
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now,-z,relro,-z,noexecstack");
         let name = match env::var("CARGO_PKG_NAME").as_deref() {
             Ok("peername-preload-connect") => "libpeername_connect.so",

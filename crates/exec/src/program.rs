@@ -76,7 +76,7 @@ pub enum ProgramError {
     /// Interpreters of scripts that are scripts themselves, more levels than are followed.
     #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
     TooManyInterpreters(PathBuf),
-    /// It gains privileges.
+    /// It gains privileges by being executed, see [`PrivilegeGain`].
     #[error(
         "{} gains {what} by being executed: such programs ignore LD_PRELOAD, and system calls can't be \
          answered for them. Start it as the user it would become, or use --mode netns",

@@ -16,7 +16,11 @@ use peername_preload_common::kernel::{self, Call, Errno, Result};
 ///
 /// The C library's own function can't be called: it leaves undefined values in the arguments that the filter checks
 /// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41.
-/// A thread that is cancelled between the kernel's return and ours leaks the connection, as it did there.
+/// A thread that is cancelled between the kernel's return and this function's leaks the connection, as it did there.
+///
+/// # Errors
+///
+/// Those of accept4(2).
 pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let before = set_cancel_type(ASYNCHRONOUS);
     let accepted = kernel::accept4(listener, flags);

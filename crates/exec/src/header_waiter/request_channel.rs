@@ -94,7 +94,7 @@ impl RequestChannel {
 
     fn accept_again(&mut self) {
         if self.full_until.take().is_some() {
-            // It was watched before, so the kernel has room for it.
+            // It was registered before, so the registration does not fail for lack of memory.
             let _ = self.epoll.add(&self.listener, 0, Interest::Readable);
         }
     }

@@ -33,6 +33,11 @@ struct ListedPort {
 }
 
 impl WakeupConnection {
+    /// Opens a wake-up connection to the listener at this address; over loopback if that is unspecified.
+    ///
+    /// # Errors
+    ///
+    /// ECONNREFUSED: nothing listens there. Otherwise there is no port, descriptor or route for now.
     pub(super) fn open(listener: SocketAddr, wakeup_ports: PortSet<'static>) -> Result<Self> {
         match listener.ip() {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
@@ -130,8 +135,8 @@ fn bind_listed(
 }
 
 impl ListedPort {
-    /// `None` if another wake-up connection has the port, at another address of this host: the two could not be told
-    /// apart, and the first to leave the table would turn the other into a client.
+    /// `None` if another wake-up connection has the port, at another address of this host: the two could not be
+    /// distinguished, and closing the first would make the other look like a client.
     fn new(port: u16, wakeup_ports: PortSet<'static>) -> Option<Self> {
         wakeup_ports
             .insert(port)

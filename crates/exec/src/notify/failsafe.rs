@@ -23,7 +23,8 @@ impl Failsafe {
     /// Those of fork(2), epoll_ctl(2), pipe(2) and fcntl(2).
     pub(super) fn start(supervised: &SupervisedProcess, epoll: &Epoll) -> Result<Self> {
         let mut kill_switch = KillSwitch::new(supervised)?;
-        let monitor = SupervisorMonitor::start(supervised, kill_switch.hold(supervised)?, epoll)?;
+        let monitor =
+            SupervisorMonitor::start(supervised, kill_switch.new_inhibitor(supervised)?, epoll)?;
         Ok(Self {
             monitor,
             kill_switch,
@@ -40,8 +41,8 @@ impl Failsafe {
         supervised: &SupervisedProcess,
         epoll: &Epoll,
     ) -> Result<()> {
-        let hold = self.kill_switch.hold(supervised)?;
-        self.monitor.replace(supervised, hold, epoll)
+        let inhibitor = self.kill_switch.new_inhibitor(supervised)?;
+        self.monitor.replace(supervised, inhibitor, epoll)
     }
 
     /// Adds a process that depends on the supervisor for its accept(2).

@@ -25,6 +25,11 @@ pub(super) struct InflightCall {
 }
 
 impl InflightCalls {
+    /// Creates an empty record, in anonymous shared memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of memfd_create(2) and mmap(2).
     pub(super) fn new() -> Result<Self> {
         let len = 2 * CAPACITY * size_of::<AtomicU64>();
         let memory = create_anonymous("peername-inflight", len)?;

@@ -24,7 +24,11 @@ pub(super) struct KillSwitch {
 }
 
 impl KillSwitch {
-    /// With the program's first process. This process, the supervisor, inhibits it.
+    /// Creates a kill switch for the program's first process. This process, the supervisor, inhibits it.
+    ///
+    /// # Errors
+    ///
+    /// Those of pipe(2), fcntl(2), memfd_create(2) and the like, see [`KillOnClose`]; or the process has exited.
     pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
         let mut kill_on_close = KillOnClose::new()?;
         kill_on_close.add(supervised.program, || !supervised.target.has_exited())?;
@@ -35,8 +39,15 @@ impl KillSwitch {
         })
     }
 
-    /// An inhibitor for a monitor.
-    pub(super) fn hold(&mut self, supervised: &SupervisedProcess) -> Result<KillInhibitor> {
+    /// Creates an inhibitor for a monitor.
+    ///
+    /// # Errors
+    ///
+    /// Those of duplicating descriptors: EMFILE, ENFILE.
+    pub(super) fn new_inhibitor(
+        &mut self,
+        supervised: &SupervisedProcess,
+    ) -> Result<KillInhibitor> {
         self.kill_on_close
             .new_inhibitor(Some(supervised.calls.as_fd()))
     }

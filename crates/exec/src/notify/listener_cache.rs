@@ -29,12 +29,12 @@ impl ListenerCache {
             listening.defer_accept();
         }
         if let Some(namespace) = listening.netns_cookie {
-            self.keep(cookie, namespace);
+            self.insert(cookie, namespace);
         }
         Some(listening)
     }
 
-    fn keep(&mut self, cookie: u64, namespace: u64) {
+    fn insert(&mut self, cookie: u64, namespace: u64) {
         if self.0.len() >= MAX_CACHED_LISTENERS {
             self.0.clear();
         }
@@ -42,5 +42,5 @@ impl ListenerCache {
     }
 }
 
-/// A program that keeps opening listeners has closed most of them.
+/// The capacity of the cache. It is cleared beyond that: a program that opens so many listeners has closed most of them.
 const MAX_CACHED_LISTENERS: usize = 1024;

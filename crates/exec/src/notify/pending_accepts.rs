@@ -19,23 +19,23 @@ use super::inflight_calls::InflightSlot;
 pub(super) struct AcceptCall {
     pub(super) id: u64,
     pub(super) tid: u32,
-    /// The thread; readable once it has ended.
+    /// The calling thread; readable once it has exited.
     pub(super) thread: Rc<PidFd>,
-    /// The listening socket's number there, and its address.
+    /// The number of the listener's descriptor in the program, and the listener's address.
     pub(super) number: RawFd,
     pub(super) listener: SocketAddr,
     pub(super) peer: AddressBuffer,
-    /// How the new socket is wanted.
+    /// The requested flags of the new socket.
     pub(super) nonblocking: bool,
     pub(super) close_on_exec: bool,
-    /// Its slot in the record of in-flight calls.
+    /// The call's slot in the record of in-flight calls.
     pub(super) slot: InflightSlot,
 }
 
 /// The pending calls.
 #[derive(Debug, Default)]
 pub(super) struct PendingAccepts {
-    /// By serial number: the oldest comes first.
+    /// Ordered by serial number: the oldest first.
     all: BTreeMap<u64, PendingAccept>,
     serial: u64,
 }
@@ -50,11 +50,11 @@ struct PendingAccept {
 }
 
 impl PendingAccepts {
-    /// Makes a call wait for its listener.
+    /// Adds a call that waits for its listener.
     ///
     /// # Errors
     ///
-    /// The call, if the kernel has no room for the registration (epoll_create1(2), epoll_ctl(2)).
+    /// The call, if the registration fails (epoll_create1(2), epoll_ctl(2)).
     pub(super) fn insert(
         &mut self,
         epoll: &Epoll,
@@ -96,7 +96,7 @@ impl PendingAccepts {
         all.find_map(|(&serial, wait)| (wait.call.listener == listener).then_some(serial))
     }
 
-    /// The serial numbers of the calls that fulfil `predicate`.
+    /// The serial numbers of the calls that match `predicate`.
     pub(super) fn find(&self, predicate: impl Fn(&AcceptCall) -> bool) -> Vec<u64> {
         let found = self.all.iter().filter(|(_, wait)| predicate(&wait.call));
         found.map(|(&serial, _)| serial).collect()

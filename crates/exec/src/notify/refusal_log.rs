@@ -1,4 +1,4 @@
-//! The throttled log of refused connections: an operator has to learn why clients are refused.
+//! The throttled log of refused connections, which tells an operator why clients are refused.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
@@ -35,12 +35,12 @@ impl RefusalLog {
         }
     }
 
-    /// The time at which [`RefusalLog::write`] has something to do.
+    /// When [`RefusalLog::write`] must be called; `None` without new refusals.
     pub(super) fn next_deadline(&self, settings: Settings<'_>) -> Option<Instant> {
         settings.has_refusals().then_some(self.next_read)
     }
 
-    /// Logs recorded refusals, if it is time.
+    /// Logs the recorded refusals, if the deadline has passed.
     pub(super) fn write(&mut self, settings: Settings<'_>) {
         let now = Instant::now();
         if self.next_deadline(settings).is_some_and(|at| at <= now) {
@@ -82,12 +82,13 @@ impl RefusalLog {
     }
 }
 
-/// Port scans, and health checks that only connect, are not a fault of the configuration.
+/// Whether the reason is a matter of one client and not of the configuration: port scans, and health checks that only
+/// connect.
 fn is_of_one_client(why: Counter) -> bool {
     why == Counter::Closed
 }
 
-/// A refusal with its cause and what to do.
+/// A refusal, displayed with its cause and the remedy.
 struct Explained(Refusal);
 
 impl Display for Explained {
@@ -105,18 +106,18 @@ impl Display for Explained {
             ),
             Counter::NotAHeader => f.write_str(
                 "no PROXY header (let the balancer send one, with send-proxy in HAProxy or proxy_protocol in nginx; \
-                 or say --header optional)",
+                 or set --header optional)",
             ),
             Counter::Closed => f.write_str("closed before its PROXY header was complete"),
             Counter::Late => f.write_str(
-                "its PROXY header was not complete in time (does the balancer send one? --header-timeout says how \
-                 long it may take)",
+                "its PROXY header was not complete in time (does the balancer send one? --header-timeout is the \
+                 deadline)",
             ),
             Counter::Source => f.write_str(
-                "its PROXY header names a client that can't be one from elsewhere (--source-policy)",
+                "its PROXY header names a client address that no remote client can have (--source-policy)",
             ),
             Counter::Full => f.write_str(
-                "as many connections are open as the table of clients has room for (raise --max-connections)",
+                "the table of clients is full (raise --max-connections)",
             ),
             Counter::WaiterUnavailable => f.write_str(
                 "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
@@ -127,9 +128,9 @@ impl Display for Explained {
     }
 }
 
-/// Between two lines about one reason.
+/// The rate limit: the time between two lines about one reason.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Between two reads.
+/// The time between two reads.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_only_connects_is_not_logged() {
+    fn connection_without_data_is_logged_with_verbose_only() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.refused(refusal(Counter::Closed));

@@ -26,28 +26,32 @@ pub(super) struct SupervisorMonitor {
 }
 
 impl SupervisorMonitor {
-    /// Starts one, as a child of the supervisor, which learns of its exit through `epoll`.
+    /// Starts a monitor, as a child of the supervisor, which learns of its exit through `epoll`.
+    ///
+    /// # Errors
+    ///
+    /// Those of fork(2), pidfd_open(2) and epoll_ctl(2).
     pub(super) fn start(
         supervised: &SupervisedProcess,
-        hold: KillInhibitor,
+        inhibitor: KillInhibitor,
         epoll: &Epoll,
     ) -> Result<Self> {
         let (inflight, program) = (supervised.inflight, supervised.program);
-        let [pipe, queue] = hold.into();
-        let keep = [
+        let [pipe, queue] = inhibitor.into();
+        let inherited = [
             PidFd::current()?.into(),
             supervised.calls.try_clone()?.into(),
             supervised.target.try_clone()?.into(),
             pipe,
             queue,
         ];
-        let pid = daemonize::fork_child(keep, |[supervisor, calls, target, pipe, queue]| {
+        let pid = daemonize::fork_child(inherited, |[supervisor, calls, target, pipe, queue]| {
             daemonize::set_thread_name(c"peername-guard");
             // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
             if caps::is_effective(Capability::CAP_SYS_PTRACE) {
                 let _ = caps::keep_only(&[Capability::CAP_KILL]);
             }
-            let _hold = KillInhibitor::from([pipe, queue]);
+            let _inhibitor = KillInhibitor::from([pipe, queue]);
             let supervised = SupervisedProcess {
                 calls: calls.into(),
                 inflight,
@@ -65,15 +69,19 @@ impl SupervisorMonitor {
         Ok(Self { pid, process })
     }
 
-    /// Replaces it after its exit; the epoll instance watches the new one.
+    /// Replaces the monitor after its exit; the epoll instance watches the new one.
+    ///
+    /// # Errors
+    ///
+    /// As [`SupervisorMonitor::start`].
     pub(super) fn replace(
         &mut self,
         supervised: &SupervisedProcess,
-        hold: KillInhibitor,
+        inhibitor: KillInhibitor,
         epoll: &Epoll,
     ) -> Result<()> {
         eprintln!("peername: the monitor of the supervisor was killed; starting another");
-        let old = std::mem::replace(self, Self::start(supervised, hold, epoll)?);
+        let old = std::mem::replace(self, Self::start(supervised, inhibitor, epoll)?);
         let _ = epoll.delete(&old.process);
         daemonize::reap(old.pid);
         Ok(())

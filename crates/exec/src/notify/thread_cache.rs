@@ -39,12 +39,12 @@ impl ThreadCache {
             return Ok(None);
         }
         if lasting {
-            self.keep(call.tid, &thread);
+            self.insert(call.tid, &thread);
         }
         Ok(Some((thread, found)))
     }
 
-    fn keep(&mut self, tid: u32, thread: &Rc<PidFd>) {
+    fn insert(&mut self, tid: u32, thread: &Rc<PidFd>) {
         if self.0.len() >= MAX_CACHED_THREADS {
             self.0.clear();
         }

@@ -72,7 +72,7 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         .flat_map(everywhere)
         .collect();
     if addrs.is_empty() {
-        let text = "--mode netns opens the ports itself: say which (--ports 443, or --listen)";
+        let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
         return Err(Usage(text.to_owned()));
     }
     Ok(addrs)

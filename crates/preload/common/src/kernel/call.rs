@@ -4,6 +4,12 @@ use core::ffi::c_int;
 
 use super::errno::{Errno, Result};
 
+/// Makes a system call.
+///
+/// # Errors
+///
+/// The kernel's error number.
+///
 /// # Safety
 ///
 /// What the call does to memory and descriptors must be what the caller means.
@@ -23,6 +29,12 @@ pub(super) unsafe fn system_call(number: usize, [a, b, c, d, e, f]: [usize; 6]) 
     checked(result)
 }
 
+/// Makes a system call.
+///
+/// # Errors
+///
+/// The kernel's error number.
+///
 /// # Safety
 ///
 /// As above.
@@ -42,7 +54,7 @@ pub(super) unsafe fn system_call(number: usize, [a, b, c, d, e, f]: [usize; 6]) 
     checked(result)
 }
 
-/// The last page of addresses stands for error numbers.
+/// Converts the result of a system call: values of the last page of addresses are error numbers.
 fn checked(result: isize) -> Result<usize> {
     match result {
         -4095..=-1 => Err(Errno(c_int::try_from(result.unsigned_abs()).unwrap_or(5))),
