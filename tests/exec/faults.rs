@@ -61,7 +61,7 @@ fn complete_headers_need_no_header_waiter() {
 fn thread_in_accept_can_be_cancelled() {
     let host = Host::new();
     for libc in [Libc::Glibc, Libc::Musl] {
-        let program = [&compiled_server(libc), "cancel", "4", "8443"];
+        let program = [&compiled_server(libc), "--accept=cancel"];
         let ended = Peername::run(&host, &exec_args(&["--trust=any"], &program));
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         assert_eq!((said.trim(), ended.status.code()), ("cancelled", Some(0)));

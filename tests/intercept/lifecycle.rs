@@ -175,7 +175,7 @@ fn missing_prerequisite_is_named_at_the_start() {
     for (args, expected) in [
         (vec!["--ca", &nothing], "peername ca init"),
         (vec!["--ca", &ca, "--extra-ca", &nothing], "--extra-ca"),
-        (vec!["--ca", &ca, "--check=ftp://x/"], "forwardAuth"),
+        (vec!["--ca", &ca, "--check=ftp://x/"], "opa+http://"),
         (
             vec![
                 "--ca",

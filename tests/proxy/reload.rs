@@ -333,7 +333,7 @@ fn open_udp_sessions_outlive_their_listener() {
     ask(v4([198, 51, 100, 8], 4000), b"new");
     backend.assert_silent();
     answered(b"2");
-    site.reload(&more, "serves its last sessions");
+    site.reload(&more, "still drains its sessions");
     let bind = || UdpSocket::bind(udp_at(8101)).ok();
     wait_for("the port is free", || site.lab.server.enter(bind));
     site.reload(&more, "\"reloaded\"");
