@@ -46,13 +46,13 @@ enum Action {
     },
 }
 
-/// The options that name backends, also of `peername proxy`.
+/// The options that name backends, as `peername proxy` has them; also of `peername doctor`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Targets {
-    /// Where IPv4 clients go [default: `127.0.0.1:443`]
+    /// The backend of IPv4 clients [default: `127.0.0.1:443`]
     #[arg(short = '4', long, value_name = "ADDR", value_parser = value::address_v4)]
     target_v4: Option<SocketAddr>,
-    /// Where IPv6 clients go [default: `[::1]:443`]
+    /// The backend of IPv6 clients [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
     target_v6: Option<SocketAddr>,
     /// The protocol of the backends. A backend on loopback needs the same rules for TCP and UDP.

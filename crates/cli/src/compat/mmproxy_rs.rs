@@ -119,8 +119,8 @@ const USAGE: &str = "Usage: mmproxy [-h] [options] (peername in its place; see d
 
 Options:
   -h, --help                    Print this.
-  -4, --ipv4 <addr>             Where IPv4 clients go. (default: \"127.0.0.1:443\")
-  -6, --ipv6 <addr>             Where IPv6 clients go. (default: \"[::1]:443\")
+  -4, --ipv4 <addr>             Backend of IPv4 clients. (default: \"127.0.0.1:443\")
+  -6, --ipv6 <addr>             Backend of IPv6 clients. (default: \"[::1]:443\")
   -a, --allowed-subnets <path>  Networks of the balancers, one a line. (default: every peer)
   -c, --close-after <n>         Seconds after which idle UDP sessions end. (default: 60)
   -l, --listen-addr <string>    Listen address. (default: \"0.0.0.0:8443\")

@@ -11,7 +11,7 @@ use super::*;
 use crate::Args;
 
 #[test]
-fn which_mmproxy_it_is() {
+fn mmproxy_is_identified_by_its_command_line() {
     let table = [
         ("", Program::MmproxyRs),
         ("-h", Program::MmproxyRs),
@@ -38,7 +38,7 @@ fn which_mmproxy_it_is() {
 }
 
 #[test]
-fn by_name_and_by_option() {
+fn program_is_selected_by_name_or_option() {
     let native = translated("go-mmproxy", "-v 1");
     for argv in [
         ["peername", "--compat", "go-mmproxy", "-v", "1"].as_slice(),
@@ -67,7 +67,7 @@ fn by_name_and_by_option() {
 
 /// Everything that comes out of the tables is understood natively.
 #[test]
-fn what_is_run_is_a_command_line_of_ours() {
+fn translation_is_a_valid_native_command_line() {
     let tables = [
         ("go-mmproxy", go_mmproxy::TABLE),
         ("mmproxy-rs", mmproxy_rs::TABLE),

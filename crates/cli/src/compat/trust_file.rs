@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn files_as_they_are_handed_out() {
+    fn published_files_are_accepted() {
         let example = "# This is a comment\n192.168.0.0/24 # allow local\n";
         let prefixes = "205.220.224.0/21";
         for (text, inside) in [(example, "192.168.0.9"), (prefixes, "205.220.231.1")] {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_skipped_where_they_were() {
+    fn cloudflare_list_skips_malformed_lines() {
         let mut notes = Vec::new();
         let text = "; networks\n10.1.2.3/8\nlb.example\n192.0.2.0/24 office\n";
         with_file("lenient", text, |path| {

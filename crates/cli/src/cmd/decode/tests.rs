@@ -10,7 +10,7 @@ const DATAGRAM: MessageFormat = MessageFormat::Proxy(Carrier::Datagram);
 
 /// The corpus of the codec's tests, through the command: each message as hex, all of one kind at once.
 #[test]
-fn the_corpus() {
+fn corpus_is_decoded_as_expected() {
     let rows: Vec<Value> = include_str!("../../../../proto/tests/proxy-protocol.jsonl")
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -67,7 +67,7 @@ fn compare(row: &Value, got: &Value) {
 }
 
 #[test]
-fn keys_and_names_are_the_contracts() {
+fn keys_and_names_match_the_contract() {
     let header = "0d0a0d0a000d0a515549540a2111001bc000020ac6336414dc0401bb\
                   0100026832ea000701767063652d31";
     let header = header.replace(' ', "");
@@ -93,7 +93,7 @@ fn a_header_alone_is_success() {
 }
 
 #[test]
-fn something_else_is_named() {
+fn other_protocol_is_named() {
     let (output, all_accepted) = raw(b"GET / HTTP/1.1\r\n", STREAM);
     assert!(!all_accepted);
     let error = output["error"].as_str().unwrap();
@@ -135,12 +135,12 @@ fn bad_hex_rejects_its_line_only() {
 }
 
 #[test]
-fn no_lines_no_output() {
+fn empty_input_has_no_output() {
     assert_eq!(lines("", STREAM), (vec![], true));
 }
 
 #[test]
-fn a_message_without_end_is_not_kept() {
+fn endless_message_is_read_in_bounded_memory() {
     let endless = || {
         hex_of(b"PROXY UNKNOWN\r\n")
             .into_bytes()
@@ -162,7 +162,7 @@ fn a_message_without_end_is_not_kept() {
 }
 
 #[test]
-fn spp_is_udp() {
+fn spp_exists_over_udp_only() {
     assert!(matches!(
         MessageFormat::new(HeaderFormat::Spp, None),
         Ok(MessageFormat::Spp)

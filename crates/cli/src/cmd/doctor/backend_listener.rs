@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_on_loopback_only_is_as_it_should_be() {
+    fn backend_on_loopback_only_is_ok() {
         assert_eq!(
             judged("127.0.0.1:443", &["127.0.0.1:443", "[::1]:443"]),
             "ok    backend's listener: 127.0.0.1:443, [::1]:443"

@@ -24,7 +24,7 @@ pub(super) fn destinations(
         .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
 }
 
-const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: say which destinations headers may name, such as \
+const DYNAMIC_WITHOUT_LIST: &str = "--dynamic-destination: list the destinations that headers may name, such as \
     --allow-destination 127.0.0.1:8000-8999 or --allow-destination 10.0.0.0/8:443";
 const LIST_WITHOUT_DYNAMIC: &str =
     "--allow-destination is a list for --dynamic-destination, which is not given";

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn two_words_and_the_ways_of_go() {
+    fn value_is_the_next_word_or_attached_as_in_go() {
         for line in ["-m 7", "--mark 7", "-mark 7", "--mark=7", "-mark=7", "-m=7"] {
             assert_eq!(parsed(line), given(&[("mark", "7")]), "{line}");
         }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn four_ways_to_write_a_flag() {
+    fn flag_is_parsed_in_all_four_forms() {
         for line in ["-l x", "-l=x", "--l x", "--l=x"] {
             assert_eq!(parsed(line), given(&[("l", "x")]), "{line}");
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_counts() {
+    fn last_value_counts() {
         let given = parsed("-l x -l y").unwrap();
         assert_eq!(given.last("l"), Some(OsStr::new("y")));
     }
