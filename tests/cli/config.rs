@@ -63,7 +63,7 @@ fn every_error_has_its_position() {
         (
             &format!("{table}{table}"),
             "line 4, [[listen]]: ",
-            "address 127.0.0.1:80 stands there twice",
+            "address 127.0.0.1:80 is given twice",
         ),
         (
             "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\ndynamic-destination = true\n\

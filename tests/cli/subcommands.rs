@@ -111,7 +111,7 @@ fn header_option_without_a_header_is_an_error() {
         ),
         (
             &format!("{forward} --protocol=udp --proxy-version=none --udp-header=spp"),
-            "--udp-header says which datagrams have a header",
+            "--udp-header selects the datagrams with a header",
         ),
         (
             "send 127.0.0.1:7001 --proxy-version=none --destination=192.0.2.1:1",

@@ -138,7 +138,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// A worker ended by itself: the process should be restarted rather than go on with fewer workers.
+    /// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
     pub(crate) async fn next(&mut self, running: &mut Workers) -> anyhow::Result<SignalEvent> {
         tokio::select! {
             event = self.next_event() => Ok(event),

@@ -178,7 +178,7 @@ fn decode_hex(hex: &str) -> Option<Vec<u8>> {
 
 const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// The types that a name stands for. The other names are those of ranges.
+/// The types that can be given by name. The other names are those of ranges.
 const NAMED_TLV_TYPES: [u8; 7] = [
     kind::ALPN,
     kind::AUTHORITY,

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is a usable authority. One that is there and unusable is an error.
+/// Whether there is a usable authority. An unusable one is an error.
 fn exists(dir: &CaDir) -> anyhow::Result<bool> {
     match Authority::open(&dir.path()?) {
         Ok(_) => Ok(true),

@@ -150,10 +150,10 @@ impl Args {
                 "--udp-header is for UDP, which is not forwarded: add --protocol udp"
             }
             (_, Some(_)) if self.header.is_absent() => {
-                "--udp-header says which datagrams have a header, and with --proxy-version none there is none"
+                "--udp-header selects the datagrams with a header, and --proxy-version none sends none"
             }
             (_, Some(udp::UdpHeader(Dialect::First))) if self.header.is_spp() => {
-                "--proxy-version spp stands on each datagram: it does not go with --udp-header first"
+                "--proxy-version spp is a header on each datagram: it can't be combined with --udp-header first"
             }
             (_, Some(udp::UdpHeader(Dialect::Spp))) if self.header.has_fields() => {
                 "--tlv and --crc32c: the Simple Proxy Protocol has no fields"

@@ -175,7 +175,7 @@ fn log_start(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
             tracing::warn!("no --check: every request is allowed, but for its destination");
         }
         (true, true) => {
-            tracing::warn!("requests go on unchecked whenever the check service fails");
+            tracing::warn!("requests are forwarded unchecked whenever the check service fails");
         }
         (true, false) => {}
     }

@@ -27,12 +27,12 @@ pub(super) fn encode<C: AsRef<[u8]>>(certificates: &[C]) -> Vec<u8> {
 }
 
 /// ContentInfo of type data (RFC 5652, section 4).
-fn data(writer: DERWriter<'_>, octets: &[u8]) {
+fn data(writer: DERWriter<'_>, bytes: &[u8]) {
     writer.write_sequence(|writer| {
         oid(writer, DATA);
         writer
             .next()
-            .write_tagged(Tag::context(0), |writer| writer.write_bytes(octets));
+            .write_tagged(Tag::context(0), |writer| writer.write_bytes(bytes));
     });
 }
 

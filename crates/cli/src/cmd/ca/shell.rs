@@ -3,7 +3,7 @@
 /// Quotes a word for a POSIX shell and for Java, which knows quotes (JVM Tool Interface, JAVA_TOOL_OPTIONS) but no
 /// backslash.
 pub(super) fn quoted(text: &str) -> String {
-    let plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/._-+:@".contains(&octet);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@".contains(&byte);
     match text.bytes().all(plain) && !text.is_empty() {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', r#"'"'"'"#)),

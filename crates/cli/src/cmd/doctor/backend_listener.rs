@@ -105,14 +105,14 @@ fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
     if columns.nth(1)? != state {
         return None;
     }
-    let mut octets = [0; 16];
-    for (octets, word) in octets.chunks_exact_mut(4).zip(address.as_bytes().chunks(8)) {
+    let mut bytes = [0; 16];
+    for (part, word) in bytes.chunks_exact_mut(4).zip(address.as_bytes().chunks(8)) {
         let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
-        octets.copy_from_slice(&word.to_ne_bytes());
+        part.copy_from_slice(&word.to_ne_bytes());
     }
     let ip = match address.len() {
-        8 => Ipv4Addr::from([octets[0], octets[1], octets[2], octets[3]]).into(),
-        32 => Ipv6Addr::from(octets).into(),
+        8 => Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+        32 => Ipv6Addr::from(bytes).into(),
         _ => return None,
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))

@@ -119,7 +119,7 @@ pub(crate) struct Args {
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "N")]
     workers: Option<Number<1, 1024>>,
-    /// How long open connections may go on after SIGTERM; a second SIGTERM closes them
+    /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     drain: Time,
     #[command(flatten)]

@@ -38,7 +38,7 @@ pub(super) fn wait_lost(
     })
 }
 
-pub(super) const KEEPER_LOST: &str = "the keeper of the routing rules was killed, and now its rules are gone: \
-    replies do not come back. Start again, and they are made anew";
+pub(super) const KEEPER_LOST: &str = "the keeper of the routing rules was killed, and its rules were removed: \
+    replies do not come back. Restart the proxy to add them again";
 /// Each probe costs one loopback connection per backend.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);

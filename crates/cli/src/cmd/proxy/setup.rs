@@ -167,7 +167,7 @@ impl Setup {
         for plan in &self.services {
             let mut listen = plan.listen(transport).iter();
             if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
-                let text = format!("--listen {addr} stands there twice");
+                let text = format!("--listen {addr} is given twice");
                 problems.push(plan.origin.of(&text));
             }
             taken.extend(listen);

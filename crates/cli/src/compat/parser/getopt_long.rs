@@ -92,7 +92,7 @@ fn long_option<'a, 'b>(
     opts: &'a [Opt],
     word: &'b [u8],
 ) -> Result<(&'a Opt, Option<&'b [u8]>), Error> {
-    let (name, value) = match word.iter().position(|&octet| octet == b'=') {
+    let (name, value) = match word.iter().position(|&byte| byte == b'=') {
         Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..)),
         None => (word, None),
     };

@@ -85,7 +85,7 @@ fn long_option<'a>(
     words: &mut impl Iterator<Item = &'a OsString>,
     given: &mut ParsedOptions,
 ) -> Result<(), Error> {
-    let mut parts = word.splitn(2, |&octet| octet == b'=');
+    let mut parts = word.splitn(2, |&byte| byte == b'=');
     let name = parts.next().unwrap_or_default();
     let attached = parts.next().map(|value| OsString::from_vec(value.to_vec()));
     let opt = opts.iter().find(|opt| opt.name.as_bytes() == name);

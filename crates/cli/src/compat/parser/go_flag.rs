@@ -93,7 +93,7 @@ fn body(word: &[u8]) -> Option<&[u8]> {
 
 fn split(body: &[u8]) -> (&[u8], Option<&[u8]>) {
     // The first byte is part of the name, even if it is `=`.
-    match body.iter().skip(1).position(|&octet| octet == b'=') {
+    match body.iter().skip(1).position(|&byte| byte == b'=') {
         Some(at) => {
             let (name, rest) = body.split_at(at + 1);
             (name, rest.get(1..))
