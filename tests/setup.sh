@@ -70,7 +70,7 @@ packages=(
 command -v go >/dev/null || packages+=(golang-go)
 
 # What Debian doesn't have, and comes from its authors as source: each a Go module beside the tests that drive
-# it, whose go.sum says what exactly is built. OPA takes a few minutes, once.
+# it, with a go.sum that says what exactly is built. OPA takes a few minutes, once.
 build_tools() {
     local here tools
     here=$(cd "$(dirname "$0")" && pwd)

@@ -1,4 +1,4 @@
-//! Options whose effect no other test shows.
+//! Options with an effect that no other test shows.
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::conn::Conn;

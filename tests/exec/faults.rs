@@ -68,7 +68,7 @@ fn thread_in_accept_can_be_cancelled() {
     }
 }
 
-/// Connections wait in the accept backlog until there is a descriptor again; those whose header was slow,
+/// Connections wait in the accept backlog until there is a descriptor again; those with a slow header,
 /// too.
 #[test]
 fn exhausted_descriptors_lose_no_connection() {

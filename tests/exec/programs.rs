@@ -90,7 +90,7 @@ fn on_both(running: &Running<'_>) {
     running.sees(conn, b"", CLIENT_V6);
 }
 
-/// New workers take over the listener, with connections whose header is incomplete.
+/// New workers take over the listener, with connections that have an incomplete header.
 #[test]
 fn nginx_reload_loses_no_client() {
     for mode in Mode::ALL {

@@ -166,7 +166,7 @@ fn exceed_pending_limit(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
     silent
 }
 
-/// A connection whose header comes at once takes no slot of the pending headers, and is served when they are
+/// A connection that sends its header at once takes no slot of the pending headers, and is served when they are
 /// all taken.
 #[test]
 fn connection_with_its_header_needs_no_pending_slot() {

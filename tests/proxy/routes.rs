@@ -59,7 +59,7 @@ fn killed_proxy_leaves_no_rules() {
     });
 }
 
-/// A proxy whose route keeper was killed goes on for as long as the rules are there; when another process
+/// A proxy with a killed route keeper goes on for as long as the rules are there; when another process
 /// removes them it ends, for a service manager to start it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {

@@ -1,4 +1,4 @@
-//! Failover: a client whose balancer has failed comes through another one. It keeps its port, and replies
+//! Failover: after its balancer has failed, a client comes through another one. It keeps its port, and replies
 //! take the new path.
 
 use std::thread;

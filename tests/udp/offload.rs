@@ -254,7 +254,7 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     assert_eq!(totals["datagrams_to_upstream"], 41, "{totals}");
 }
 
-/// A session whose datagrams only the kernel sees is not idle, and its log line includes the kernel's totals.
+/// A session with datagrams that only the kernel sees is not idle; its log line includes the kernel's totals.
 #[test]
 fn offloaded_sessions_expire_when_idle() {
     let mut rig = UdpRig::new(&[KERNEL, "--close-after=2s", "-v"]);

@@ -197,7 +197,7 @@ fn drain_delivers_pending_replies() {
     rig.balancer.expect_datagram(b"answer", LISTEN_V4);
     rig.send_from_balancer(&[&datagram_header_for(fresh_client_v4()), b"new"]);
     rig.backend_v4.assert_silent();
-    // The drain does not wait for a peer whose datagrams are dropped.
+    // The drain does not wait for a peer with datagrams that are dropped.
     let (stranger, is_over) = (rig.add_balancer_socket(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -234,8 +234,8 @@ fn suspended_proxy_reads_its_sockets_before_it_exits() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A session whose reply came meanwhile is not idle, either. Which of the two the proxy handles first is by
-/// chance.
+/// A session with a reply that came meanwhile is not idle, either. Which of the two the proxy handles first is
+/// by chance.
 #[test]
 fn pending_reply_keeps_a_session_alive() {
     let rig = UdpRig::new(&["--workers=1", "--close-after=1s"]);

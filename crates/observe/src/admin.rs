@@ -55,8 +55,8 @@ pub struct AdminServer<H> {
     registry: Registry,
 }
 
-/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a page whose
-/// name is made to resolve to this server (DNS rebinding) could read the answers.
+/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a page could read
+/// the answers after its name is made to resolve to this server (DNS rebinding).
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(pub Vec<String>);
 

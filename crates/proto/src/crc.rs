@@ -19,7 +19,7 @@ pub(crate) fn verify(header: &[u8], value: &[u8], offset: usize) -> Result<(), I
     Err(Invalid::ChecksumMismatch { stored, computed })
 }
 
-/// Computes the checksum of a header whose checksum value is at `value_at`. `None` if that is out of range.
+/// Computes the checksum of a header with its checksum value at `value_at`. `None` if that is out of range.
 pub(crate) fn compute(header: &[u8], value_at: usize) -> Option<u32> {
     let (before, rest) = header.split_at_checked(value_at)?;
     let (_, after) = rest.split_first_chunk::<LEN>()?;

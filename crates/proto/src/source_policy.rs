@@ -13,8 +13,8 @@ pub enum SourcePolicy {
     /// Refuses them: a program that trusts localhost must not be told that a remote client is local.
     #[default]
     Strict,
-    /// Believes loopback and this host's own addresses, for set-ups whose clients really are on this host. Addresses that
-    /// no host has are refused.
+    /// Believes loopback and this host's own addresses, for set-ups with clients that really are on this host. Addresses
+    /// that no host has are refused.
     AllowLocal,
     /// Believes every claim, as libproxyproto does.
     Any,

@@ -32,7 +32,7 @@ pub struct Config {
     pub relay: Method,
     /// Idle timeouts.
     pub limits: Limits,
-    /// The types of the TLVs whose values are in the log line of a connection.
+    /// The types of the TLVs that the log line of a connection includes.
     pub log_tlvs: Vec<u8>,
 }
 

@@ -59,7 +59,7 @@ impl Serve for TcpProxy {
 /// What the relay needs of a connection.
 type RelayArgs = (Pair, Prefix, Method, Limits);
 
-/// Relays a connection that was opened. Not an async fn, whose future would hold its arguments as long as it runs.
+/// Relays a connection that was opened. Not an async fn: its future would hold the arguments as long as it runs.
 fn carry(
     opened: Result<RelayArgs, Failure>,
     tally: &mut Tally,

@@ -105,7 +105,7 @@ pub async fn list() -> SysResult<Vec<RoutingEntry>> {
 }
 
 /// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed. With `Scope::All`
-/// also those of running proxies, whose clients then hang. Returns what was removed. Needs CAP_NET_ADMIN.
+/// also those of running proxies: their clients then hang. Returns what was removed. Needs CAP_NET_ADMIN.
 ///
 /// # Errors
 ///

@@ -139,7 +139,7 @@ impl<'t> PairRelay<'t> {
         self.idle.poll_expired(cx).map(|()| Stop::Idle)
     }
 
-    /// Pumps the direction whose source is `side`; returns the side that turned out to be dead.
+    /// Pumps the direction that has `side` as its source; returns the side that turned out to be dead.
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
         let (direction, source, sink) = self.direction_from(side)?;
         if direction.state() == DirectionState::Finished {

@@ -1,4 +1,4 @@
-//! The trust list (`--trust`): the networks (CIDR) whose hosts may send headers.
+//! The trust list (`--trust`): the networks (CIDR) of the hosts that may send headers.
 //!
 //! A peer that may send a header can claim any client address, so there is no default: without a list, nothing starts.
 //! The list is checked against the real peer address, before a byte is read.
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use peername_sys::fs::text_file;
 
-/// Networks in CIDR form whose hosts are trusted.
+/// The networks of trusted hosts, in CIDR form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustList {
     networks: Vec<IpNet>,

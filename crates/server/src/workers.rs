@@ -171,7 +171,7 @@ impl Workers {
     }
 
     /// Closes these listeners. Connections in their accept backlog are served first, and open connections go on.
-    /// Returns once every worker has closed them, except those whose backlog waits for a connection permit.
+    /// Returns once every worker has closed them, except those with a backlog that waits for a connection permit.
     pub async fn close(&mut self, listeners: Vec<ListenerId>) {
         let listeners: Arc<[ListenerId]> = listeners.into();
         let ask = |worker: &mpsc::UnboundedSender<WorkerCommand>| {

@@ -244,7 +244,7 @@ fn header_comes_first_where_syn_data_is_dropped() {
     assert!(counted.contains("counter packets 1 "), "{counted}");
 }
 
-/// A server whose accept backlog is full: SYNs are repeated until it has space.
+/// A server with a full accept backlog: SYNs are repeated until it has space.
 #[test]
 fn full_backlog_delays_the_connection_only() {
     let lab = Lab::without_routes();

@@ -265,7 +265,7 @@ int main(int count, char **args)
         printf("connect %s\n", name(connects(fd)));
         talk(fd, 0);
     }
-    if (!strcmp(mode, "stdio")) { /* whose write(2) no library can replace */
+    if (!strcmp(mode, "stdio")) { /* no library can replace its write(2) */
         int fd = make(0);
         connects(fd);
         FILE *stream = fdopen(fd, "w");

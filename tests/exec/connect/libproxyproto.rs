@@ -85,7 +85,7 @@ fn headers_of_every_version_and_family_are_sent() {
     );
 }
 
-/// A program whose header settings are contradictory does not start. 3 is the default of the server's side,
+/// A program with contradictory header settings does not start. 3 is the default of the server's side,
 /// and no version for the client's, as in libproxyproto.
 #[test]
 fn contradictory_variables_end_the_program() {

@@ -1,4 +1,4 @@
-//! Servers whose master process clears the environment of its children, or hands its listeners to a new
+//! Servers with a master process that clears the environment of its children, or hands its listeners to a new
 //! program: the library is lost there, and clients are seen all the same.
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};

@@ -242,7 +242,7 @@ fn status_of(pid: u32, field: &str) -> String {
     lines.next().expect("the field").trim().to_owned()
 }
 
-/// Opens a connection whose header the helper waits for; asserts that a later one has been served.
+/// Opens a connection with an incomplete header, for which the helper waits; asserts that a later one has been served.
 fn connect_with_half_a_header(served: &ServerRig, header: &[u8]) -> Conn {
     let conn = served.connect_and_send(&header[..20]);
     let client = fresh_client_v4();

@@ -1,4 +1,4 @@
-//! A thousand silent clients, whose header is outstanding: they delay no other client.
+//! A thousand silent clients with outstanding headers delay no other client.
 
 use std::time::{Duration, Instant};
 

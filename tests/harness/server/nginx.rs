@@ -59,7 +59,7 @@ pub(crate) fn write_config(scratch: &Scratch, main: &str, log: &str, server: &st
     scratch.write("nginx.conf", &config)
 }
 
-/// Waits for request number `index` in the log, whose format must be [`PEER`], and returns its client.
+/// Waits for request number `index` in the log, which must have the format [`PEER`], and returns its client.
 pub(crate) fn logged_client(scratch: &Scratch, index: usize) -> SocketAddr {
     wait_for("nginx's access log", || {
         let log = scratch.read("access.log");

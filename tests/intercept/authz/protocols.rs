@@ -90,7 +90,7 @@ fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Inter
         .concat(),
     );
     let mut service = start(&rig);
-    // An address outside --accept-proxy, whose connections begin without a header.
+    // An address outside --accept-proxy: its connections begin without a header.
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let from = ["--interface", "203.0.113.10"];
 

@@ -18,7 +18,7 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
     });
 }
 
-/// The service denies a request with X-Open; a request whose hop-by-hop header is removed has none.
+/// The service denies a request with X-Open; a request has none after its hop-by-hop headers are removed.
 #[test]
 fn hop_by_hop_headers_are_not_shown_to_the_check() {
     let (rig, _check) = start_checked(&[]);

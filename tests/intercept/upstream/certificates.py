@@ -161,7 +161,7 @@ leaf("ok-own-key.test")
 
 
 def compressed(name, key):
-    """An intermediate whose key is written as a compressed point, which the library does not support."""
+    """An intermediate with its key written as a compressed point, which the library does not support."""
     write_key(f"{name}.key", key)
     open("compressed.ext", "w").write("basicConstraints=critical,CA:TRUE\n")
     script = f"""

@@ -207,8 +207,8 @@ fn nginx(host: &Host, config: &str) -> Process {
         .wait_listening(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
 }
 
-/// Hosts with a flawed certificate, by error code. Each has a counterpart without the flaw, whose name begins
-/// with `ok-`.
+/// Hosts with a flawed certificate, by error code. Each has a counterpart without the flaw, by a name that
+/// begins with `ok-`.
 const FLAWED: &[(&str, &[&str])] = &[
     ("upstream_tls_not_yet_valid", &["not-yet-valid.test"]),
     (

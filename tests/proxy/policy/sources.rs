@@ -34,7 +34,7 @@ fn special_sources_are_refused() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Deployments whose clients really are on this host allow that, and the backend sees the address as claimed.
+/// Deployments with clients that really are on this host allow that, and the backend sees the address as claimed.
 /// Addresses that no host can have stay refused.
 #[test]
 fn local_sources_are_allowed_on_request() {

@@ -104,8 +104,8 @@ fn taken_reply_port_is_named_in_the_log() {
     });
 }
 
-/// Replies to datagrams of this host's own reach it, whose sockets need not be connected; but the balancers
-/// of the proxy are no such replies, not even where the proxy spoke last.
+/// Replies to this host's own datagrams reach it, even on sockets that are not connected; but datagrams of the
+/// proxy's balancers are no such replies, not even where the proxy spoke last.
 #[test]
 fn replies_to_this_hosts_own_datagrams_reach_it() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! A backend on another host, whose replies must be routed back to the proxy's.
+//! A backend on another host: its replies must be routed back to the proxy's.
 //!
 //! ```text
 //!   balancer ───────────── proxy ───────────── backend

@@ -106,7 +106,7 @@ fn clients_do_not_exhaust_the_ephemeral_ports() {
         .collect();
     let _check = rig.connect_and_send(&nlb_health_check());
     assert!(rig.backend_v4.accept().peer_addr().ip().is_loopback());
-    // A client whose port is taken gets another one, too.
+    // A client with a port that is taken gets another one, too.
     let other = v4([198, 51, 100, 8], 40000);
     let (_first, up) = rig.connect_client(other);
     assert_eq!(up.peer_addr(), other);

@@ -167,7 +167,7 @@ fn counted(process: &mut Peername) -> i64 {
     full.map_or(0, |number| number.parse().expect("a number"))
 }
 
-/// A counter of /proc/net/snmp, whose names stand a line above the values, or snmp6, with a line each.
+/// A counter of /proc/net/snmp, with the names a line above the values, or of snmp6, with a line each.
 fn value_of(text: &str, label: &str) -> i64 {
     let udp: Vec<_> = text
         .lines()

@@ -1,6 +1,6 @@
 //! Framing of the TLVs that follow the addresses of version 2 (section 2.2).
 
-/// A TLV: a type, and a value whose meaning depends on the type.
+/// A TLV: a type, and a value to interpret by the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlv<'a> {
     /// The type, see [`kind`](super::kind).

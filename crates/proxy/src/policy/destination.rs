@@ -42,15 +42,15 @@ pub enum DestinationRefusal {
     /// No entry of the list covers it.
     #[error("not on the list; --allow-destination adds it")]
     NotListed,
-    /// A loopback address whose port no entry for loopback lists. A wider network that contains loopback, such as
+    /// A loopback address with a port that no entry for loopback lists. A wider network that contains loopback, such as
     /// 0.0.0.0/0, does not count.
     #[error("a port on loopback that is not listed; --allow-destination 127.0.0.1:PORT adds it")]
     LoopbackNotListed,
     /// A port of this host that this process listens on: the connection would loop.
     #[error("a listener of this proxy itself")]
     OwnListener,
-    /// This host, for a client whose address is trusted to send headers: if anything here, such as a TPROXY rule, loops
-    /// the connection back to this process, its payload would be trusted as a header.
+    /// This host, for a client with an address that is trusted to send headers: if anything here, such as a TPROXY rule,
+    /// loops the connection back to this process, its payload would be trusted as a header.
     #[error(
         "this host, while the client's own address is trusted to send headers; name the balancers \
          more narrowly in --trust"

@@ -102,7 +102,7 @@ impl ReplyPathMonitor {
     }
 
     /// Waits until a target is due and probes it: a minute after its last probe, a second after one that failed, or at
-    /// once if it is new. To be called in a loop. Cancel-safe: a target whose probe was cancelled is still due.
+    /// once if it is new. To be called in a loop. Cancel-safe: a target is still due if its probe was cancelled.
     pub async fn probe_when_due(&self) {
         let due = self.due_targets(Instant::now());
         if due.is_empty() {

@@ -30,7 +30,7 @@ pub enum ProbeOutcome {
     /// By the routing tables the backend's replies stay on this host. No packet was sent: the backend itself has the
     /// port.
     RouteFound,
-    /// The backend is on another host, whose routes this host can't read.
+    /// The backend is on another host, and this host can't read the routes there.
     OtherHost,
     /// This host has no IPv6, so it has no such backend either.
     NoIpv6,

@@ -34,7 +34,7 @@ pub enum EntryOwner {
     Administrator,
     /// A running proxy.
     RunningProxy,
-    /// A proxy that has exited, and whose keeper was killed before it could remove it.
+    /// A proxy that has exited; its keeper was killed before it could remove the entry.
     ExitedProxy,
 }
 

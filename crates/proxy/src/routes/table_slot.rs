@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
 ///
 /// Priorities: below 32766, where the main table ends the search, and below Tailscale's (5210 and
-/// up), whose catch-all rule would capture the replies when an exit node is used. Above the kernel's
+/// up): its catch-all rule would capture the replies when an exit node is used. Above the kernel's
 /// VRF rule (1000) and the small numbers that container networks use (Cilium 9 to 111, the VPC CNI
 /// of AWS 512 to 1536); none of those routes by a loopback source. Table numbers: above the 255 that
 /// have names, away from the round ones that people choose.

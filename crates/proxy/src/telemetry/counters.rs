@@ -75,7 +75,7 @@ pub struct Snapshot {
     pub to_downstream: u64,
     /// Bytes received for a peer that had already closed.
     pub undelivered: u64,
-    /// Connections whose client port was taken.
+    /// Connections with a client port that was taken.
     pub collisions: u64,
     /// Reloads that took effect.
     pub reloads: u64,

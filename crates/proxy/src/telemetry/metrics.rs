@@ -140,7 +140,7 @@ fn encode_totals(
     counter(
         encoder,
         "peername_port_collisions",
-        "Connections whose client port was taken on this host",
+        "Connections with a client port that was taken on this host",
         snapshot.collisions,
     )?;
     let reloads = [

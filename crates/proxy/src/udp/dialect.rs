@@ -84,7 +84,7 @@ impl Dialect {
         }
     }
 
-    /// The headers of a session whose requests are sent in this dialect, from `client` to `destination`.
+    /// The headers of a session with requests in this dialect, from `client` to `destination`.
     ///
     /// # Errors
     ///

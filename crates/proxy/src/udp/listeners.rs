@@ -81,8 +81,8 @@ impl UdpListeners {
         for (socket, &addr) in groups {
             steer(socket, workers, dialect).map_err(|failed| BindError::new(addr, failed))?;
         }
-        // Sockets receive only now that all are bound: a client whose first datagram reached one worker before the
-        // others' sockets were bound, and whose second reached another, would have two sessions.
+        // Sockets receive only now that all are bound: a client would have two sessions if its first datagram reached one
+        // worker before the others' sockets were bound, and its second reached another.
         let all = by_worker
             .iter()
             .flat_map(|sockets| sockets.iter().zip(&chosen));

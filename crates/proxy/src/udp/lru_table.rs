@@ -158,7 +158,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.remove_slot(id.slot)
     }
 
-    /// The entry of all whose eviction does the least harm. `None` in an empty table.
+    /// The entry of all that does the least harm when evicted. `None` in an empty table.
     pub(crate) fn eviction_candidate(&self) -> Option<EntryId> {
         self.id_of(self.all.next_victim()?)
     }

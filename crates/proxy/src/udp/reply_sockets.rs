@@ -56,7 +56,7 @@ impl ReplySockets {
             .socket)
     }
 
-    /// Closes sockets whose idle timeout has expired.
+    /// Closes sockets after their idle timeout.
     pub(crate) fn close_idle(&mut self, now: Instant) {
         let idle = self.idle;
         self.sockets

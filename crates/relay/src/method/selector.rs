@@ -111,8 +111,8 @@ impl MethodSelector {
 
 /// A read of at least this size is bulk: below it, copying costs less than another system call.
 const BULK_READ_BYTES: usize = 8 * 1024;
-/// A spliced read below this size is a vote for copying. Lower than [`BULK_READ_BYTES`], so that a direction whose
-/// reads lie between does not flap (hysteresis).
+/// A spliced read below this size is a vote for copying. Lower than [`BULK_READ_BYTES`], so that a direction with
+/// reads between the two does not flap (hysteresis).
 const SMALL_READ_BYTES: usize = 2 * 1024;
 /// Consecutive messages that make a direction one of messages, before any backoff.
 const INITIAL_MESSAGE_RUN: u8 = 16;

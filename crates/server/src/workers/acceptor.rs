@@ -250,7 +250,7 @@ impl<S: Serve> Acceptor<S> {
             context,
         } = dispatched;
         let serving = Arc::clone(&self.service).serve(incoming, context);
-        // Not an async block, whose future would hold what it awaits twice.
+        // Not an async block: its future would hold twice what it awaits.
         tokio::spawn(serving.map(|()| drop((permit, guard))));
     }
 }

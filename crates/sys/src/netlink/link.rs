@@ -17,7 +17,7 @@ impl Netlink {
         named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
     }
 
-    /// The names of all interfaces of this network namespace whose packets begin with an Ethernet header, up or
+    /// The names of all interfaces of this network namespace that put an Ethernet header before a packet, up or
     /// down, including loopback; not those of tunnels that carry bare IP. Needs no capability.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ impl fmt::Display for LocalRoute {
     }
 }
 
-/// A network whose addresses are all local (`ip route add local 198.51.100.0/24 dev lo`).
+/// A network with all its addresses local (`ip route add local 198.51.100.0/24 dev lo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalNetwork {
     /// The first address.

@@ -28,7 +28,7 @@ pub struct KillOnClose {
     queues: Vec<OwnedFd>,
 }
 
-/// A process to kill, and the read end whose owner it is.
+/// A process to kill, and the read end that it is the owner of.
 #[derive(Debug)]
 struct Target {
     pid: u32,

@@ -52,8 +52,8 @@ impl PidFd {
         }
     }
 
-    /// Opens a thread, whose descriptor table may differ from its process's, and returns whether the descriptor refers to
-    /// the thread itself (PIDFD_THREAD, since Linux 6.9); else it refers to the process.
+    /// Opens a thread: its descriptor table may differ from its process's. Returns whether the descriptor refers to the
+    /// thread itself (PIDFD_THREAD, since Linux 6.9); else it refers to the process.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub enum NotifiedCall {
     Name {
         /// The socket, a descriptor of the program.
         socket: RawFd,
-        /// The end whose address is requested.
+        /// The end that the requested address belongs to.
         end: Endpoint,
         /// The buffer for the address.
         buffer: AddressBuffer,
@@ -84,7 +84,7 @@ impl Notification {
         }
     }
 
-    /// Decodes socketcall(2), whose arguments are in memory, 32 bits each.
+    /// Decodes socketcall(2): its arguments are in memory, 32 bits each.
     #[cfg(target_arch = "x86_64")]
     fn socketcall(&self, which: u32, arguments: u64) -> io::Result<NotifiedCall> {
         let mut words = [0; 16];

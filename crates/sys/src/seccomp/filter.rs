@@ -1,8 +1,8 @@
 //! The filter: selects the calls that are intercepted.
 //!
 //! Some two dozen instructions of classic BPF, assembled by three functions, because a compiler
-//! would be more code to trust. A 64-bit kernel runs programs of other ABIs too, whose calls
-//! have other numbers; calls of an unknown ABI fail rather than go unsupervised.
+//! would be more code to trust. A 64-bit kernel runs programs of other ABIs too, with
+//! other call numbers; calls of an unknown ABI fail rather than go unsupervised.
 
 use libc::{
     BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
@@ -84,7 +84,7 @@ impl Getsockname {
     }
 }
 
-/// Returns `action` for a call whose fifth and sixth argument are these; else continues.
+/// Returns `action` for a call with these fifth and sixth arguments; else continues.
 fn if_arguments(pair: [u64; 2], action: u32) -> Vec<sock_filter> {
     let words = pair.map(|word| [word as u32, (word >> 32) as u32]);
     let words = words.as_flattened();

@@ -103,8 +103,8 @@ impl UpstreamSocket {
         self.socket.bind(&source.into()).call("bind(2)")
     }
 
-    /// Binds to the address and leaves the port to connect(2), which chooses one whose whole 4-tuple is
-    /// free (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
+    /// Binds to the address and leaves the port to connect(2), which chooses one that makes the
+    /// whole 4-tuple unique (IP_BIND_ADDRESS_NO_PORT, since Linux 4.2).
     ///
     /// # Errors
     ///

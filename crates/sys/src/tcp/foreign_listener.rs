@@ -42,8 +42,8 @@ impl ForeignListener {
         Self::from_known_fd(socket, netns_cookie)
     }
 
-    /// Reads what can change of a socket that [`ForeignListener::from_fd`] has examined, and whose
-    /// [`ForeignListener::netns_cookie`] is known. `None` if it has no IP address.
+    /// Reads what can change of a socket that [`ForeignListener::from_fd`] has examined, with
+    /// the [`ForeignListener::netns_cookie`] of that time. `None` if it has no IP address.
     pub fn from_known_fd(socket: OwnedFd, netns_cookie: Option<u64>) -> Option<Self> {
         let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);

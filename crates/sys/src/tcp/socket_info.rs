@@ -52,7 +52,7 @@ pub fn current_netns_cookie() -> u64 {
 ///
 /// # Errors
 ///
-/// ENOTCONN for a socket that is not connected, or whose peer has no IP address.
+/// ENOTCONN for a socket that is not connected, or has a peer without an IP address.
 pub fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     let peer = SockRef::from(&socket).peer_addr()?.as_socket();
     peer.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))

@@ -36,7 +36,7 @@ fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<()> {
         len: program.len() as u16,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: the option's value is a sock_fprog, whose filter is `len` instructions that the kernel
+    // SAFETY: the option's value is a sock_fprog; its filter is `len` instructions that the kernel
     // copies before the call returns.
     let rc = unsafe {
         libc::setsockopt(

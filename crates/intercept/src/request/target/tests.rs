@@ -102,7 +102,7 @@ fn requests_are_refused_unless_sni_and_connect_agree() {
     }
 }
 
-/// A redirected connection goes to its original destination, whose certificate has to be for the name.
+/// A redirected connection goes to its original destination, and the certificate there has to be for the name.
 #[test]
 fn a_redirected_connection_keeps_its_destination() {
     let destination = Destination::Redirected("192.0.2.1:443".parse().unwrap());

@@ -28,8 +28,8 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Evicts the session whose eviction does the least harm, because file descriptors are exhausted. Evicts none where the
-    /// kernel uses all candidates.
+    /// Evicts the session that does the least harm when evicted, because file descriptors are exhausted. Evicts none where
+    /// the kernel uses all candidates.
     pub(super) fn evict_for_descriptor(&mut self, failed: &SyscallError, now: Instant) {
         warn_of_exhaustion(failed);
         for _ in 0..MAX_BUSY_SKIPS {

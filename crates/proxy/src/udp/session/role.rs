@@ -61,7 +61,7 @@ pub(crate) trait Role {
 pub(crate) struct AdmittedDatagram {
     /// The key of its session.
     pub(crate) key: SessionKey,
-    /// The balancer, against whose limit of sessions it counts.
+    /// The balancer: the session counts against the balancer's limit of sessions.
     pub(crate) balancer: IpAddr,
     /// Offset of the payload.
     pub(crate) payload: usize,

@@ -301,7 +301,7 @@ impl<R: Role> SessionTable<R> {
         Ok((socket, upstream))
     }
 
-    /// Closes a session whose socket was destroyed from outside.
+    /// Closes a session after its socket was destroyed from outside.
     pub(crate) fn close_destroyed(&mut self, id: EntryId) {
         self.close(id, SessionEnd::SocketDestroyed);
     }

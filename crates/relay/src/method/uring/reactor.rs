@@ -22,7 +22,7 @@ use crate::Pair;
 pub(super) struct Reactor {
     receiver: MultishotReceiver,
     sessions: Slab<SessionState>,
-    /// Sockets whose receive request has ended and is to be submitted again, in this order: keys and sides.
+    /// Sockets with a receive request that has ended and is to be submitted again, in this order: keys and sides.
     rearm_queue: VecDeque<(usize, usize)>,
     /// Whether a task retries the submission.
     is_retrying: bool,
@@ -102,7 +102,7 @@ impl Reactor {
         self.sessions.get(key).map(|session| session.last_activity)
     }
 
-    /// Ends a session whose handle was dropped.
+    /// Ends a session after its handle was dropped.
     pub(super) fn abandon(&mut self, key: usize) {
         if let Some(session) = self.sessions.get_mut(key) {
             session.is_abandoned = true;

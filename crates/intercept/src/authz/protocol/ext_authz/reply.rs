@@ -72,8 +72,8 @@ fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
     Ok(changes)
 }
 
-/// The mode as Envoy reads it: `append` is older than the action, whose default can't be told from its absence. On a request
-/// the default means to set, on a response to add.
+/// The mode as Envoy reads it: `append` is older than the action, and the action's default can't be told from its absence.
+/// On a request the default means to set, on a response to add.
 fn mode(option: &HeaderValueOption, kind: MessageKind) -> MutationMode {
     #[expect(deprecated, reason = "most services there are set this one")]
     let append = option.append.is_some_and(|append| append.value);
