@@ -28,7 +28,7 @@ impl KillSwitch {
     ///
     /// # Errors
     ///
-    /// Those of pipe(2), fcntl(2), memfd_create(2) and the like, see [`KillOnClose`]; or the process has exited.
+    /// EMFILE or ENFILE; ESRCH if the first process has exited.
     pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
         let mut kill_on_close = KillOnClose::new()?;
         kill_on_close.add(supervised.program, || !supervised.target.has_exited())?;
