@@ -1,8 +1,8 @@
 //! The generator: applies one workload to one address, and verifies every byte.
 //!
-//! It is one thread, so that it takes as little as possible, and always the same, of the machine that it shares with the
-//! proxy. A workload ends by itself: no new request begins after the deadline, outstanding ones get
-//! [`GRACE`](meter::GRACE), and what is missing then counts as lost.
+//! It has one thread, so that its share of the machine, which the proxy runs on too, is small and constant. A workload
+//! ends by itself: no new request begins after the deadline, outstanding ones get [`GRACE`](meter::GRACE), and what is
+//! missing then counts as lost.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -92,6 +92,6 @@ pub(crate) fn run(workload: Workload, spec: &LoadSpec) -> Result<Vec<Metric>> {
     }
 }
 
-/// In-flight datagrams of each client in [`Workload::UdpEchoWindow`]: as many as in the load with which UDP proxies for
-/// this task have been measured before.
+/// In-flight datagrams of each client in [`Workload::UdpEchoWindow`]: the number in the load with which UDP proxies for
+/// this task were measured before.
 const WINDOW: usize = 8;

@@ -20,8 +20,8 @@ impl InterceptRig {
     }
 }
 
-/// A check service that can't be reached is logged at the start, not with the first request; and until it can
-/// be, `/readyz` keeps clients away.
+/// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
+/// can be reached.
 #[test]
 fn readyz_waits_for_the_check_service() {
     let check = v4([127, 0, 0, 1], 9191);
@@ -67,7 +67,7 @@ fn quiet_logs_show_denials() {
     );
 }
 
-/// A web page of another name that resolves to this address can't read it (DNS rebinding).
+/// A web page can't read the endpoint by a name of its own that resolves to the endpoint's address (DNS rebinding).
 #[test]
 fn admin_endpoint_answers_to_its_own_names_only() {
     for (args, own) in [

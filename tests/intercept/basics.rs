@@ -51,7 +51,7 @@ fn absolute_form_request_goes_to_its_host() {
         "{answer}"
     );
     assert!(lines[1].starts_with("GET b.test HTTP/1.1 "), "{answer}");
-    // And a request inside a tunnel does, too.
+    // A plain HTTP request inside a tunnel is forwarded, too.
     let tunnelled = rig.curl(&["--proxytunnel", "http://a.test/echo"]);
     assert!(tunnelled.starts_with("GET a.test HTTP/1.1 "), "{tunnelled}");
 }

@@ -1,5 +1,5 @@
 //! Unmodified clients, each configured as a user would: with the proxy and the certificate authority. OPA
-//! decides. How a client shows a refusal is its own affair, and is listed here.
+//! decides. Each client shows a refusal in its own way, which is listed here.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ impl Client {
         self.assert_output(&rig, &format!("{origin}/echo"), self.check_down);
         assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], "allowed");
         assert_eq!(rig.wait_audit_lines("/no", 1)[0]["decision"], "denied");
-        // The origin has seen one request at most: of a WebSocket, nginx has seen none.
+        // The origin has seen the allowed request alone. A WebSocket goes to the client's own server, so nginx has seen none.
         assert!(rig.origin_log().len() <= 1, "{:?}", rig.origin_log());
         assert!(rig.origin_log().iter().all(|line| line.contains(" /echo ")));
     }

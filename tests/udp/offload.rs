@@ -339,7 +339,7 @@ fn no_flow_outlives_the_process() {
     rig.backend_v4.assert_silent();
 }
 
-/// During a drain, user space serves the sessions, so that it knows when the last one is idle.
+/// During a drain, user space serves the sessions, so that the proxy knows when the last one is idle.
 #[test]
 fn drain_waits_for_offloaded_sessions() {
     let mut rig = UdpRig::new(&[KERNEL]);
@@ -357,7 +357,7 @@ fn drain_waits_for_offloaded_sessions() {
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// An explicit choice that can't be met is an error, which names what is missing and changes nothing.
+/// `--data-path kernel` fails the start where it is impossible. The error names what is missing, and no setting is changed.
 #[test]
 fn offload_that_is_impossible_fails_the_start() {
     let lab = Lab::new();

@@ -73,7 +73,7 @@ fn ipv4_mapped_source_is_the_same_client() {
     assert_eq!(rig.stop()["port_collisions"], 0);
 }
 
-/// Two balancers with the same live client: both get replies, and the second keeps the address.
+/// Two balancers with the same live client: both get replies. The second session has the client's address and another port.
 #[test]
 fn second_balancer_gets_another_port() {
     let mut rig = UdpRig::new(&["--on-port-collision=ephemeral"]);
@@ -93,7 +93,7 @@ fn second_balancer_gets_another_port() {
     assert_eq!(rig.stop()["port_collisions"], 1);
 }
 
-/// With the option that requires the exact endpoint.
+/// With `--on-port-collision=fail` the second session, which could not have the client's port, is refused.
 #[test]
 fn second_balancer_is_refused_on_request() {
     let mut rig = UdpRig::new(&["--on-port-collision=fail"]);
@@ -107,8 +107,8 @@ fn second_balancer_is_refused_on_request() {
     assert_eq!(rig.stop_and_count_drops().get("port_taken"), Some(&1));
 }
 
-/// A program that has the client's address and port already keeps it exclusively, even one that would share
-/// (SO_REUSEADDR, SO_REUSEPORT): it gets none of the client's replies, nor the client its.
+/// A program that is bound to the client's address and port already keeps them, even if it would share them
+/// (SO_REUSEADDR, SO_REUSEPORT). Neither does it receive the client's replies, nor does the client receive the program's.
 #[test]
 fn foreign_socket_on_the_clients_endpoint_is_a_collision() {
     let mut rig = UdpRig::new(&[]);

@@ -12,7 +12,7 @@ use crate::connect::Connector;
 use crate::policy::rules::Rules;
 use crate::telemetry::counters::Counters;
 
-/// The rules of some listeners, and the means to connect by them.
+/// The rules of some listeners, and the connector to their backend.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) rules: Rules,

@@ -59,7 +59,7 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// The idle timeout once one side has sent FIN (half-closed).
     pub half_closed: Duration,
-    /// After an RST: how long the surviving side may accept nothing of what remains to be delivered.
+    /// After an RST: the surviving side is abandoned if it accepts no byte of the remaining data for so long.
     pub flush: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! Reads the PROXY header off an accepted connection, before its deadline.
 //!
-//! [`read`] takes the client's first bytes along where they came with the header: the relay sends them first.
-//! [`read_claim`] leaves them in the socket. A connection that waits for its header holds no buffer of ours; only a
-//! header that arrives in pieces is collected.
+//! [`read`] also returns the client's first bytes, if they came with the header; the relay sends them first.
+//! [`read_claim`] leaves them in the socket. A connection that waits for its header has no buffer; one is allocated only
+//! for a header that arrives in pieces.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -38,7 +38,7 @@ pub async fn read<T, E: From<HeaderError>>(
     retain: impl Fn(&Header<'_>) -> Result<T, E>,
 ) -> Result<(T, Prefix), E> {
     let mut reader = Reader::new(stream, limits, Payload::Read);
-    // Mostly the header has arrived by the time of accept(2): then it neither waits nor counts as pending.
+    // Usually the header has arrived by the time of accept(2): then the connection neither waits nor counts as pending.
     match reader.poll(FIRST_READ, &retain)? {
         Poll::Complete(retained, prefix) => Ok((retained, prefix)),
         Poll::Need(wanted) => match pending.enter(peer, limits) {

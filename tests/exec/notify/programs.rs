@@ -109,7 +109,7 @@ fn connection_without_a_header_is_reset_and_never_seen() {
 #[test]
 fn untrusted_peer_is_reset() {
     let exec = NotifyRig::start_variant("block", "4", &["--trust=192.0.2.1"]);
-    // The lab's server itself is in a trusted network only by its own address.
+    // A peer outside the trusted network: the server's own host, over loopback.
     let conn = Conn::try_connect(&exec.lab.server, "127.0.0.1:8443".parse().unwrap());
     if let Some(conn) = conn {
         conn.send(&header_for(fresh_client_v4()));
@@ -164,7 +164,7 @@ fn go_program_sees_the_client_static_and_with_cgo() {
     }
 }
 
-/// Without any capability: `no_new_privs` replaces it, and the log names what that costs.
+/// Without any capability, `no_new_privs` replaces CAP_SYS_ADMIN, and the log names what no longer works.
 #[test]
 fn ordinary_user_can_supervise() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
@@ -194,7 +194,7 @@ fn ordinary_user_can_supervise() {
     process.wait_line("what does not work any more", |line| {
         line.contains("no_new_privs").then_some(())
     });
-    // The kernel ends the program without any privilege, too.
+    // Also without any privilege, the kernel ends the program.
     let network = network_of(&process.pid().to_string()).expect("a network");
     kill_at_once(["peername-guard", "peername-notify"].map(|name| wait_helper_pid(name, &network)));
     let status = process.wait_exit(WAIT_LIMIT).expect("its end");

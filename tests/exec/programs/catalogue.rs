@@ -286,7 +286,7 @@ pub(super) fn socat() -> Program {
     Program {
         command: |_| socat_on("TCP4-LISTEN:8443,reuseaddr,fork"),
         listens_on: &[Listener::V4],
-        // echo would not read a request, and socat then drops the answer.
+        // No request: `echo` would not read it, and socat drops the answer of a child that leaves input unread.
         request: b"",
         one_at_a_time: true,
         ..USUAL

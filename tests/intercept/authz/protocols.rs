@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// OPA's input has the same shape.
+/// The common terms of an ext_authz request; OPA's input has the same shape.
 fn of_ext_authz(asked: &Value) -> Value {
     let attributes = &asked["attributes"];
     let (http, more) = (
@@ -60,7 +60,7 @@ fn of_ext_authz(asked: &Value) -> Value {
         "sni": more["sni"],
         "method": http["method"],
         "host": http["host"],
-        // An empty path is none.
+        // Protobuf can't tell an empty path from none: a tunnel has none.
         "path": http["path"].as_str().filter(|path| !path.is_empty()),
     })
 }
@@ -79,7 +79,7 @@ fn of_forward_auth(headers: &Value) -> Value {
     })
 }
 
-/// A decision to allow sets a header of the request.
+/// Asserts what the service was asked, and that its decision was obeyed: a decision to allow sets a header of the request.
 fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&InterceptRig) -> Kind) {
     let check = format!("--check={check}");
     let rig = InterceptRig::new(
@@ -150,7 +150,7 @@ fn ext_authz_sees_the_request_and_decides() {
     });
 }
 
-/// The options name the headers of its response that are for the origin.
+/// `--check-take` names the headers of the service's response that are for the origin.
 #[test]
 fn forward_auth_sees_the_request_and_decides() {
     const YES: &str = r#"{"status": 200, "headers": [["x-mine", "set"]], "body": ""}"#;

@@ -18,7 +18,8 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
     });
 }
 
-/// The service denies a request with X-Open; a request has none after its hop-by-hop headers are removed.
+/// The check service denies requests with X-Open. If Connection names X-Open, it is a hop-by-hop header, and the service does
+/// not see it.
 #[test]
 fn hop_by_hop_headers_are_not_shown_to_the_check() {
     let (rig, _check) = start_checked(&[]);
@@ -33,7 +34,7 @@ fn hop_by_hop_headers_are_not_shown_to_the_check() {
     );
 }
 
-/// A URL may have a query and no path; the request to the origin has one.
+/// A URL may have a query and no path; the request to the origin then has the path `/`, and so has the check.
 #[test]
 fn path_is_checked_as_it_is_sent() {
     let (rig, check) = start_checked(&[]);
@@ -46,7 +47,7 @@ fn path_is_checked_as_it_is_sent() {
     });
 }
 
-/// A browser gets the denial inside its tunnel; it is the check's current decision.
+/// A browser gets the denial of its CONNECT inside the tunnel. The CONNECT is checked again with each request.
 #[test]
 fn denied_tunnel_is_checked_again() {
     let stage = InterceptLab::new();
@@ -71,7 +72,7 @@ fn denied_tunnel_is_checked_again() {
     }
 }
 
-/// The request was not refused: its client had gone when it could have been.
+/// A client that disconnects before the check's decision is logged with `left`, not as refused.
 #[test]
 fn client_that_leaves_is_not_logged_as_refused() {
     let stage = InterceptLab::new();
@@ -91,7 +92,7 @@ fn client_that_leaves_is_not_logged_as_refused() {
     assert_eq!(line["decision"], "left", "{line}");
 }
 
-/// In the check's own words or peername's, the response names its author, and is not cached.
+/// A denial, whether its text is the check's or peername's, has peername's headers and is not cached.
 #[test]
 fn denial_is_distinct_from_an_origins_response() {
     let (rig, _check) = start_checked(&[]);

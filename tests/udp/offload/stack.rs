@@ -1,4 +1,4 @@
-//! What user space leaves to the stack, the kernel's program must not bypass: routes, filters, address
+//! The eBPF program must not bypass what the network stack does for user space: routes, filters, address
 //! translation.
 
 use std::net::SocketAddr;
@@ -117,7 +117,7 @@ fn offload_follows_changed_routes_and_mtu() {
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// Requests have the mark of --mark, for any rule that matches it.
+/// Offloaded requests have the mark of --mark, so that rules match them.
 #[test]
 fn offloaded_requests_are_marked() {
     let mut rig = UdpRig::new(&[KERNEL, "--mark=7"]);

@@ -25,9 +25,11 @@ enum Action {
     Schema,
 }
 
+/// Runs `peername config`. Errors in the file are printed, with exit code 3.
+///
 /// # Errors
 ///
-/// Standard output failed. Errors in the file are printed, and are exit code 3.
+/// Standard output failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Check { file } => check(file),

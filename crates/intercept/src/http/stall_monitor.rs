@@ -73,7 +73,7 @@ impl StallMonitor {
         });
     }
 
-    /// Aborts stalled transfers meanwhile; returns once there has been no exchange for the idle timeout.
+    /// Waits until there has been no exchange for the idle timeout, and aborts stalled transfers meanwhile.
     pub(crate) async fn wait_idle(&self, idle_timeout: Duration) {
         loop {
             sleep(idle_timeout / POLLS_PER_TIMEOUT).await;

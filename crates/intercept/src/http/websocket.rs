@@ -34,7 +34,7 @@ pub(crate) struct Switched {
     /// The connection to the origin, which counts against the connection cap until the relay ends.
     pub(crate) connection: Arc<ConnectionInfo>,
     pub(crate) record: Box<InFlightRecord>,
-    /// Without a byte in either direction.
+    /// How long there may be no byte in either direction.
     pub(crate) idle_timeout: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// A CONNECT for anything else; a handshake that announces a body, which would not be forwarded: the origin would
+    /// A CONNECT for anything else; a handshake that announces a body. The body would not be forwarded, so the origin would
     /// take the next request on the connection for it.
     pub(crate) fn read(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
         let handshake = Self::find(parts)?;

@@ -32,7 +32,7 @@ pub(crate) struct RequestTarget {
     pub(crate) tls_version: Option<&'static str>,
     /// Why every request is refused, whatever it asks for.
     pub(crate) refusal: Option<Box<Refusal>>,
-    /// The CONNECT, if the check denied it and the client has to be told inside the tunnel. It is checked again with
+    /// The CONNECT, if the check denied it and the client gets the denial inside the tunnel. It is checked again with
     /// each request: a denial lasts no longer than the check service says.
     pub(crate) denied_connect: Option<Arc<Parts>>,
 }

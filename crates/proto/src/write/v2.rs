@@ -73,7 +73,7 @@ impl<'v> V2Writer<'v> {
     }
 
     /// A header for a connection that can't be described. Receivers skip its fields, or refuse it
-    /// whole; [`V2Writer::local`] they must accept.
+    /// whole; they must accept [`V2Writer::local`].
     pub fn unspec(out: &'v mut Vec<u8>) -> Self {
         Self::start(out, PROXY, UNSPEC)
     }

@@ -40,7 +40,7 @@ pub struct Counters {
     connect_time: ConnectTime,
 }
 
-/// What ended connections and sessions are counted by.
+/// The labels by which ended connections and sessions are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OutcomeLabels {
     /// The address that the listening socket is bound to.

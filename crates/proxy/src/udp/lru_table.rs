@@ -158,7 +158,7 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.remove_slot(id.slot)
     }
 
-    /// The entry of all that does the least harm when evicted. `None` in an empty table.
+    /// The entry to evict first, of all balancers. `None` in an empty table.
     pub(crate) fn eviction_candidate(&self) -> Option<EntryId> {
         self.id_of(self.all.next_victim()?)
     }
@@ -296,7 +296,7 @@ impl Queues {
     }
 }
 
-/// One in so many entries is left to those that wait for their first answer, when there is no room for all.
+/// Unanswered entries may keep one in so many entries of a full table, so that new clients have time for their first answer.
 const UNANSWERED_FRACTION: usize = 8;
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(crate) struct BackendProbe {
 #[derive(Debug)]
 pub(crate) enum Reachability {
     Yes,
-    /// The refusal is an answer: it came back.
+    /// The backend answered with a refusal, so its packets come back.
     Refused,
     /// With the reason.
     No(String),

@@ -85,7 +85,8 @@ impl OpenedListeners {
         let mut beside = open_already(there, setup, Transport::Udp);
         for (wanted, plan) in wanted_udp {
             let (asked, transparent) = (plan.datagrams, plan.config.transparent);
-            // The kernel chooses among sockets by the sender's port where TPROXY rules bring it.
+            // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
+            // header.
             let workers = if transparent { 1 } else { workers };
             let sockets =
                 UdpListeners::open(&wanted, &beside, workers, Some(asked.dialect), given)?;

@@ -288,7 +288,7 @@ impl Listener {
         })
     }
 
-    /// Whether clients of a family are expected, from the start: their target was named, or none was.
+    /// Whether clients of a family are expected from the start: their target is configured, or, for IPv4, none is.
     pub(super) fn expects(&self, is_ipv4: bool) -> bool {
         match is_ipv4 {
             true => self.target_v4.is_some() || self.target_v6.is_none(),
@@ -296,13 +296,13 @@ impl Listener {
         }
     }
 
-    /// Destinations that are allowed by a single address and port. In a range others are meant too.
+    /// The allowed destinations that are a single address and port. Ranges are left out: they are meant for others, too.
     pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
         let single = self.allow_destination.iter();
         single.filter_map(AllowDestination::single).collect()
     }
 
-    /// The same for UDP.
+    /// The configuration of UDP by the options.
     pub(super) fn datagrams(&self) -> UdpConfig {
         UdpConfig {
             dialect: self.udp_header.unwrap_or_default().0,

@@ -22,7 +22,7 @@ pub(crate) struct OffloadCandidate {
 }
 
 impl OffloadCandidate {
-    /// Whether the session should be offloaded now. Where that fails, for want of room perhaps, it is tried again after
+    /// Whether the session should be offloaded now. If the installation fails, as with a full table, it is retried after
     /// twice as many requests.
     pub(crate) fn is_steady(&self) -> bool {
         self.equal >= MIN_EQUAL_REQUESTS && self.equal.is_power_of_two()

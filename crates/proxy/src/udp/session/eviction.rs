@@ -11,10 +11,10 @@ use super::table::SessionTable;
 use crate::outcome::SessionEnd;
 
 impl<R: Role> SessionTable<R> {
-    /// Evicts a session, where `balancer` may not have another one without: its own least valuable at its limit, that of
-    /// all at the limit of all.
+    /// Evicts a session if `balancer` may not have another one otherwise: one of the balancer's own at its limit, one of
+    /// all at the limit of all. The order is that of [`LruTable`](crate::udp::lru_table::LruTable).
     ///
-    /// Sessions that the kernel carries look idle here, so each candidate is asked of the kernel first.
+    /// Offloaded sessions look idle here, so a candidate that the kernel still uses is marked as used and skipped.
     pub(super) fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate_for(balancer) {
@@ -28,8 +28,8 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Evicts the session that does the least harm when evicted, because file descriptors are exhausted. Evicts none where
-    /// the kernel uses all candidates.
+    /// Evicts the next eviction candidate of all sessions, because file descriptors are exhausted. Evicts none if the
+    /// kernel uses all candidates.
     pub(super) fn evict_for_descriptor(&mut self, failed: &SyscallError, now: Instant) {
         warn_of_exhaustion(failed);
         for _ in 0..MAX_BUSY_SKIPS {

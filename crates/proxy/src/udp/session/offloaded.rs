@@ -37,7 +37,7 @@ impl<R: Role> SessionTable<R> {
         }
         let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
         let usage = match &candidate.installed {
-            // Too large for the way out, or a fragment: user space sends this one, and the offload stays.
+            // Too large for the egress device, or a fragment: user space sends this one, and the session stays offloaded.
             Some(installed) if is_equal && !kernel.is_evicted(installed) => return,
             Some(installed) => Some(kernel.remove(installed)),
             None => None,
