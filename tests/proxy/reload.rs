@@ -2,22 +2,22 @@
 
 mod addresses;
 mod files;
+mod udp;
 
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, Scratch, assert_within, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{front_of, header_for};
+use crate::harness::rig::proxy::header_for;
 
 /// A hundred reloads, each tenth of an invalid file, each other one with a listener more or less, while four
 /// balancers connect as fast as they can and twenty connections stay open.
@@ -194,46 +194,6 @@ fn reload_refuses_what_needs_a_restart() {
     }
 }
 
-/// A reload adds and removes UDP listeners as a whole; sessions of those that stay are not affected, but a
-/// peer that is no longer trusted is not heard.
-#[test]
-fn reload_changes_udp_listeners_and_trust() {
-    let both = "protocol = \"both\"\n";
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
-    let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
-    let site = Site::new(&one);
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let client = fresh_client_v4();
-    let ask = |listen, text: &[u8]| {
-        balancer.send(
-            listen,
-            &[&header_bytes::v2_udp(client, front_of(client)), text],
-        );
-    };
-    let answered = |listen, text: &[u8]| {
-        ask(listen, text);
-        backend.expect_datagram(text, client);
-        backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", listen);
-    };
-    answered(LISTEN_V4, b"1");
-    site.reload(&more, "\"reloaded\"");
-    answered(LISTEN_V4, b"2");
-    let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
-    site.reload(&changed, "can't change without a restart");
-    site.reload(&one, "\"reloaded\"");
-    answered(LISTEN_V4, b"3");
-    site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
-    ask(LISTEN_V4, b"unheard");
-    wait_logged(&site.proxy, "datagrams refused: untrusted_peer", 1);
-    site.reload(&one, "\"reloaded\"");
-    answered(LISTEN_V4, b"4");
-    let totals = site.stop();
-    assert_eq!(totals["udp_sessions"], 1, "{totals}");
-    assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
-}
-
 /// Removed listeners release their descriptors: as many connections fit as before.
 #[test]
 fn many_reloads_leak_no_descriptor() {
@@ -275,73 +235,6 @@ fn stop_does_not_wait_for_a_reload() {
     site.proxy.signal(Signal::TERM);
     let status = site.proxy.wait_exit(Duration::from_secs(3));
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-}
-
-/// A removed listener that still serves its sessions is not confused with a later one at its address.
-#[test]
-fn later_listener_at_the_same_address_has_its_own_sessions() {
-    let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let site = Site::new(&(one.clone() + &udp(8101)));
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let client = fresh_client_v4();
-    let ask = |text: &[u8]| {
-        let header = header_bytes::v2_udp(client, front_of(client));
-        balancer.send(udp_at(8101), &[&header, text]);
-    };
-    ask(b"before");
-    backend.expect_datagram(b"before", client);
-    for port in [8102, 8103] {
-        site.reload(&one, "\"reloaded\"");
-        // A session with traffic goes on for a moment.
-        backend.send(client, &[b"media"]);
-        let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
-        site.reload(&(one.clone() + &another), "\"reloaded\"");
-        backend.send(client, &[b"media"]);
-        ask(b"after");
-        backend.expect_datagram(b"after", client);
-    }
-}
-
-/// Sessions are not affected when a reload removes their listener; no new session begins; and the port is
-/// free once they are idle.
-#[test]
-fn open_udp_sessions_outlive_their_listener() {
-    let one = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
-    let site = Site::new(&more);
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let ask = |client, text: &[u8]| {
-        let header = header_bytes::v2_udp(client, front_of(client));
-        balancer.send(udp_at(8101), &[&header, text]);
-    };
-    let client = fresh_client_v4();
-    let answered = |text: &[u8]| {
-        ask(client, text);
-        backend.expect_datagram(text, client);
-        backend.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", udp_at(8101));
-    };
-    answered(b"1");
-    site.reload(&one, "\"reloaded\"");
-    for _ in 0..20 {
-        answered(b"2");
-        thread::sleep(Duration::from_millis(100));
-    }
-    ask(v4([198, 51, 100, 8], 4000), b"new");
-    backend.assert_silent();
-    answered(b"2");
-    site.reload(&more, "still drains its sessions");
-    let bind = || UdpSocket::bind(udp_at(8101)).ok();
-    wait_for("the port is free", || site.lab.server.enter(bind));
-    site.reload(&more, "\"reloaded\"");
-    answered(b"3");
-}
-
-const fn udp_at(port: u16) -> SocketAddr {
-    v4([10, 81, 0, 1], port)
 }
 
 /// A proxy with a configuration file and one backend.

@@ -1,14 +1,14 @@
 //! System calls, made directly: they don't touch errno, and need no C library.
 #![expect(unsafe_code, reason = "system calls are assembly")]
 
-use core::ffi::{CStr, c_int, c_void};
-use core::ptr;
+use core::ffi::{CStr, c_int};
 
 use crate::address::RawAddress;
 use crate::pass;
 
 mod call;
 mod errno;
+mod fd_passing;
 mod mapping;
 mod text;
 
@@ -16,6 +16,7 @@ use call::system_call;
 
 pub use call::Call;
 pub use errno::{Errno, Result};
+pub use fd_passing::{receive_descriptor, send_descriptor};
 pub use mapping::{Kept, map_file, map_fresh};
 pub use text::StaticText;
 
@@ -231,66 +232,6 @@ pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     unsafe { call(Call::Connect, args) }.map(drop)
 }
 
-/// Sends bytes and a descriptor over a Unix socket, without blocking.
-///
-/// # Errors
-///
-/// Those of sendmsg(2).
-pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
-    let mut control = Control {
-        len: Control::LEN,
-        level: SOL_SOCKET,
-        kind: SCM_RIGHTS,
-        descriptor: passed,
-        padding: 0,
-    };
-    let part = Part {
-        start: bytes.as_ptr() as usize,
-        len: bytes.len(),
-    };
-    let message = Message::new(&part, &mut control);
-    let args = [
-        arg(fd),
-        &raw const message as usize,
-        arg(MSG_NOSIGNAL | MSG_DONTWAIT),
-        0,
-        0,
-    ];
-    // SAFETY: the message points to one part and one control message, which live across the call and
-    // which the kernel only reads.
-    unsafe { call(Call::SendMsg, args) }
-}
-
-/// Receives bytes and, if one was passed, a descriptor. Returns the number of bytes.
-///
-/// # Errors
-///
-/// Those of recvmsg(2).
-pub fn receive_descriptor(
-    fd: c_int,
-    bytes: &mut [u8],
-    flags: c_int,
-) -> Result<(usize, Option<c_int>)> {
-    let mut control = Control {
-        len: 0,
-        level: 0,
-        kind: 0,
-        descriptor: -1,
-        padding: 0,
-    };
-    let part = Part {
-        start: bytes.as_mut_ptr() as usize,
-        len: bytes.len(),
-    };
-    let mut message = Message::new(&part, &mut control);
-    let args = [arg(fd), &raw mut message as usize, arg(flags), 0, 0];
-    // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
-    let n = unsafe { call(Call::RecvMsg, args) }?;
-    let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
-    let whole = control.len == Control::LEN;
-    Ok((n, (passed && whole).then_some(control.descriptor)))
-}
-
 /// Waits until the descriptor is readable; false if it is not within so many milliseconds (less than one second).
 pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
     let mut poll = Poll {
@@ -374,54 +315,6 @@ fn descriptor(result: usize) -> c_int {
     c_int::try_from(result).unwrap_or(-1)
 }
 
-/// `struct msghdr`.
-#[repr(C)]
-struct Message {
-    name: usize,
-    name_len: u32,
-    parts: *const Part,
-    part_count: usize,
-    control: *mut c_void,
-    control_len: usize,
-    flags: c_int,
-}
-
-impl Message {
-    fn new(part: &Part, control: &mut Control) -> Self {
-        Self {
-            name: 0,
-            name_len: 0,
-            parts: part,
-            part_count: 1,
-            control: ptr::from_mut(control).cast(),
-            control_len: size_of::<Control>(),
-            flags: 0,
-        }
-    }
-}
-
-/// `struct iovec`.
-#[repr(C)]
-struct Part {
-    start: usize,
-    len: usize,
-}
-
-/// `struct cmsghdr` with one descriptor, and the padding behind it.
-#[repr(C)]
-struct Control {
-    len: usize,
-    level: c_int,
-    kind: c_int,
-    descriptor: c_int,
-    padding: c_int,
-}
-
-impl Control {
-    /// CMSG_LEN(4).
-    const LEN: usize = 20;
-}
-
 /// `struct pollfd`.
 #[repr(C)]
 struct Poll {
@@ -454,7 +347,6 @@ pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
 const AT_FDCWD: c_int = -100;
 const O_RDWR: c_int = 2;
 const O_CLOEXEC: c_int = SOCK_CLOEXEC;
-const SCM_RIGHTS: c_int = 1;
 const POLLIN: i16 = 1;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;

@@ -1,0 +1,116 @@
+//! Passing descriptors over a Unix socket (unix(7), SCM_RIGHTS).
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+use super::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOL_SOCKET, arg, call};
+
+/// Sends bytes and a descriptor over a Unix socket, without blocking.
+///
+/// # Errors
+///
+/// Those of sendmsg(2).
+pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
+    let mut control = Control {
+        len: Control::LEN,
+        level: SOL_SOCKET,
+        kind: SCM_RIGHTS,
+        descriptor: passed,
+        padding: 0,
+    };
+    let part = Part {
+        start: bytes.as_ptr() as usize,
+        len: bytes.len(),
+    };
+    let message = Message::new(&part, &mut control);
+    let args = [
+        arg(fd),
+        &raw const message as usize,
+        arg(MSG_NOSIGNAL | MSG_DONTWAIT),
+        0,
+        0,
+    ];
+    // SAFETY: the message points to one part and one control message, which live across the call and
+    // which the kernel only reads.
+    unsafe { call(Call::SendMsg, args) }
+}
+
+/// Receives bytes and, if one was passed, a descriptor. Returns the number of bytes.
+///
+/// # Errors
+///
+/// Those of recvmsg(2).
+pub fn receive_descriptor(
+    fd: c_int,
+    bytes: &mut [u8],
+    flags: c_int,
+) -> Result<(usize, Option<c_int>)> {
+    let mut control = Control {
+        len: 0,
+        level: 0,
+        kind: 0,
+        descriptor: -1,
+        padding: 0,
+    };
+    let part = Part {
+        start: bytes.as_mut_ptr() as usize,
+        len: bytes.len(),
+    };
+    let mut message = Message::new(&part, &mut control);
+    let args = [arg(fd), &raw mut message as usize, arg(flags), 0, 0];
+    // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
+    let n = unsafe { call(Call::RecvMsg, args) }?;
+    let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
+    let whole = control.len == Control::LEN;
+    Ok((n, (passed && whole).then_some(control.descriptor)))
+}
+
+/// `struct msghdr`.
+#[repr(C)]
+struct Message {
+    name: usize,
+    name_len: u32,
+    parts: *const Part,
+    part_count: usize,
+    control: *mut c_void,
+    control_len: usize,
+    flags: c_int,
+}
+
+impl Message {
+    fn new(part: &Part, control: &mut Control) -> Self {
+        Self {
+            name: 0,
+            name_len: 0,
+            parts: part,
+            part_count: 1,
+            control: ptr::from_mut(control).cast(),
+            control_len: size_of::<Control>(),
+            flags: 0,
+        }
+    }
+}
+
+/// `struct iovec`.
+#[repr(C)]
+struct Part {
+    start: usize,
+    len: usize,
+}
+
+/// `struct cmsghdr` with one descriptor, and the padding behind it.
+#[repr(C)]
+struct Control {
+    len: usize,
+    level: c_int,
+    kind: c_int,
+    descriptor: c_int,
+    padding: c_int,
+}
+
+impl Control {
+    /// CMSG_LEN(4).
+    const LEN: usize = 20;
+}
+
+const SCM_RIGHTS: c_int = 1;
