@@ -60,6 +60,7 @@ fn metrics_count_what_happened_by_listener_and_outcome() {
         "peername_denied_total{reason=\"source_loopback\"} 1",
         "peername_bytes_total{direction=\"to_upstream\"} 4",
         "peername_bytes_total{direction=\"to_downstream\"} 7",
+        "peername_connect_seconds_bucket{le=\"+Inf\"} 1",
         "peername_connect_seconds_count 1",
     ] {
         wait_metric(host, &[], line);
@@ -136,4 +137,20 @@ fn forward_counts_too() {
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
     drop((down, up));
     wait_metric(host, &[], "peername_connections_active 0");
+}
+
+/// Clients that stay silent or do not read are evicted, so that a probe is answered at once.
+#[test]
+fn silent_clients_do_not_delay_a_probe() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let slow: Vec<_> = (0..64)
+        .map(|number| {
+            let bytes: &[u8] = if number % 2 == 0 { b"GET /hea" } else { request };
+            Conn::connect_and_send(host, v4([127, 0, 0, 1], 9300), bytes)
+        })
+        .collect();
+    assert_eq!(get(host, &["--max-time", "5"], "/healthz"), "ok\n200");
+    drop(slow);
 }

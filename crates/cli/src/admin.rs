@@ -1,9 +1,10 @@
 //! The admin endpoint's options and socket, for every long-running command.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use peername_observe::admin::{
     AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, UnixSocketFile,
 };
@@ -40,7 +41,10 @@ impl AdminArgs {
     /// The address or path can't be listened on.
     pub(crate) fn open(&self) -> anyhow::Result<Option<AdminListener>> {
         let open = |addr: &AdminAddr| match addr {
-            AdminAddr::Tcp(addr) => Ok(AdminListener::Tcp(open_single(*addr)?)),
+            AdminAddr::Tcp(addr) => {
+                let socket = open_single(*addr).context("--admin")?;
+                Ok(AdminListener::Tcp(socket))
+            }
             AdminAddr::Unix(path) => open_unix(path).map(AdminListener::Unix),
         };
         self.admin.as_ref().map(open).transpose()
@@ -126,11 +130,21 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
 }
 
 fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {
-    UnixSocketFile::bind(path).with_context(|| {
-        let path = path.display();
-        format!(
-            "--admin unix:{path}: can't listen there: does its directory exist and may this process write to it, and does \
-             no other process listen there?"
-        )
+    UnixSocketFile::bind(path).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse => "another process listens there; stop it or use another path",
+            ErrorKind::AlreadyExists => {
+                "there is another file, not a socket; remove it or use another path"
+            }
+            ErrorKind::NotFound => {
+                "its directory does not exist; create it (RuntimeDirectory= in a unit)"
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "this process may not write to its directory"
+            }
+            ErrorKind::InvalidInput => "use a path of at most 96 bytes",
+            _ => return anyhow!("--admin unix:{}: {error}", path.display()),
+        };
+        anyhow!("--admin unix:{}: {remedy}", path.display())
     })
 }

@@ -3,6 +3,7 @@
 mod address;
 mod listener;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 pub use address::{AdminAddr, ParseAdminAddrError};
@@ -86,34 +87,32 @@ impl<H: Health> AdminServer<H> {
 
     async fn serve_tcp(self: Arc<Self>, socket: std::net::TcpListener) -> io::Result<()> {
         let listener = TcpListener::from_std(socket)?;
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        let mut open = OpenConnections::default();
+        loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.spawn_connection(stream, permit, Via::Network),
+                Ok((stream, _)) => open.insert(self.spawn_connection(stream, Via::Network)),
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }
-        Ok(())
     }
 
     async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
         let listener = UnixListener::from_std(file.socket.try_clone()?)?;
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        let mut open = OpenConnections::default();
+        loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.spawn_connection(stream, permit, Via::UnixSocket),
+                Ok((stream, _)) => open.insert(self.spawn_connection(stream, Via::UnixSocket)),
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }
-        Ok(())
     }
 
-    fn spawn_connection<IO>(self: &Arc<Self>, stream: IO, permit: OwnedSemaphorePermit, via: Via)
+    fn spawn_connection<IO>(self: &Arc<Self>, stream: IO, via: Via) -> AbortHandle
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let server = Arc::clone(self);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let service = service_fn(|request| {
                 let server = &server;
                 async move { Ok::<_, Infallible>(server.respond(&request, via).await) }
@@ -124,8 +123,8 @@ impl<H: Health> AdminServer<H> {
                 .serve_connection(TokioIo::new(stream), service);
             // An error means that the client is gone.
             let _ = connection.await;
-            drop(permit);
         });
+        task.abort_handle()
     }
 
     async fn respond(&self, request: &Request<Incoming>, via: Via) -> Response<Full<Bytes>> {
@@ -158,6 +157,23 @@ impl<H: Health> AdminServer<H> {
                 "metrics can't be written\n",
             ),
         }
+    }
+}
+
+/// The open connections, oldest first. A new one evicts the oldest when there are too many, so that clients that are
+/// silent or do not read can't keep a probe or a scraper out.
+#[derive(Debug, Default)]
+struct OpenConnections(VecDeque<AbortHandle>);
+
+impl OpenConnections {
+    fn insert(&mut self, connection: AbortHandle) {
+        self.0.retain(|open| !open.is_finished());
+        if self.0.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(connection);
     }
 }
 
@@ -205,8 +221,7 @@ fn respond_with(
     response
 }
 
-const OTHER_HOST: &str =
-    "this host name is not one of this server's; ask by its address, or add --admin-host NAME\n";
+const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Scrapers are few.

@@ -204,7 +204,12 @@ fn encode_connect_time(
     let buckets: Vec<_> = time
         .buckets
         .iter()
-        .map(|(bound, count)| (bound.map_or(f64::MAX, |bound| bound.as_secs_f64()), *count))
+        .map(|(bound, count)| {
+            (
+                bound.map_or(f64::INFINITY, |bound| bound.as_secs_f64()),
+                *count,
+            )
+        })
         .collect();
     let count = buckets.iter().map(|(_, count)| count).sum();
     metric.encode_histogram::<NoLabelSet>(time.sum.as_secs_f64(), count, &buckets, None)
