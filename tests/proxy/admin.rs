@@ -147,7 +147,11 @@ fn silent_clients_do_not_delay_a_probe() {
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let slow: Vec<_> = (0..64)
         .map(|number| {
-            let bytes: &[u8] = if number % 2 == 0 { b"GET /hea" } else { request };
+            let bytes: &[u8] = if number % 2 == 0 {
+                b"GET /hea"
+            } else {
+                request
+            };
             Conn::connect_and_send(host, v4([127, 0, 0, 1], 9300), bytes)
         })
         .collect();
