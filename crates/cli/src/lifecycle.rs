@@ -16,8 +16,8 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// Handled and ignored: other daemons reopen their log at SIGUSR1. Peername logs to standard error, and its log
-    /// is rotated by the reader of that.
+    /// Handled and ignored: other daemons reopen their log at SIGUSR1. Peername logs to standard error; the program
+    /// that reads it rotates the log.
     user1: Signal,
 }
 

@@ -16,7 +16,8 @@ pub(crate) fn ready(status: &str) {
     notify(&[Ready, Status(&status.replace('\n', "; "))]);
 }
 
-/// Reports that a reload has begun; [`ready`] ends it. By the time, systemd 253 and later distinguish it from an earlier one.
+/// Reports that a reload has begun; [`ready`] ends it. systemd 253 and later tell it from an earlier reload by its
+/// timestamp.
 pub(crate) fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     notify(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);

@@ -6,7 +6,7 @@
 pub(crate) struct Usage(pub(crate) String);
 
 impl Usage {
-    /// From an error that names the option and the fix itself.
+    /// Converts an error that names the option and the fix itself.
     pub(crate) fn from_error(error: impl std::error::Error) -> Self {
         Self(error.to_string())
     }

@@ -1,7 +1,7 @@
 //! The audit log: one line per request, at its end.
 //!
-//! A leaf of plain data: the stages fill in an [`AuditRecord`], which is written once the request is over. What a peer
-//! sent is escaped and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
+//! A leaf of plain data: the stages fill in an [`AuditRecord`], which is written once the request is over. Text from a
+//! peer is escaped and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
 
 mod line;
 
@@ -85,7 +85,7 @@ pub(crate) enum FinalDecision {
 }
 
 impl FinalDecision {
-    /// Whether something was not let through; these lines are logged also with `-q`.
+    /// Whether the request was denied or refused; its line is logged even with `-q`.
     fn is_denial(self) -> bool {
         matches!(self, Self::Denied | Self::CheckFailed | Self::Refused)
     }
@@ -200,7 +200,7 @@ impl AuditRecord {
         self.tried = tried;
     }
 
-    /// Notes that a rule of the proxy refuses what the check may have allowed.
+    /// Notes that a rule of the proxy refuses the request, even if the check allowed it.
     pub(crate) fn set_overruled(&mut self) {
         self.set_decision(FinalDecision::Refused, "rule");
     }

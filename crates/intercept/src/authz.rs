@@ -280,8 +280,8 @@ impl Shared {
     }
 }
 
-/// For a connection to the service outside of a check.
+/// The timeout of a probe, which connects to the service outside of a check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// A failing service fails each check.
+/// The shortest interval between two warnings of a kind: a failing service fails each check.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);

@@ -51,8 +51,8 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`CaError::Exists`] if there is one already, [`CaError::InTheWay`] if it is none that can be rotated: nothing is
-    /// ever overwritten. [`CaError::Io`], or one of the checks of [`Authority::open`].
+    /// [`CaError::Exists`] if there is one already, [`CaError::InTheWay`] if there is a file that can't be rotated:
+    /// nothing is ever overwritten. [`CaError::Io`], or one of the checks of [`Authority::open`].
     pub fn create(dir: &Path, options: &AuthorityOptions) -> Result<Self, CaError> {
         let store = CaStore::create(dir)?;
         let (key, certificate) = profile::make(options, UnixTime::now())?;
@@ -120,7 +120,7 @@ impl Authority {
         };
         let options = old.facts.options().ok_or(foreign)?;
         let (key, certificate) = profile::make(&options, UnixTime::now())?;
-        // The old certificate first: between the two it is stored twice, never not at all.
+        // The old certificate is written first: a crash between the two writes leaves it stored twice rather than lost.
         store.replace_previous(&old.certificate_pem())?;
         store.replace(&pem::encode_authority(&key, &certificate))?;
         Self::open(dir)

@@ -1,4 +1,4 @@
-//! HTTP on a client's connection: framing, one request at a time to its answer, and what it may switch to.
+//! HTTP on a client's connection: framing, the exchange of a request and its response, and the switch to WebSocket.
 
 pub(crate) mod client_connection;
 pub(crate) mod error_response;

@@ -7,8 +7,8 @@
 //!                     audit ◀────────────┘
 //! ```
 //!
-//! What a client says before its first request is put into one value, `request::target`; each request is compared with it.
-//! A request that was not authorized has no path to [`upstream`].
+//! The names that a client sends before its first request are combined into one value, in `request::target`; each
+//! request is compared with it. A request that was not authorized has no path to [`upstream`].
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -31,12 +31,12 @@ pub struct Rules {
     pub passthrough: Passthrough,
     /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
     pub pinned: Option<PinnedClients>,
-    /// From accept to a PROXY header, and again to a complete ClientHello or the head of a request; and from the first
-    /// byte of any head to its last.
+    /// The timeout from accept to a PROXY header, and again to a complete ClientHello or the head of a request; and
+    /// from the first byte of any head to its last.
     pub opening_timeout: Duration,
-    /// Between two requests, and for bodies of which nothing moves.
+    /// The timeout between two requests, and for bodies of which no byte moves.
     pub idle_timeout: Duration,
-    /// For tunnels and streams on which nothing moves, and which may be silent for long.
+    /// The timeout for tunnels and streams on which no byte moves: they may be silent for long.
     pub tunnel_timeout: Duration,
 }
 
@@ -95,7 +95,7 @@ impl InterceptState {
         }
     }
 
-    /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. Takes its time, and changes
+    /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
     /// nothing.
     ///
     /// # Errors

@@ -321,6 +321,7 @@ thread_local! {
 
 /// Origins with a remembered protocol, in some 60 bytes each.
 const MAX_REMEMBERED_ORIGINS: u64 = 16_384;
-/// Servers get HTTP/2 one day, and a load balancer may have servers with and without it.
+/// How long the protocol of an origin is remembered: a server may gain HTTP/2, and a load balancer may have servers
+/// with and without it.
 const PROTOCOL_LIFETIME: Duration = Duration::from_secs(600);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);

@@ -248,7 +248,7 @@ impl Args {
     }
 }
 
-/// Reports no_new_privs, also without `-v`, since it may break something below the program.
+/// Reports no_new_privs, also without `-v`, since it may break set-user-ID programs that the program starts.
 fn report_lost_privileges(gaining: NoNewPrivs) {
     if gaining == NoNewPrivs::Set {
         eprintln!(

@@ -99,8 +99,8 @@ impl Options {
     }
 }
 
-/// Allows every destination. Natively that excludes loopback, of which headers could reach every address with the
-/// old program; the targets are allowed.
+/// Allows every destination outside loopback, and on loopback only the targets. With the old program, headers could
+/// reach every loopback address.
 fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>) -> NativeCommand {
     notes.push(
         "-dynamic-destination now refuses destinations on loopback other than -4 and -6, its own \

@@ -65,7 +65,7 @@ fn program_is_selected_by_name_or_option() {
     }
 }
 
-/// Everything that comes out of the tables is understood natively.
+/// Every translation in the tables is a valid native command line.
 #[test]
 fn translation_is_a_valid_native_command_line() {
     let tables = [

@@ -18,8 +18,8 @@ pub(crate) struct Cache {
     deny_for: Duration,
 }
 
-/// All that the service is sent and could decide by, byte for byte. Left out is what only tells one request from the next: its
-/// id, and the ports of client and balancer.
+/// The cache key: everything that the service is sent and could decide by, byte for byte. It leaves out the request id
+/// and the ports of client and balancer, which differ between requests that are otherwise equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CacheKey(Box<[u8]>);
 
@@ -170,7 +170,7 @@ fn weight(CacheKey(key): &CacheKey, decision: &Decision) -> u32 {
 
 /// Bytes of all entries. Clients choose what is in a request, so a limit on the number of entries bounds no memory.
 const MAX_MEMORY: u64 = 16 << 20;
-/// Bytes of an entry beside key and response, about.
+/// Approximate bytes that an entry takes beside its key and response.
 const OVERHEAD: usize = 512;
-/// People wait for a denial to be lifted.
+/// The longest lifetime of a cached denial. It is short, because people wait for a denial to be lifted.
 const MAX_DENIAL_LIFETIME: Duration = Duration::from_secs(5);

@@ -126,10 +126,10 @@ impl State {
     }
 }
 
-/// With fewer, a restart of the service would open it.
+/// The failures in a row that open the breaker. With fewer, a restart of the service would open it.
 const FAILURES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(5);
-/// A service that has recovered is noticed after this time at the latest.
+/// The time from opening the breaker to the next probe, the first request that can find the service recovered.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -25,13 +25,13 @@ pub struct AuthzRequest<'a> {
     pub alpn: Option<&'a str>,
     /// The HTTP version of the client's request.
     pub version: Version,
-    /// As the client sent it; CONNECT for [`RequestKind::Connect`].
+    /// The method as the client sent it; CONNECT for [`RequestKind::Connect`].
     pub method: &'a Method,
     /// `http` or `https`; empty for [`RequestKind::Connect`], which has none.
     pub scheme: &'a str,
-    /// The destination: what is checked is what is connected to.
+    /// The destination. The proxy connects to the destination that was checked, and to no other.
     pub to: HostPortRef<'a>,
-    /// From the first slash; empty for [`RequestKind::Connect`].
+    /// Path and query, from the first slash; empty for [`RequestKind::Connect`].
     pub path_and_query: &'a str,
     /// All headers. Which of them are sent is up to [`SentHeaders`](super::SentHeaders).
     pub headers: &'a HeaderMap,
@@ -41,7 +41,7 @@ pub struct AuthzRequest<'a> {
     pub body: Option<BodyPrefix<'a>>,
 }
 
-/// What is to be authorized.
+/// Whether a tunnel or a single request is to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// A tunnel.

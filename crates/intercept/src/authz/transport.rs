@@ -16,7 +16,8 @@ use tonic::body::Body;
 
 use super::verdict::{AuthzError, printable};
 
-/// A connection pool, which tonic's calls use too: connecting, noticing a dead connection and reconnecting exist once.
+/// A connection pool, which tonic's calls use too: connecting, detecting a dead connection and reconnecting are
+/// implemented once.
 pub(crate) type Pool = legacy::Client<HttpConnector, Body>;
 
 /// The transport of one worker: its connections are tasks of the runtime that first uses them.
@@ -57,8 +58,8 @@ impl Transport {
 
     /// Abandons the pool of connections on which a request timed out; requests in flight on it go on.
     ///
-    /// A peer that has vanished looks like one that is slow. An HTTP/1.1 connection is closed with its request, of an HTTP/2
-    /// connection only the stream.
+    /// A peer that has vanished can't be told from one that is slow. A timeout closes an HTTP/1.1 connection, but only
+    /// the request's stream on an HTTP/2 connection, which further requests would still use.
     pub(crate) fn abandon(&self, Generation(timed_out): Generation) {
         let current = self.current.lock();
         let mut current = current.unwrap_or_else(PoisonError::into_inner);
@@ -155,13 +156,15 @@ pub(crate) fn error_from(error: &(dyn Error + 'static)) -> AuthzError {
     }
 }
 
-/// Bytes of a response's body, and of an HTTP/1.1 head. Denial pages fit; what doesn't fit costs no memory.
+/// Maximum bytes of a response's body, and of an HTTP/1.1 head. Denial pages fit; anything longer is an error, and is
+/// not buffered beyond this limit.
 pub(crate) const MAX_RESPONSE: usize = 64 << 10;
 /// Bytes of an HTTP/2 head, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
 const MAX_HTTP2_HEAD: u32 = 16 << 10;
 /// Bytes that one worker's requests may receive at once.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Shorter than services keep a connection open (60 s and more), so that mostly the proxy closes it.
+/// How long an idle connection stays in the pool. Services keep theirs open for longer (60 s and more), so that mostly
+/// the proxy closes it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle connections of a worker.
 const MAX_IDLE: usize = 32;

@@ -22,9 +22,9 @@ pub struct Verdict {
 /// Whether a request is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// It is, with these changes of its headers.
+    /// The request is allowed, with these changes of its headers.
     Allow(Arc<HeaderMutations>),
-    /// It is not, and this is the client's response.
+    /// The request is denied, with this response to the client.
     Deny(Arc<Denial>),
 }
 
@@ -53,11 +53,11 @@ pub enum DecidedBy {
 pub struct Denial {
     /// A redirection or an error, never anything that could be taken for the origin's content.
     pub status: StatusCode,
-    /// Without those that belong to a connection or its framing.
+    /// The headers, without those of the connection and the framing.
     pub headers: HeaderMap,
-    /// As the service sent it; may be empty.
+    /// The body as the service sent it; may be empty.
     pub body: Bytes,
-    /// For the audit log: printable, short, empty if the service gave none.
+    /// The reason for the audit log: printable, short, empty if the service gave none.
     pub reason: Arc<str>,
 }
 

@@ -57,9 +57,10 @@ pub(super) struct Constraints {
 }
 
 impl Constraints {
-    /// The constraints that permit these hosts and no others. A kind without constraints would be free. So if there are only
-    /// names, all addresses are excluded; if there are only networks, the one permitted name is one that can't exist
-    /// (RFC 6761): to exclude all names takes the empty name, and Java refuses a certificate with that.
+    /// The constraints that permit these hosts and no others. A kind (names, addresses) without constraints would be
+    /// unrestricted. So if there are only names, all addresses are excluded; if there are only networks, the one
+    /// permitted name is one that can't exist (RFC 6761): excluding all names would need the empty name, and Java
+    /// refuses a certificate with an empty name.
     pub(super) fn permit_only(permitted: &[Permitted]) -> Self {
         let mut constraints = Self {
             permitted: permitted.to_vec(),
@@ -86,7 +87,8 @@ impl Constraints {
         constraints
     }
 
-    /// The hosts given to [`Constraints::permit_only`]; something else if it can't have made these constraints.
+    /// The hosts given to [`Constraints::permit_only`]. If these constraints were made in
+    /// another way, [`Constraints::permit_only`] makes different ones from the result.
     pub(super) fn permitted_hosts(&self) -> Vec<Permitted> {
         let exists = |one: &&Permitted| **one != Permitted::Name(NONEXISTENT_NAME.to_owned());
         self.permitted.iter().filter(exists).cloned().collect()

@@ -19,9 +19,9 @@ pub struct CertificateFacts {
     pub subject: String,
     /// SHA-256 of the certificate.
     pub fingerprint: [u8; 32],
-    /// From when, in seconds since 1970.
+    /// notBefore, in seconds since 1970.
     pub not_before: u64,
-    /// Until when, in seconds since 1970.
+    /// notAfter, in seconds since 1970.
     pub not_after: u64,
     pub(super) key_id: Vec<u8>,
     pub(super) constraints: Constraints,
@@ -110,7 +110,7 @@ impl CertificateFacts {
         let days = self.not_after.checked_sub(self.not_before)? / DAY;
         let options = AuthorityOptions {
             common_name: self.common_name.clone()?,
-            // notBefore is a day before its beginning.
+            // notBefore is a day before the certificate was made.
             days: u16::try_from(days).ok()?.checked_sub(1)?,
             permitted: self.permitted(),
         };

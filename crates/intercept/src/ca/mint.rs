@@ -41,7 +41,7 @@ pub struct Mint {
     config: MintConfig,
     /// What all handshakes have in common, such as session tickets.
     base: ServerConfig,
-    /// Without a certificate.
+    /// A configuration without a certificate: its handshakes fail with an alert.
     refusing: Arc<ServerConfig>,
     epoch: RwLock<Arc<KeyEpoch>>,
     /// Certificates alone: to combine one with `base` for a connection costs 0.1 µs.
@@ -106,8 +106,8 @@ impl Mint {
     /// the client supports too. Single flight: however many calls at once need a host that is not cached, one certificate
     /// is made. [`Mint::admit`] decides whether a client may cause one.
     ///
-    /// Takes tens of microseconds; it waits only for the first client of a day without ECDSA, while a thread makes an
-    /// RSA key.
+    /// Takes tens of microseconds. It waits only for the first client without ECDSA in a key epoch, while a thread
+    /// makes an RSA key.
     ///
     /// # Errors
     ///

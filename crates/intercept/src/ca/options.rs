@@ -1,4 +1,4 @@
-//! What a new authority is to be.
+//! The options of a new authority.
 
 use super::constraints::Permitted;
 

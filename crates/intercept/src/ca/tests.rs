@@ -114,7 +114,7 @@ fn a_rotation_keeps_constraints_and_the_old_certificate() {
     );
 }
 
-/// It has to be possible just then.
+/// Rotation is needed most once the authority has expired.
 #[test]
 fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     let dir = Scratch::new();
@@ -207,7 +207,7 @@ fn options(permitted: &[&str]) -> AuthorityOptions {
     }
 }
 
-/// A directory that is not there yet, and removed in the end.
+/// A path for a directory that does not exist yet; it is removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

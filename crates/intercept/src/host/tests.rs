@@ -105,7 +105,7 @@ fn sni_is_a_name() {
 }
 
 proptest! {
-    /// And TLS can ask for it upstream.
+    /// A host that is accepted is canonical, and is a valid server name for TLS to the origin.
     #[test]
     fn what_is_accepted_is_canonical(text in "[a-zA-Z0-9._:\\[\\]x-]{0,40}") {
         if let Ok(host) = Host::parse(&text) {
@@ -132,7 +132,7 @@ proptest! {
         }
     }
 
-    /// Whatever the C library takes for an address is one here too, or refused: never a name.
+    /// Text that the C library reads as an address is parsed as an address or refused: it never becomes a name.
     #[test]
     fn no_number_passes_as_a_name(numbers in prop::collection::vec("(0|0x)?[0-9a-f]{0,8}", 1..5)) {
         let text = numbers.join(".");

@@ -19,7 +19,7 @@ pub(crate) enum ErrorFormat {
 }
 
 impl ErrorFormat {
-    /// Selects the format for a request for a tunnel: never gRPC's, which has a 200 that would grant the tunnel.
+    /// Selects the format for a request for a tunnel: never gRPC's, because its status 200 would grant the tunnel.
     pub(crate) fn from_connect(headers: &HeaderMap) -> Self {
         match Self::from_request(headers) {
             Self::Grpc => Self::Problem,

@@ -1,7 +1,7 @@
 //! One exchange: a request is prepared, authorized, sent and answered.
 //!
-//! Each step takes what only the step before makes. So nothing is sent that was not authorized, and nothing is
-//! authorized under another name than it is sent to.
+//! Each step takes a value that only the previous step makes. So only an authorized request is sent, and only to the
+//! name for which it was authorized.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ struct Authorized {
 }
 
 impl Exchange<'_> {
-    /// Answers a request, whatever becomes of it. Where the protocol is switched, what follows is put into `switched`.
+    /// Answers a request; every failure has a response, too. If the protocol is switched and the caller has to relay
+    /// it, `switched` is set.
     pub(crate) async fn respond(
         &self,
         request: Request<Incoming>,
@@ -213,7 +214,7 @@ impl Exchange<'_> {
         parts.version = Version::HTTP_11;
         record.set_status(parts.status);
         let Some(upgrade) = upgrade else {
-            // As the response to an extended CONNECT it would mean that the origin has switched protocols.
+            // In response to an extended CONNECT, a 2xx would mean that the origin has switched protocols.
             if matches!(handshake, Some(Handshake::Http2(_))) && parts.status.is_success() {
                 let why = format!("{} to a WebSocket handshake", parts.status);
                 return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);

@@ -5,7 +5,7 @@
 //! parsers disagree, and a proxy before this one may already have parsed it otherwise. So a monitor parses what a client
 //! sends on its way to hyper, and a request with invalid framing is refused.
 //!
-//! The monitor removes and changes nothing, and what hyper makes of a message stays hyper's.
+//! The monitor removes and changes nothing: hyper alone decides how a message is parsed.
 
 pub(crate) mod watched_stream;
 
@@ -27,7 +27,7 @@ pub(crate) struct FramingMonitor {
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     head: Head,
-    /// For each request with a complete head, until [`FramingMonitor::next_verdict`] takes it.
+    /// The verdict on each request with a complete head, until [`FramingMonitor::next_verdict`] takes it.
     verdicts: VecDeque<Result<(), FramingError>>,
 }
 
@@ -58,7 +58,7 @@ impl FramingMonitor {
     ///
     /// # Errors
     ///
-    /// The framing is invalid; or hyper has seen more requests than the monitor, which is the worst case.
+    /// The framing is invalid; or hyper has parsed more requests than the monitor: the two disagree, as in an attack.
     pub(crate) fn next_verdict(&mut self) -> Result<(), FramingError> {
         let verdict = self.verdicts.pop_front();
         verdict.unwrap_or(Err("the request follows one that is not properly framed"))

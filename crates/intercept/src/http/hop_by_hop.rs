@@ -13,7 +13,7 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"));
     strip(headers);
-    // The client waits for the proxy's "100 Continue", and got it or a response.
+    // The client waits for the proxy's "100 Continue", not for one of the origin.
     headers.remove(header::EXPECT);
     headers.remove(header::PROXY_AUTHORIZATION);
     headers.remove(HTTP2_SETTINGS);
@@ -28,7 +28,7 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
     headers.remove(header::PROXY_AUTHENTICATE);
     headers.remove(header::ALT_SVC);
-    // By these a program recognizes the proxy's own responses.
+    // Programs recognize the proxy's own responses by these headers.
     headers.remove(CODE);
     headers.remove(REQUEST_ID);
 }

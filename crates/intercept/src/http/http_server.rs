@@ -151,8 +151,8 @@ impl Service<Request<Incoming>> for HttpServer {
     }
 }
 
-/// Serves HTTP/1 until the connection ends, which is `None`, or is handed over to another protocol: then the connection
-/// comes back with its service and with the bytes that were read too many.
+/// Serves HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with its
+/// service and with the bytes that hyper has read and not parsed; `None` after an error or a timeout.
 pub(crate) async fn serve_http1<T, S>(
     state: &Arc<InterceptState>,
     connection: &Arc<ClientConnection>,
@@ -215,8 +215,8 @@ where
     Some((io, parts.service.service))
 }
 
-/// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to wait
-/// while the request before it is answered, so the limit begins anew behind that.
+/// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to
+/// wait while the request before it is answered, so the limit starts again after that response.
 async fn wait_head_timeout(heads: &SharedFraming, connection: &ClientConnection, limit: Duration) {
     loop {
         heads.wait_head_timeout(limit).await;
@@ -287,7 +287,7 @@ where
             }
         }
     };
-    // The connection is closed behind it, however it ends.
+    // The connection is closed afterwards in any case.
     let _ = timeout(LINGER, drained).await;
 }
 
@@ -304,8 +304,8 @@ const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// Bytes of a request's head; hyper answers 431 beyond it.
 const MAX_REQUEST_HEAD: usize = 64 * 1024;
 const MAX_REQUEST_HEADERS: usize = 200;
-/// A client that has vanished is noticed by the second one that it does not acknowledge.
+/// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(1);
-/// Reads of 4 KiB.
+/// The most reads, of 4 KiB each, before a connection is closed.
 const MAX_LINGER_READS: usize = 64;

@@ -52,8 +52,8 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// A CONNECT for anything else; a handshake that announces a body. The body would not be forwarded, so the origin would
-    /// take the next request on the connection for it.
+    /// A CONNECT for anything else; a handshake that announces a body. The body would not be forwarded, so the origin
+    /// would read the next request on the connection as that body.
     pub(crate) fn read(parts: &mut Parts) -> Result<Option<Self>, Refusal> {
         let handshake = Self::find(parts)?;
         let has_body = BODY_HEADERS

@@ -84,7 +84,7 @@ fn is_certificate_alert(error: &io::Error) -> bool {
 }
 
 const MAX_REFUSALS: u8 = 3;
-/// From one refusal to the next.
+/// The longest time between two refusals that count as in a row.
 const REFUSAL_WINDOW: Duration = Duration::from_secs(60);
 const PASSTHROUGH_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pairs of client and host.

@@ -40,7 +40,7 @@ fn pseudonym() -> &'static str {
     VIA.strip_prefix("1.1 ").unwrap_or(&VIA)
 }
 
-/// The seed of the standard library's hash maps is random, once a process.
+/// A random number for this process, by the random seed of the standard library's hash maps.
 static PROCESS: LazyLock<u32> =
     LazyLock::new(|| u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default());
 static VIA: LazyLock<String> = LazyLock::new(|| format!("1.1 peername-{:08x}", *PROCESS));

@@ -47,7 +47,7 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    /// The target, where nothing but this names it.
+    /// The target of a connection that has no server name to compare with its destination.
     pub(crate) fn to_target(&self) -> RequestTarget {
         match self {
             Self::Connect(to) => RequestTarget::plain(to.clone(), Some(to.clone())),

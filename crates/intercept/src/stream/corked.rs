@@ -1,8 +1,8 @@
 //! A corked stream: the last flight of a TLS handshake is held back and sent together with the first data.
 //!
-//! A client's Finished is followed by a request, and the tickets with which a TLS 1.3 server ends by a response. A segment
-//! of its own would cost a wake-up more at the other end, which costs more than what is in it: on loopback some 20 µs, and
-//! on a network a packet.
+//! A client's Finished is followed by a request, and the session tickets that end a TLS 1.3 server's handshake by a
+//! response. Sent as a segment of its own, the flight would cost one more wake-up at the other end, some 20 µs on
+//! loopback, and one more packet on a network.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// On which a client has sent its hello and said its Finished.
+    /// A client's stream: its hello was sent, its Finished is still buffered.
     async fn after_a_handshake() -> CorkedStream<Wire> {
         let (writes, room) = (Vec::new(), usize::MAX);
         let mut stream = CorkedStream::new(Wire { writes, room });

@@ -65,8 +65,8 @@ impl OpeningError {
 }
 
 impl Opening {
-    /// Reads as many bytes as it takes to tell, and leaves them in the stream's prefix. Half a first line is no reason to
-    /// give up or to guess: this waits for more, until the deadline.
+    /// Reads as many bytes as it takes to classify the connection, and leaves them in the stream's prefix. Half a first
+    /// line is no reason to give up or to guess: this waits for more, until the deadline.
     ///
     /// # Errors
     ///

@@ -101,8 +101,8 @@ impl Tunnel {
         }
     }
 
-    /// Serves HTTP without TLS. A redirected connection names its host in each request only, and the proxy resolves that
-    /// name: a client that chose the address could have chosen any name with it.
+    /// Serves HTTP without TLS. A redirected connection names its host in each request only. The proxy resolves that
+    /// name and ignores the destination IP address: the client could combine any name with any address.
     async fn serve_http(
         mut self,
         state: &Arc<InterceptState>,

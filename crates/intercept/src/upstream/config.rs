@@ -17,11 +17,12 @@ pub struct UpstreamConfig {
     pub proxy: Option<UpstreamProxy>,
     /// Whether each connection begins with a PROXY header of version 2 that names the client.
     pub send_proxy: bool,
-    /// For a TCP connection.
+    /// The timeout for a TCP connection.
     pub connect_timeout: Duration,
-    /// For a TLS handshake.
+    /// The timeout for a TLS handshake.
     pub handshake_timeout: Duration,
-    /// From the end of the request to the head of the response, or from the last byte of the request that was sent.
+    /// The timeout from the end of the request to the head of the response, or from the last byte of the request that
+    /// was sent.
     pub response_timeout: Duration,
     /// How long a connection stays in the idle pool, and how long a client may send nothing of its request.
     pub idle_timeout: Duration,

@@ -33,7 +33,7 @@ pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, for
     if form.http2 {
         *request.version_mut() = Version::HTTP_2;
         request.headers_mut().remove(header::HOST);
-        // Left by a first attempt over HTTP/1.1.
+        // A first attempt over HTTP/1.1 may have set it.
         request.headers_mut().remove(header::TRANSFER_ENCODING);
     } else {
         *request.version_mut() = Version::HTTP_11;
@@ -73,7 +73,7 @@ fn join_cookies(headers: &mut HeaderMap) {
         joined.extend_from_slice(b"; ");
         joined.extend_from_slice(cookie.as_bytes());
     }
-    // Header values that are joined by semicolons are a header value.
+    // Valid header values joined by semicolons are a valid header value: this can't fail.
     if let Ok(cookies) = HeaderValue::from_bytes(&joined) {
         headers.insert(header::COOKIE, cookies);
     }

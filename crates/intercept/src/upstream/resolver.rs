@@ -109,7 +109,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of the 512 threads that each worker has for blocking calls. More than a browser needs for a page.
+/// The most lookups of one client at a time, of the 512 threads that each worker has for blocking calls. A browser
+/// needs fewer for a page.
 const MAX_LOOKUPS_PER_CLIENT: usize = 32;
 
 #[cfg(test)]

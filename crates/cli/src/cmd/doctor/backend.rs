@@ -103,7 +103,7 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
         Err(_) => format!("{target} does not answer within {CONNECT_TIMEOUT:?}"),
     };
     if target == Targets::DEFAULT_V6 {
-        // The default, and many backends have no IPv6.
+        // Only a warning: this target is the default, and many backends have no IPv6.
         let fix = "IPv6 clients will be refused: fine if there are none";
         return Finding::warn(check, seen, fix);
     }

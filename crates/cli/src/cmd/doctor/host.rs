@@ -231,12 +231,12 @@ fn or_unset(value: Option<u64>) -> String {
     value.map_or_else(|| "not set".to_owned(), |value| value.to_string())
 }
 
-/// Since this version there are FRA_PROTOCOL, which identifies peername's rules, and FRA_IP_PROTO and FRA_SPORT_RANGE,
+/// The oldest kernel that has FRA_PROTOCOL, which identifies peername's rules, and FRA_IP_PROTO and FRA_SPORT_RANGE,
 /// which restrict them.
 const OLDEST: (u32, u32) = (4, 17);
-/// Enough for about 8000 connections.
+/// A limit of descriptors that is enough for about 8000 connections.
 const ENOUGH_FILES: u64 = 16384;
-/// The default was 128 until Linux 5.4, and is 4096 since.
+/// An accept backlog that is deep enough. The default was 128 until Linux 5.4, and is 4096 since.
 const DEEP_ENOUGH: u64 = 1024;
 const FEW_PORTS: u32 = 1000;
 

@@ -235,7 +235,7 @@ impl Default for Listener {
     fn default() -> Self {
         #[derive(Parser)]
         struct Empty {
-            /// Only named by the options' conflicts.
+            /// Exists because the options of the listener name it as a conflict.
             #[arg(long)]
             config: Option<PathBuf>,
             #[command(flatten)]
@@ -296,7 +296,8 @@ impl Listener {
         }
     }
 
-    /// The allowed destinations that are a single address and port. Ranges are left out: they are meant for others, too.
+    /// The allowed destinations that are a single address and port. Networks and ranges of ports are left out: not each
+    /// of their addresses has to be a backend.
     pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
         let single = self.allow_destination.iter();
         single.filter_map(AllowDestination::single).collect()

@@ -123,7 +123,7 @@ impl Control {
         }
     }
 
-    /// The sessions of a group share their limits: a group is kept unchanged, or closed.
+    /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
     fn check_groups(&self, setup: &Setup) -> anyhow::Result<()> {
         for group in &self.groups {
             let service_of = |addr: &SocketAddr| {

@@ -4,7 +4,7 @@ use super::{as_program, stops, translated};
 use crate::compat::translation::Preflight;
 
 pub(super) const TABLE: &[(&str, &str)] = &[
-    // The README's two.
+    // The two examples of the README.
     (
         "-a /networks.txt -l 0.0.0.0:2222 -4 127.0.0.1:22 -6 [::1]:22",
         "proxy --listen 0.0.0.0:2222 --target-v4 127.0.0.1:22 --target-v6 [::1]:22 \
@@ -15,7 +15,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
         "proxy --listen 0.0.0.0:2222 --target-v4 127.0.0.1:22 --target-v6 [::1]:22 \
          --trust @/networks.txt --source-policy allow-local --source-port any --mark 123",
     ),
-    // All of them, in several forms.
+    // All options, in several forms.
     (
         "--allowed-s=/n --list [::]:8080 --target-v4=127.0.0.1:80 --target-v6 [::1]:80 -m7 --tab=3 -PNq",
         "proxy --listen [::]:8080 --target-v4 127.0.0.1:80 --target-v6 [::1]:80 \

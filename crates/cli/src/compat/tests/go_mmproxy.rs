@@ -2,7 +2,7 @@
 
 use super::{stops, translated};
 
-/// Old and native words, the latter without what always follows.
+/// Old and native words, the latter without the options that each translation ends with.
 pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "",
@@ -13,7 +13,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
         "proxy --listen 0.0.0.0:25577 --target-v4 127.0.0.1:25578 --target-v6 [::1]:25578 \
          --trust @./path-prefixes.txt --source-policy allow-local --workers 1",
     ),
-    // The example unit.
+    // The example of a systemd unit.
     (
         "-4 127.0.0.1:1000 -6 [::1]:1000 -allowed-subnets /usr/share/net-prefixes.txt -l 0.0.0.0:1234",
         "proxy --listen 0.0.0.0:1234 --target-v4 127.0.0.1:1000 --target-v6 [::1]:1000 \
@@ -32,7 +32,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
         "-4 0.0.0.0:443 -6 [::]:443",
         "proxy --target-v4 127.0.0.1:443 --target-v6 [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
-    // Its own defaults are where it listens: the family without a target goes nowhere.
+    // The default target of one family is the address of the listener: that family gets a target that refuses
+    // connections.
     (
         "-l [::]:443 -4 127.0.0.1:80",
         "proxy --listen [::]:443 --target-v4 127.0.0.1:80 --target-v6 [::1]:1 --trust any \

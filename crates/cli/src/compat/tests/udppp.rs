@@ -3,7 +3,7 @@
 use super::{stops, translated};
 
 pub(super) const TABLE: &[(&str, &str)] = &[
-    // The README's two.
+    // The two examples of the README.
     (
         "-m 1 -b 0.0.0.0 -l 8000 -h 192.168.0.2 -r 8001 -p",
         "forward --listen 0.0.0.0:8000 --to 192.168.0.2:8001 --protocol udp --proxy-version 2 \
@@ -26,7 +26,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          --target-v6 [::1]:8001 --trust any --source-policy allow-local --source-port any \
          --close-after 180s --log-format text --quiet",
     ),
-    // The other family has no server here.
+    // No IPv4 target is given: IPv4 clients get one that refuses connections.
     (
         "-m 2 -b :: -l 8000 -h fd00::5 -r 8000",
         "proxy --listen [::]:8000 --protocol udp --target-v4 127.0.0.1:1 \

@@ -126,8 +126,9 @@ fn dashed(name: &HeaderName) -> HeaderName {
     dashed.parse().unwrap_or_else(|_| name.clone())
 }
 
-/// Whether a client's header is left out: names that only the proxy sets; and conditional requests and ranges, which are
-/// about another resource than the service's: it would answer them with 304, or with a part.
+/// Whether a client's header is not sent to the service. Some names are reserved because only the proxy sets them. The
+/// headers of conditional requests and ranges are reserved because they are about the origin's resource: the service
+/// would answer them with 304, or with a part.
 fn is_reserved(name: &HeaderName) -> bool {
     let conditional = [
         header::IF_MATCH,
@@ -171,7 +172,8 @@ pub fn decode(
     Ok(response.with_lifetime(CacheLifetime::parse(&fields.collect::<Vec<_>>().join(","))))
 }
 
-/// Sets the headers of the service, and removes the client's own: it could claim what the service did not.
+/// Sets the headers `take` from the service's response, and removes the client's own headers of these names, in which a
+/// client could claim what the service did not state.
 fn take_headers(headers: &HeaderMap, take: &[HeaderName]) -> HeaderMutations {
     let mut changes = HeaderMutations::default();
     for name in take {

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use super::Mint;
 
-/// Collects what a mint counts itself.
+/// Collects the counters that a mint keeps itself.
 #[derive(Debug)]
 pub(crate) struct MintCollector(pub(crate) Arc<Mint>);
 

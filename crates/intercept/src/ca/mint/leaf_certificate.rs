@@ -1,4 +1,4 @@
-//! Leaf certificates: no more in them than what clients of today ask for.
+//! Leaf certificates, with only those fields that current clients require.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,7 +1,8 @@
 //! The rate limit for new certificates, per client.
 //!
-//! A client that asks for a new name with every connection pays a handshake for each; the proxy pays that, a signature,
-//! and the eviction of a certificate that is in use. Within bounds the client waits; beyond them it is refused.
+//! A client that asks for a new name with every connection pays a handshake for each; the proxy pays the handshake, a
+//! signature, and the eviction of a certificate that is in use. Within bounds the client waits; beyond them it is
+//! refused.
 
 use std::net::IpAddr;
 use std::sync::Arc;

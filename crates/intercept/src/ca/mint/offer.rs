@@ -1,9 +1,9 @@
-//! What a client supports, as far as it decides about its certificate.
+//! The algorithms that a client supports, as far as they decide which certificate it gets.
 
 use rustls::server::ClientHello;
 use rustls::{CipherSuite, SignatureScheme};
 
-/// What a client supports.
+/// The algorithms that a client supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientSupport {
     /// Whether it can verify a handshake that a P-256 key signed. If not, it gets a certificate of an RSA key, which

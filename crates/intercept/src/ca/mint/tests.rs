@@ -59,7 +59,7 @@ fn a_leaf_names_one_host_and_nothing_else() {
     }
 }
 
-/// But for the order of extensions, which means nothing: as if rcgen had written the whole of it.
+/// A leaf equals one that rcgen has written, except for the order of extensions, which has no meaning.
 #[test]
 fn a_leaf_is_what_rcgen_would_write() {
     let authority = authority(Vec::new());
@@ -88,7 +88,7 @@ fn a_leaf_is_what_rcgen_would_write() {
         let theirs = params.signed_by(&key, authority.issuer()).expect("a leaf");
         let (_, theirs) = parse_x509_certificate(theirs.der()).expect("DER");
         assert_eq!(contents(&ours), contents(&theirs), "{name}");
-        // And nothing besides.
+        // Equal lengths: the leaf has no further field.
         let len = |leaf: &TbsCertificate<'_>| leaf.as_ref().len();
         assert_eq!(len(&ours), len(&theirs), "{name}");
     }
@@ -112,7 +112,7 @@ fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
     (fields, extensions)
 }
 
-/// Whichever client pays, and whatever each of 200 threads finds.
+/// 200 threads ask at the same time.
 #[test]
 fn concurrent_calls_for_one_host_make_one_certificate() {
     let mint = mint(MintConfig::default());
@@ -171,8 +171,8 @@ fn a_day_or_a_clock_jump_begins_a_new_key_epoch() {
     clock.jump(26 * HOUR);
     let second = key();
     assert_ne!(second, first);
-    // Back behind the authority's own beginning nothing is valid; and when the clock is right again, it is as
-    // if nothing had been.
+    // With the clock before the authority's notBefore nothing is valid. Once the clock is right again, the mint
+    // continues with the same key.
     clock.jump(-365 * 24 * HOUR);
     let refused = block_on(mint.server_config(&host("example.com"), ECDSA, &[]));
     assert!(matches!(refused, Err(MintError::Authority)), "{refused:?}");
@@ -234,7 +234,7 @@ fn a_name_that_clients_would_refuse_is_an_error() {
 fn the_rate_limit_is_per_client() {
     let limiter = MintLimiter::new(50);
     let (start, other) = (Instant::now(), IpAddr::from([192, 0, 2, 2]));
-    // At once, and within four seconds.
+    // The burst of one second, and the certificates of the four seconds that a client may wait.
     let most = 50 + 4 * 50;
     let taken = |client, at| {
         (0..1000)
@@ -263,7 +263,8 @@ fn the_rate_limit_is_per_client() {
     );
 }
 
-/// Protocol, certificate and name are as asked for, and the next connection is resumed.
+/// The negotiated protocol is the one that the client offers, the certificate is valid for the name, and the next
+/// connection is resumed.
 #[test]
 fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     let mint = mint(MintConfig::default());
@@ -291,7 +292,8 @@ fn a_client_that_trusts_the_authority_is_served_and_resumes_its_session() {
     }
 }
 
-/// Whatever it trusts.
+/// Makes a full handshake with a client that trusts the mint's authority; returns the client and the leaf that it was
+/// sent.
 fn shown(
     mint: &Mint,
     name: &str,
@@ -314,7 +316,7 @@ fn shown(
     handshake(mint, Arc::new(config), name, support, alpn)
 }
 
-/// In memory, with the server configured only when it has the ClientHello, as the proxy does it.
+/// Makes a handshake in memory. The server is configured once it has the ClientHello, as in the proxy.
 fn handshake(
     mint: &Mint,
     client: Arc<ClientConfig>,

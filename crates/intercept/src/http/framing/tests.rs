@@ -1,6 +1,6 @@
 use super::*;
 
-/// What becomes of a stream of requests, however it is cut into reads.
+/// The verdicts on a stream of requests, after checking that they do not depend on the size of reads.
 fn verdicts(bytes: &[u8]) -> Vec<Result<(), FramingError>> {
     let read_in = |size: usize| {
         let mut framing = FramingMonitor::default();
@@ -103,12 +103,12 @@ fn http2_has_one_length_or_none() {
 
 #[test]
 fn a_claimed_length_takes_no_memory() {
-    // Its lines are collected, so they have an end.
+    // The lines of a head are buffered, so their length is limited.
     let mut framing = FramingMonitor::default();
     framing.feed(b"GET / HTTP/1.1\r\nX: ").unwrap();
     framing.feed(&vec![b'x'; MAX_LINE + 1]).unwrap();
     assert!(framing.next_verdict().is_err() && framing.line.capacity() == 0);
-    // Nor is anything of a body kept, however long it says it is.
+    // A body is not buffered, whatever length it announces.
     let mut framing = FramingMonitor::default();
     let head = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", u64::MAX);
     framing.feed(head.as_bytes()).unwrap();

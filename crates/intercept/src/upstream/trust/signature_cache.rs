@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// A P-256 key's algorithm, and what it makes of a signature under a message.
+    /// Verifies a signature of a P-256 key under a message with the caching algorithm.
     fn verify(key: &KeyPair, message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
         let mut all = algorithms().all.iter();
         let p256 = all.find(|one| {
@@ -139,7 +139,8 @@ mod tests {
         }
     }
 
-    /// Every one that the library has, or a chain that it accepts would not be accepted here.
+    /// The cache wraps each of the library's algorithms: without one of them, chains that the library accepts would be
+    /// refused.
     #[test]
     fn no_algorithm_is_missing() {
         let ids = |all: &[Algorithm]| -> Vec<_> {
