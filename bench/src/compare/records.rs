@@ -1,4 +1,4 @@
-//! All measurements of a run, and the questions that the report has about them.
+//! All measurements of a run, and the queries that the report makes on them.
 
 use crate::compare::measurement::{Measurement, Metric, ObservedSource};
 use crate::compare::summary::Summary;

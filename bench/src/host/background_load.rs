@@ -45,7 +45,7 @@ impl BackgroundMonitor {
     /// Returns the background load since [`start`](Self::start).
     ///
     /// # Errors
-    /// As there.
+    /// As [`start`](Self::start).
     pub(crate) fn finish(self) -> Result<BackgroundLoad> {
         let own = own_cpu()?.since(self.own);
         let others = procfs::busy_time()?

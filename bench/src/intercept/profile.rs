@@ -102,11 +102,11 @@ struct Profile {
     samples: usize,
     forging: usize,
     signing: usize,
-    /// By the innermost function.
+    /// Samples by their innermost function.
     own: HashMap<String, usize>,
-    /// By every function on the stack.
+    /// Samples by every function on their stacks.
     within: HashMap<String, usize>,
-    /// The same, of stacks that mint.
+    /// As `within`, but only of stacks that generate a key or mint a certificate.
     forgers: HashMap<String, usize>,
 }
 

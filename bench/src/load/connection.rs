@@ -114,7 +114,7 @@ impl Connection {
         self.sent.saturating_sub(self.received)
     }
 
-    /// The serial number it was opened with.
+    /// The serial number that the connection was opened with.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }

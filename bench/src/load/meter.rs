@@ -82,8 +82,8 @@ impl Usage {
         ))
     }
 
-    /// The same of generator, proxy and backend together. The kernel accounts what it does for a proxy to the process
-    /// that sends.
+    /// As [`cpu_micros_per`](Self::cpu_micros_per), but of generator, proxy and backend together. The kernel accounts
+    /// what it does for a proxy to the process that sends.
     pub(super) fn cpu_micros_of_all_per(&self, name: &str, count: u64) -> Metric {
         Metric::new(name, self.cpu_of_all.as_secs_f64() * 1e6 / count as f64)
     }

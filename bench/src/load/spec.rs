@@ -62,7 +62,7 @@ pub(crate) struct LoadSpec {
     pub(crate) preface: Preface,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
-    /// How many such runs there were before: a workload that opens connections has other clients in each run.
+    /// The number of turns before this one: a workload that opens connections has other clients in each turn.
     pub(crate) turn: u32,
     /// The proxy, if there is one.
     pub(crate) watch: Option<ProcessTree>,

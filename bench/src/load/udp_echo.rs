@@ -221,6 +221,8 @@ impl Faults {
         self.first.get_or_insert(fault);
     }
 
+    /// Returns the first fault as an error, with the number of faults.
+    ///
     /// # Errors
     /// There was at least one fault.
     fn check(&mut self) -> Result<()> {

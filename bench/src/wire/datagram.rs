@@ -98,8 +98,9 @@ impl Tag {
         Ok(tag)
     }
 
-    /// Where in the pattern the rest begins. Two sequence numbers of one client have the same rest only if they differ by a
-    /// multiple of the period. The period is a prime, so no flipped bit makes that difference.
+    /// The position in the pattern at which the bytes after the tag begin. For two sequence numbers of one client these
+    /// bytes are the same only if the numbers differ by a multiple of the period. The period is a prime, so no flipped
+    /// bit makes that difference.
     fn position(self, length: usize) -> u64 {
         let step = self.sequence % pattern::PERIOD;
         pattern::start_of(u64::from(self.serial)) + step * length as u64

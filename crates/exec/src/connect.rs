@@ -14,11 +14,11 @@ use crate::program::{Program, ProgramError, Reason};
 /// The contents of the headers, and the ports they apply to.
 #[derive(Clone, Debug)]
 pub struct Connect {
-    /// The client that they name.
+    /// The client that the headers name.
     pub source: SocketAddr,
-    /// 1 or 2.
+    /// The version of the headers: 1 or 2.
     pub version: u8,
-    /// Connections to these ports; to all if there are none.
+    /// Connections to these ports begin with a header; connections to every port, if the list is empty.
     pub ports: Vec<RangeInclusive<u16>>,
 }
 
@@ -67,7 +67,7 @@ pub enum ConnectError {
     /// The client can't be run.
     #[error(transparent)]
     Program(ProgramError),
-    /// It gains privileges.
+    /// The client gains privileges by being executed.
     #[error(
         "{} gains {what} by being executed: such programs ignore LD_PRELOAD. Start it as the user it \
          would become",
@@ -79,7 +79,7 @@ pub enum ConnectError {
         /// What it gains.
         what: &'static str,
     },
-    /// The library can't be loaded into it.
+    /// The library can't be loaded into the client.
     #[error(
         "{0}: no library can be loaded into it, and its connections would have no header. \
              Let it connect to `peername forward --source …` instead"

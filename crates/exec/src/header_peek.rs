@@ -17,16 +17,16 @@ pub enum PeekOutcome {
     /// The program gets the connection: the header is discarded and the client, if it named one, stored in the table; or
     /// no header was expected.
     Ready(Option<SocketAddr>),
-    /// The header is incomplete: it has at least so many bytes.
+    /// The header is incomplete: in all it has at least this many bytes.
     Incomplete(usize),
-    /// The connection is refused. That was counted and recorded for the log; close it with [`refuse`].
+    /// The connection is refused, counted and recorded for the log; the caller closes it with [`refuse`].
     Refused,
 }
 
 /// The origin of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOrigin {
-    /// Its peer, which may be trusted to send headers or not.
+    /// The connection's peer, trusted to send headers or not.
     pub peer: SocketAddr,
     /// Its network namespace, for TCP; `None` if the kernel has to be queried.
     pub namespace: Option<u64>,

@@ -3,8 +3,8 @@
 //! accept(2) must return a connection at once or report that there is none. So a connection with an incomplete header is
 //! parked at the [`HeaderWaiter`], until the header is complete or its deadline has passed. Once it is complete the
 //! connection is ready, and the program must call accept(2) once more, although no client has connected: the header waiter
-//! opens a wake-up connection to the listener. It ends every kind of wait (accept, poll, select, epoll in all its modes, in
-//! any process), and the process that accepts it [takes](HeaderWaiter::take_ready) a ready connection instead.
+//! opens a wake-up connection to the listener. That ends every kind of wait (accept, poll, select, epoll in all its
+//! modes, in any process), and the process that accepts it [takes](HeaderWaiter::take_ready) a ready connection instead.
 //!
 //! The supervisor drives it within its own event loop:
 //!
@@ -77,7 +77,7 @@ impl HeaderWaiter {
     /// epoll_create1(2)'s.
     pub fn new(table: Table<'static>, header_timeout: Duration) -> Result<Self> {
         let max_header = table.settings().policy().max_header;
-        // One for each connection, and one for its wake-up connection; the last third is for the handoffs.
+        // A third for the connections, a third for their wake-up connections, and the last third for handoffs.
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
@@ -207,7 +207,7 @@ impl HeaderWaiter {
         match outcome {
             PeekOutcome::Incomplete(len) if !over => {
                 pending.has_begun = true;
-                // Otherwise every byte wakes the loop, even those that are there already.
+                // Without this limit every byte wakes the loop, even bytes that were peeked at already.
                 let _ = stream::set_receive_low_water(&pending.connection, len);
                 None
             }
@@ -331,8 +331,8 @@ impl HeaderWaiter {
         self.postpone_wakeups();
     }
 
-    /// Postpones the next check of listeners with a wake-up connection in their accept backlog: that one need not be
-    /// repeated.
+    /// Postpones the next check of listeners whose wake-up connection is still in their accept backlog: another one is
+    /// not needed.
     fn postpone_wakeups(&mut self) {
         let now = Instant::now();
         for ready in self.ready.values_mut().flatten() {

@@ -135,7 +135,7 @@ fn supervise(
     epoll.add(program, PROGRAM, Interest::Readable)?;
     epoll.add(&proxy, PROXY, Interest::Readable)?;
     let (survivor, grace_period) = match wait_first(&epoll, None)? {
-        // Its connections have ended with it.
+        // The program's connections have ended with it, so the proxy is ended.
         Some(PROGRAM) => (&proxy, GRACE_PERIOD),
         _ => {
             eprintln!("peername: the proxy has exited, so the program is unreachable; ending it");

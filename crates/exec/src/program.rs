@@ -44,9 +44,9 @@ pub enum Mechanism {
 /// Why a [`Mechanism`] was selected. Names the file that decided: for a script, its interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It has a dynamic linker.
+    /// The file has a dynamic linker.
     Dynamic(PathBuf),
-    /// It has none.
+    /// The file has no dynamic linker.
     Static(PathBuf),
     /// It is written in Go.
     Go(PathBuf),
@@ -73,7 +73,7 @@ pub enum ProgramError {
         /// Why.
         source: io::Error,
     },
-    /// Interpreters of scripts that are scripts themselves, more levels than are followed.
+    /// The script's interpreters are scripts themselves, on more levels than are followed.
     #[error("{}: more than {MAX_INTERPRETERS} interpreters, one for the other", .0.display())]
     TooManyInterpreters(PathBuf),
     /// It gains privileges by being executed, see [`PrivilegeGain`].
@@ -166,7 +166,7 @@ impl Reason {
 
     fn mechanism(&self) -> Mechanism {
         match self {
-            // The supervisor answers the calls of a starter's children without the library, in this mode too.
+            // The supervisor runs in this mode too, and answers the calls of a starter's children without the library.
             Self::Dynamic(_) | Self::Starter(_) => Mechanism::Preload,
             Self::Static(_) | Self::Go(_) | Self::Foreign(_) => Mechanism::Notify,
         }

@@ -51,7 +51,7 @@ pub enum Step {
 pub enum Peeked<'b> {
     /// The first bytes.
     Bytes(&'b [u8]),
-    /// Nothing yet.
+    /// No bytes have been received yet.
     Nothing,
     /// The end of the stream, or an error.
     Closed,
@@ -68,7 +68,7 @@ pub struct HeaderCheck {
 }
 
 impl HeaderCheck {
-    /// Starts the check of a connection that was just accepted from `peer`. Without a trusted peer nothing is read.
+    /// Starts the check of a connection that was just accepted from `peer`. Nothing is read from an untrusted peer.
     pub fn start(settings: Settings<'_>, peer: SocketAddr) -> (Self, Step) {
         let check = Self::resume(settings, peer);
         let step = match settings.trusts(peer.ip()) {
@@ -129,7 +129,7 @@ impl HeaderCheck {
                 let len = header.len;
                 match self.admit(header.source().zip(header.destination())) {
                     Ok(named) => Step::Store { len, named },
-                    // Also where headers are optional: there is a header, and its source is inadmissible.
+                    // Refused where headers are optional, too: there is a header, and its source is inadmissible.
                     Err(_) => Step::Refuse(Counter::Source),
                 }
             }

@@ -66,7 +66,7 @@ impl RefusalReader {
             self.next = self.next.max(written.saturating_sub(RECORDS as u64));
             let record = settings.0.refusals.get(index(self.next))?;
             match Refusal::load(record, self.next) {
-                // Being written. A record that is unfinished at two reads is skipped: its writer was killed.
+                // The record is being written. If it is unfinished at two reads, it is skipped: its writer was killed.
                 None if !self.stalled => {
                     self.stalled = true;
                     return None;

@@ -56,7 +56,7 @@ impl<'m> Table<'m> {
         Parts::new(words).map(Self)
     }
 
-    /// Opens a table that another process has created. `None` if the memory is none, or of another version.
+    /// Opens a table that another process has created. `None` if the memory is no table, or a table of another version.
     pub fn open(words: &'m [AtomicU64]) -> Option<Self> {
         let table = Self::new(words)?;
         table.settings().are_ours().then_some(table)
@@ -83,10 +83,12 @@ impl<'m> Table<'m> {
                 .is_ok()
         });
         let (_, key, value) = claimed.ok_or(Full)?;
-        // A reader that sees any of the new value also sees that the key is not the old one any more. The acquire above is for the
-        // load of the swap only: without this the value could be seen before what it stores.
+        // Pairs with the acquire fence in `find`: a reader that loads a word of the new value then finds the old key
+        // gone. The acquire above orders only the load of the swap: without this fence the value could become visible
+        // before BUSY does.
         fence(Ordering::Release);
-        // A sweep that is in progress, or begins now, may list the sockets before the key is stored.
+        // A sweep that is in progress, or begins now, may list the sockets before the key is stored. The number
+        // stored here keeps both from freeing the slot.
         let sweep = self.settings().sweep().load(Ordering::Relaxed);
         identity.store(value, sweep.saturating_add(1));
         key.store(cookie, Ordering::Release);

@@ -71,7 +71,7 @@ impl WaiterRequest {
         bytes
     }
 
-    /// Decodes a request; `None` if the bytes are none.
+    /// Decodes a request; `None` if the bytes are not a request.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first_chunk()?;
         let (second, rest) = rest.split_first_chunk()?;

@@ -54,7 +54,7 @@ static __always_inline int parse_v4(struct __sk_buff *skb, struct datagram *it)
 	return 1;
 }
 
-/* Parses an IPv6 datagram without extension headers; 0 for anything else, and without a checksum. */
+/* Parses an IPv6 datagram without extension headers; 0 for anything else, or if there is no checksum. */
 static __always_inline int parse_v6(struct __sk_buff *skb, struct datagram *it)
 {
 	struct ipv6hdr ip;

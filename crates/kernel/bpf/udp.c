@@ -25,7 +25,7 @@ struct {
 	__type(value, struct rewrite);
 } requests SEC(".maps");
 
-/* By source and destination of a reply from the backend. */
+/* Rewrites of replies, by source and destination of a reply from the backend. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -205,7 +205,7 @@ static __always_inline int request(struct __sk_buff *skb, struct datagram *it, _
 	if (!found)
 		return PASS;
 	copy_constant(rewrite, found);
-	/* On another device it may be forged, which the stack checks; or it has yet to pass the right one
+	/* A datagram of another device may be forged, which the stack checks; or it has yet to pass the right one
 	 * (bridges, bonds). */
 	if (rewrite->interface != skb->ifindex || !has_flow_header(skb, it, scratch, found))
 		return PASS;
@@ -291,7 +291,7 @@ int datagrams(struct __sk_buff *skb)
 		return PASS;
 	port = bpf_ntohs(it.addresses.to_port);
 	role = bpf_map_lookup_elem(&ports, &port);
-	/* A reply to a client with such a port goes to user space, too. */
+	/* A reply to a client with such a port is taken for a request, and passes to user space. */
 	if (role && *role & (PORT_PROXY_V2 | PORT_SPP))
 		return request(skb, &it, *role);
 	/* Backends answer clients through loopback, where the routes of transparent proxies lead. */

@@ -118,7 +118,7 @@ impl Arrival {
             }
             Step::Wait(_) => Ok(self.park(settings, peer, listener)),
             Step::Refuse(why) => Ok(self.refuse(settings, peer, why)),
-            // The steps above lead to the others.
+            // `PassThrough`: no header is required. The other three do not occur here.
             Step::PassThrough | Step::Peek | Step::Discard(_) | Step::Admit => {
                 Ok(Some((self.socket, self.address)))
             }
@@ -173,7 +173,8 @@ impl Arrival {
                 }
                 Ok(Some((self.socket, shown)))
             }
-            // With its header: the header waiter sweeps the table, and refuses the connection if it is still full.
+            // The header is still unread: the header waiter sweeps the table, peeks again, and refuses the connection
+            // if the table is still full.
             (Step::Refuse(Counter::Full), _) if !standalone::is_standalone() => {
                 Ok(self.park(settings, from.peer, listener))
             }
@@ -230,7 +231,7 @@ impl Arrival {
         let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
         match insert() {
             Err(Full) if standalone::is_standalone() => {
-                // The first sweep spares entries that are newer than the sweep before it.
+                // Twice: the first sweep spares entries that are newer than the sweep before it.
                 sweep::sweep(table);
                 sweep::sweep(table);
                 insert()?;
@@ -299,7 +300,7 @@ fn take_ready(
     };
     match waiter_client::take(table.settings(), address, flags) {
         Ok(Some(socket)) => Ok(Some((socket, ready_peer(table, socket, address)))),
-        // As when the kernel has no descriptor left: the connection stays at the header waiter.
+        // No descriptor is free: accept(2) fails with that error, and the connection stays at the header waiter.
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
         Ok(None) | Err(_) => Ok(None),
     }

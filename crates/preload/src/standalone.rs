@@ -67,7 +67,7 @@ pub(crate) fn believes(header: &[u8]) -> bool {
 fn versions() -> u8 {
     let text = environment::variable(b"LIBPROXYPROTO_VERSION");
     let value = text.map_or(3, environment::number);
-    // Clamped to the range first.
+    // Numbers outside of a byte are clamped to it, before the two bits are read.
     u8::try_from(value.clamp(0, 255)).unwrap_or_default() & 3
 }
 
@@ -80,7 +80,7 @@ fn own_namespace() -> u64 {
     namespace
 }
 
-/// 0 if there is a header waiter; else STANDALONE, the versions, and with LIBPROXYPROTO_DEBUG also VERBOSE.
+/// Bits: none if there is a header waiter; else STANDALONE, one for each version, and VERBOSE with LIBPROXYPROTO_DEBUG.
 static VERSIONS: AtomicU8 = AtomicU8::new(0);
 const STANDALONE: u8 = 0x80;
 const VERBOSE: u8 = 0x40;

@@ -45,7 +45,7 @@ pub(crate) fn take(
     let Some(connection) = taken? else {
         return Ok(None);
     };
-    // This fails for no open socket.
+    // Setting the blocking mode fails for no open socket.
     let _ = kernel::set_nonblocking(connection.0, flags & SOCK_NONBLOCK != 0);
     Ok(Some(connection))
 }

@@ -23,7 +23,7 @@ pub enum SourcePolicy {
 /// What an address is to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAddress {
-    /// An interface has it, or it is local by a route.
+    /// An interface has the address, or a route makes it local.
     Own,
     /// The first or last address of a network that an interface is in: no single host's.
     NetworkOrBroadcast,
@@ -45,7 +45,7 @@ impl SourcePolicy {
     ///
     /// # Errors
     ///
-    /// [`InadmissibleSource`]: what the address, or one that is in it, is.
+    /// [`InadmissibleSource`]: why the address, or an address embedded in it, is refused.
     pub fn admit(
         self,
         claimed: IpAddr,

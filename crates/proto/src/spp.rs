@@ -1,7 +1,7 @@
 //! Cloudflare's Simple Proxy Protocol, UDP only: 38 bytes in front of each datagram, both ways.
 //!
-//! A reply carries the header of the request unchanged, client first: the addresses are not swapped. By it
-//! the proxy finds the client.
+//! A reply carries the header of the request unchanged, client first: the addresses are not swapped. The
+//! proxy finds the client by this header.
 //! Source: Cloudflare's documentation of Spectrum, "Simple Proxy Protocol".
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -25,7 +25,7 @@ enum Stream {
 }
 
 impl Nginx {
-    /// Reads it from the build's configure arguments.
+    /// Reads from the build's configure arguments how it provides the stream module.
     fn stream(&self) -> Stream {
         let text = run_for_output(&self.program, &["-V"]).unwrap_or_default();
         let arguments: Vec<&str> = text.split_whitespace().collect();

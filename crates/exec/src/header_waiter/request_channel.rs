@@ -25,9 +25,9 @@ pub struct RequestChannel {
     secret: Secret,
     /// Watches the listener, unless descriptors are exhausted, and all peers.
     epoll: Epoll,
-    /// In the order in which they began.
+    /// The open conversations, the oldest first.
     conversations: Vec<Conversation>,
-    /// While there is no descriptor for the next one: when to try again.
+    /// When to accept again, while no descriptor is free for another peer.
     full_until: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ impl RequestChannel {
         }
     }
 
-    /// Stops watching the listener until then: it would be readable all the time while nothing can be accepted from it.
+    /// Stops watching the listener for that long: it would stay readable while nothing can be accepted from it.
     fn pause_accepting(&mut self, until: Instant) {
         let _ = self.epoll.delete(&self.listener);
         self.full_until = Some(until);
@@ -94,7 +94,7 @@ impl RequestChannel {
 
     fn accept_again(&mut self) {
         if self.full_until.take().is_some() {
-            // It was registered before, so the registration does not fail for lack of memory.
+            // The listener was registered before, so the registration does not fail for lack of memory.
             let _ = self.epoll.add(&self.listener, 0, Interest::Readable);
         }
     }
@@ -202,7 +202,8 @@ fn is_not_yet(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 
-/// The accept backlog: processes that may be queued at once. More are refused, and with them their connections.
+/// The accept backlog: processes that may be queued at once. A further one is refused, and so is the connection
+/// that it wanted to park.
 const BACKLOG: i32 = 4096;
 /// The batch of peers accepted before the open conversations are driven again.
 const ACCEPT_BATCH: usize = 64;

@@ -121,7 +121,7 @@ fn bind_listed(
     at: SocketAddr,
     wakeup_ports: PortSet<'static>,
 ) -> Result<(UpstreamSocket, ListedPort)> {
-    // They stay bound until one is found, so that the kernel chooses none of them twice.
+    // Sockets at other ports stay bound until a port is found, so that the kernel chooses no port twice.
     let mut others = Vec::new();
     for _ in 0..PORTS_TRIED {
         let socket = UpstreamSocket::new_tcp_exclusive_port(at)?;

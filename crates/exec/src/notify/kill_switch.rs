@@ -14,12 +14,12 @@ use peername_sys::process::pidfd::thread_group_leader;
 use super::inflight_calls::InflightCall;
 use super::supervised_process::SupervisedProcess;
 
-/// The processes that were added.
+/// The processes that the kernel kills, and the supervisor's inhibitor.
 #[derive(Debug)]
 pub(super) struct KillSwitch {
     kill_on_close: KillOnClose,
     _ours: KillInhibitor,
-    /// The process of a thread.
+    /// The process of each known thread, by thread id.
     processes: HashMap<u32, u32>,
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Supervisor {
     buffer: Vec<u8>,
     /// Whether it was logged that the program's descriptors can't be copied: once is enough.
     permission_error_logged: bool,
-    /// When pending calls were last checked for being over.
+    /// When pending calls were last checked for interruption by a signal.
     stale_checked_at: Instant,
 }
 

@@ -95,7 +95,7 @@ impl SupervisedProcess {
         if self.wait_all_exited(Duration::ZERO)? {
             return Ok(());
         }
-        // The signal interrupts a pending call, so that its handler runs.
+        // The signal interrupts a pending call, so that the program's handler runs.
         self.signal_all(Signal::TERM);
         if self.wait_all_exited(GRACE)? {
             return Ok(());

@@ -26,7 +26,7 @@ impl ThreadCache {
     ) -> Result<Option<(Rc<PidFd>, OwnedFd)>> {
         if let Some(known) = self.0.get(&call.tid) {
             match known.get_fd(number) {
-                // It has exited, and its id is reused: no two live threads have the same.
+                // The cached thread has exited, and the caller has its id: no two live threads have the same.
                 Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
                 found => return found.map(|fd| Some((Rc::clone(known), fd))),
             }
@@ -34,7 +34,7 @@ impl ThreadCache {
         let (thread, lasting) = PidFd::open_thread(call.tid)?;
         let thread = Rc::new(thread);
         let found = thread.get_fd(number)?;
-        // Otherwise the thread has exited, and its id may be reused already.
+        // If the call is over, the caller may have exited, and this may be another thread with its id.
         if !calls.is_pending(call.id) {
             return Ok(None);
         }

@@ -18,7 +18,7 @@ pub(super) struct Elf {
 }
 
 impl Elf {
-    /// Reads the headers of an ELF file; `None` if the file is none, or is corrupt.
+    /// Reads the headers of an ELF file; `None` if the file is not an ELF file, or is corrupt.
     pub(super) fn read(file: File) -> Option<Self> {
         let data = ReadCache::new(file);
         match FileKind::parse(&data).ok()? {

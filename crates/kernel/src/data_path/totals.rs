@@ -13,7 +13,7 @@ pub struct Totals {
     pub replies: u64,
     /// Requests dropped because a packet could not be changed, for lack of memory.
     pub failed_requests: u64,
-    /// The same of replies.
+    /// Replies dropped because a packet could not be changed, for lack of memory.
     pub failed_replies: u64,
 }
 

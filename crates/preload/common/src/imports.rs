@@ -49,7 +49,8 @@ pub fn set_errno(errno: Errno) {
     }
 }
 
-/// Whether the C library has the environment already. Not from the start, where another library is initialised before it.
+/// Whether the C library has set `environ` already. It has not yet while a program starts in which another library is
+/// initialised before the C library.
 pub fn has_environment() -> bool {
     !environ().is_null()
 }

@@ -148,7 +148,7 @@ fn read_libproxyproto() -> Option<Claim> {
     let port = variable(b"LIBPROXYPROTO_PORT").map_or(8080, number);
     match address(ip) {
         Some(ip) => Some(Claim {
-            // A number that does not fit in 16 bits wraps, as it does there.
+            // A number that does not fit in 16 bits wraps, as it does in libproxyproto.
             source: SocketAddr::new(ip, port as u16),
             version,
         }),

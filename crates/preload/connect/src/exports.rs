@@ -146,7 +146,7 @@ unsafe fn connect_first(
 /// As connect(2).
 unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
     let mut to = RawAddress::EMPTY;
-    // The kernel reports what is wrong with it.
+    // An invalid address: the kernel reports what is wrong with it.
     if address.is_null() || len as usize > RawAddress::SIZE {
         return Begun::NotOurs;
     }

@@ -26,7 +26,7 @@ pub(crate) enum Begun {
     NotOurs,
     /// The header is queued, and the connection is in progress or established.
     UnderWay,
-    /// No connection is being opened.
+    /// The call failed, and no connection is being opened.
     Failed(Errno),
 }
 

@@ -20,7 +20,7 @@ pub enum Parsed<'a> {
     ///
     /// It is always more than there are now, and never more than the header will take: a reader that reads
     /// exactly up to it never consumes a byte of the data behind the header. A wrong byte may be
-    /// detected earlier. At the end of the stream, or at a deadline, it means that the header is
+    /// detected earlier. If the stream ends or a deadline passes at this point, the header is
     /// invalid.
     NeedMore(usize),
 }

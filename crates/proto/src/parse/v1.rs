@@ -157,7 +157,7 @@ impl<'a> Line<'a> {
         self.v4_after(first)
     }
 
-    /// The same, when its first number and dot are already read.
+    /// An address and the space after it, when its first number and dot are already read.
     fn v4_after(&mut self, first: u8) -> Result<Ipv4Addr, Stop> {
         let second = self.decimal(b'.')?;
         let third = self.decimal(b'.')?;
@@ -177,7 +177,7 @@ impl<'a> Line<'a> {
             let digit = digit(octet, 10)
                 .filter(|_| value != 0)
                 .ok_or_else(|| self.wrong())?;
-            // A number that is too large stops at the digit that makes it so; the value never nears 2^32.
+            // Fails at the first digit that makes the number too large, so the value never nears 2^32.
             value = value.saturating_mul(10).saturating_add(digit);
             if N::try_from(value).is_err() {
                 return Err(self.wrong());

@@ -32,9 +32,9 @@ pub const SSL_CLIENT_CERT: u8 = 0x28;
 pub const NETNS: u8 = 0x30;
 /// Google Private Service Connect's connection id, in the range for applications.
 pub const GCP: u8 = 0xe0;
-/// Amazon's network load balancer's, in the range for applications.
+/// The VPC endpoint id of Amazon's network load balancer, in the range for applications.
 pub const AWS: u8 = 0xea;
-/// Azure Private Link's, in the range for applications.
+/// The link id of Azure Private Link, in the range for applications.
 pub const AZURE: u8 = 0xee;
 
 /// The longest UNIQUE_ID (section 2.2.5): receivers need not accept more.

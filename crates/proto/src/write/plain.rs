@@ -8,7 +8,7 @@ use crate::parse::v2::SIGNATURE;
 
 /// A header with the two endpoints of a relayed TCP connection, and nothing else.
 ///
-/// With ends of both families the IPv4 one is mapped into IPv6, as HAProxy does. Flow and scope of an
+/// If the ends differ in family, the IPv4 one is mapped into IPv6, as HAProxy does. Flow and scope of an
 /// IPv6 address aren't part of the format.
 ///
 /// ```

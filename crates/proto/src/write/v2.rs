@@ -39,7 +39,7 @@ pub struct V2Writer<'v> {
 impl<'v> V2Writer<'v> {
     /// A header for a relayed connection.
     ///
-    /// With ends of both families the IPv4 one is mapped into IPv6. Flow and scope of an IPv6 address
+    /// If the ends differ in family, the IPv4 one is mapped into IPv6. Flow and scope of an IPv6 address
     /// aren't part of the format.
     pub fn proxy(
         out: &'v mut Vec<u8>,

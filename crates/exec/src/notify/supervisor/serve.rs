@@ -80,7 +80,7 @@ impl Supervisor {
         let from = lookup_identity(self.table, &connection).map_or(peer, |identity| {
             as_socket_family(identity.client, peer.is_ipv6())
         });
-        // A returned connection has the mode that another call asked for. This fails for no socket.
+        // A connection returned after a failed handoff has the blocking mode of another call. This fails for no socket.
         let _ = stream::set_nonblocking(&connection, call.nonblocking);
         self.complete(call, (connection, from))
     }

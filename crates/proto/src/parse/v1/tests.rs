@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// Bytes that a right line can be cut short by, the shortest way first.
+/// The bytes that `finish` tries next: those that end a line soonest come first.
 const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
@@ -113,7 +113,7 @@ fn the_line_ends_by_107() {
     assert_eq!(super::parse(&longest[..105]), Ok(Parsed::NeedMore(107)));
     assert_eq!(super::parse(&line(92)), Err(Invalid::V1TooLong));
     assert_eq!(super::parse(&line(92)[..106]), Err(Invalid::V1TooLong));
-    // What the bytes behind the limit are makes no difference, not even to the error.
+    // Bytes behind the limit change nothing, not even the error.
     for octet in 0..=u8::MAX {
         let tail = [&line(92)[..106], &[octet]].concat();
         assert_eq!(super::parse(&tail), Err(Invalid::V1TooLong));

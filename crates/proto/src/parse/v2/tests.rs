@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Carrier, parse};
 
-/// A header with this second line: version and command, family and transport, and what follows.
+/// A header: the signature, these two bytes, the length of `block`, and `block`.
 fn header(version_command: u8, family_transport: u8, block: &[u8]) -> Vec<u8> {
     let length = u16::try_from(block.len()).unwrap().to_be_bytes();
     [
@@ -99,7 +99,7 @@ fn each_failure_has_its_reason() {
     assert_eq!(wrong.reason(), "crc32c_mismatch");
 }
 
-/// Every value of the two bytes that decide: nothing undefined gets through, LOCAL always does.
+/// Every value of the command and family bytes: undefined ones are refused, and LOCAL is accepted with every family.
 #[test]
 fn every_command_and_family() {
     let mut accepted = 0;
@@ -114,7 +114,7 @@ fn every_command_and_family() {
                 right,
                 "{command:02x} {family:02x}: {parsed:?}"
             );
-            // As soon as the byte is there, and not before.
+            // A wrong byte is refused as soon as it has arrived, and not before.
             let early = [12, 13, 14].map(|end| parse(&bytes[..end], Carrier::Stream).is_ok());
             assert_eq!(early, [true, matches!(command, 0x20 | 0x21), right]);
             accepted += usize::from(right);
