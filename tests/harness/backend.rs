@@ -16,8 +16,9 @@ pub(crate) struct Backend(TcpListener);
 
 impl Backend {
     pub(crate) fn listen(host: &Host, addr: SocketAddr) -> Self {
-        let listener = host.enter(|| TcpListener::bind(addr));
-        Self(listener.unwrap_or_else(|error| panic!("bind {addr}: {error}")))
+        // The child of a fork may have the last one at this address open until it calls execve(2).
+        let bind = || host.enter(|| TcpListener::bind(addr)).ok();
+        Self(wait_for(&format!("bind {addr}"), bind))
     }
 
     /// The same with an accept backlog of `queue` (the kernel admits one connection more).
