@@ -1,4 +1,4 @@
-//! A backend: an address and the protocol it is reached with.
+//! A backend: its address and its transport protocol.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{AddrParseError, SocketAddr};

@@ -1,4 +1,4 @@
-//! The configuration of a proxy: plain data, validated before it gets here.
+//! The configuration of a proxy: plain data, already validated.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use peername_server::trust_list::TrustList;
 use crate::policy::destination::DestinationPolicy;
 use crate::policy::source::SourcePolicy;
 
-/// The configuration of one service: of the connections of some listeners.
+/// The configuration of one service, which serves the connections of some listeners.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Whether the listeners accept connections that TPROXY rules redirect (IP_TRANSPARENT).
@@ -24,7 +24,8 @@ pub struct Config {
     pub header: HeaderLimits,
     /// Which claimed sources are allowed.
     pub source_policy: SourcePolicy,
-    /// Which destinations headers may name; `None`: headers can't choose, every client goes to the fixed targets.
+    /// Which destinations headers may name; `None`: headers can't choose the destination, every client goes to the
+    /// fixed targets.
     pub destination_policy: Option<DestinationPolicy>,
     /// How the backend is reached.
     pub upstream: UpstreamConfig,

@@ -45,8 +45,8 @@ impl Serve for TcpProxy {
         incoming: Incoming,
         context: Self::Context,
     ) -> impl Future<Output = ()> + Send + 'static {
-        // The stages before the relay are the larger part of the future, and over before it begins. Boxed, they are
-        // freed then, and an open connection is small.
+        // The future of the stages before the relay is larger than the relay's. The box frees its memory when the relay
+        // begins, so the future of an open connection stays small.
         let opening = Box::pin(self.open(incoming, context));
         async move {
             let (mut record, opened) = opening.await;
@@ -59,7 +59,7 @@ impl Serve for TcpProxy {
 /// What the relay needs of a connection.
 type RelayArgs = (Pair, Prefix, Method, Limits);
 
-/// Relays a connection that was opened. Not an async fn: its future would hold the arguments as long as it runs.
+/// Relays an opened connection. Not an async fn: its future would hold the arguments until the relay ends.
 fn carry(
     opened: Result<RelayArgs, Failure>,
     tally: &mut Tally,
@@ -130,8 +130,8 @@ impl TcpProxy {
 mod tests {
     use super::*;
 
-    /// The memory of thousands of open connections is a multiple of it. Captured by an async block, or matched in one that goes
-    /// on, the values of the stages would stay in it: more than a hundred bytes.
+    /// A proxy holds one such future for each of thousands of open connections. If an async block captured the values
+    /// of the early stages, or matched on them across an await, the future would be more than a hundred bytes larger.
     #[test]
     fn future_of_an_open_connection_is_small() {
         let size = size_of_result(TcpProxy::serve);

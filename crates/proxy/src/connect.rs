@@ -100,8 +100,8 @@ async fn connect(
     Ok(upstream)
 }
 
-/// Sends the first bytes without waiting, and returns how many were sent; `None` while the connection is not established.
-/// A connection to this host is established right after connect(2), so sending saves the check for that.
+/// Sends the first bytes without waiting, and returns how many were sent; `None` while the connection is not
+/// established. A connection to this host is established right after connect(2), so this send saves a poll.
 fn try_send(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     if first.is_empty() {
         return Ok(is_connected(upstream).then_some(0));
@@ -113,11 +113,11 @@ fn try_send(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Starts to connect, with a retry while the 4-tuple is taken, and then as the collision policy says.
+/// Starts to connect. Retries while the 4-tuple is taken, then applies the collision policy.
 ///
-/// Our sockets share a client's port (SO_REUSEADDR) as long as the 4-tuples differ. So only two things conflict: a
-/// connection of ours with the same 4-tuple, which may be closing just now, so it is retried; and another program's
-/// socket, for which a retry is of no use.
+/// Sockets of this process share a client's port (SO_REUSEADDR) as long as their 4-tuples differ. So a collision has
+/// one of two causes. A connection of this process has the same 4-tuple; it may be closing, so a retry helps. Or a
+/// socket of another program has the port, and a retry is of no use.
 async fn start_connect(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
     let target = permit.target().0;
     let Some(source) = permit.bind_to() else {

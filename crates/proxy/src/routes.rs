@@ -54,7 +54,7 @@ pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAdd
     Ok(installed.skipped)
 }
 
-/// The backends of these that are on this host. For the others [`add`] fails.
+/// Returns those of the backends that are on this host. [`add`] fails for the others.
 ///
 /// # Errors
 ///

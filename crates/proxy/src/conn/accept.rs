@@ -44,8 +44,8 @@ impl AcceptedConn {
     }
 }
 
-/// Makes the close of a refused connection an RST: the peer can tell it from a regular close, and no socket lingers here. Only a
-/// socket that could not be registered may end with a FIN: it was closed with that error.
+/// Makes the close of a refused connection an RST: the peer can tell the RST from a regular close, and the socket does
+/// not linger. A socket that could not be registered with the runtime is closed already, maybe with a FIN.
 pub(crate) fn refuse(stream: impl AsFd, failure: Failure) -> Failure {
     let _ = peername_sys::tcp::stream::reset_on_close(stream);
     failure

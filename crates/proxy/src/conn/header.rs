@@ -23,9 +23,9 @@ pub struct ClaimedConn {
     pub(crate) stream: TcpStream,
     /// The client according to the header; `None` for LOCAL and UNKNOWN.
     pub claim: Option<ClaimedSource>,
-    /// Where the client connected to, according to the header.
+    /// The address that the client connected to, according to the header.
     pub destination: Option<SocketAddr>,
-    /// The hop count: how many proxies it has passed, as far as the header tells.
+    /// The hop count: the proxies that the connection has passed, according to the header.
     pub(crate) hops: u8,
     /// The real peer.
     pub peer: PeerAddr,
@@ -40,13 +40,13 @@ pub struct ClaimedConn {
 }
 
 impl ClaimedConn {
-    /// Reads the header, in however many pieces it arrives, until its deadline. A connection that has to wait for its
-    /// header counts as `pending` meanwhile.
+    /// Reads the header until its deadline, in however many pieces it arrives. A connection that waits for its header
+    /// counts as `pending`.
     ///
     /// # Errors
     ///
-    /// [`Failure::Header`]: whatever is not a complete and valid header of allowed size in time.
-    /// [`Failure::OutboundHeader`]. The connection is reset.
+    /// [`Failure::Header`]: no complete and valid header of an allowed size arrived in time.
+    /// [`Failure::OutboundHeader`]: the header for the backend can't be written. The connection is reset.
     pub(crate) async fn read(
         accepted: AcceptedConn,
         config: &Config,
@@ -84,7 +84,8 @@ impl ClaimedConn {
         }
     }
 
-    /// Drops the claim, and the client's address from the header for the backend, when the policy does not use it.
+    /// For a claim that the policy does not use: drops it, and replaces the header for the backend by one without a
+    /// client.
     pub(crate) fn clear_claim(&mut self, config: &Config) {
         if self.claim.take().is_some() {
             self.outbound_header = config
@@ -117,7 +118,7 @@ impl HeaderClaims for ClaimedConn {
     }
 }
 
-/// What outlives the header's bytes.
+/// The parts of a header that outlive its bytes.
 struct Retained {
     claim: Option<ClaimedSource>,
     destination: Option<SocketAddr>,

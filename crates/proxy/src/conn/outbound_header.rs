@@ -7,15 +7,16 @@ use peername_server::hop_count;
 
 use crate::config::SendProxy;
 
-/// Writes `header` again in the version asked for. Version 2 keeps the TLVs, with a checksum where there was one. LOCAL
-/// and UNKNOWN stay what they are.
+/// Writes `header` again in the requested version. Version 2 keeps the TLVs, and has a checksum if `header` has one.
+/// LOCAL and UNKNOWN stay what they are.
 ///
-/// `hops` is the hop count of `header`, where headers may name destinations; version 2 then has a hop count of one more.
+/// `hops` is the hop count of `header`; version 2 gets a hop count one higher. `None` where headers may not name
+/// destinations: hops are not counted then.
 ///
 /// # Errors
 ///
-/// [`WriteError::TooLong`]: with the hop count the TLVs don't fit. Nothing may then be sent to the backend, which would
-/// take the client's first bytes for the header.
+/// [`WriteError::TooLong`]: the TLVs and the hop count don't fit. The caller must send nothing to the backend then: the
+/// backend would parse the client's first bytes as the header.
 pub(crate) fn write(
     header: &Header<'_>,
     version: SendProxy,

@@ -64,9 +64,9 @@ impl Connector {
 
     /// Connects from `source`, with any port if its port is 0.
     ///
-    /// For an ephemeral port the kernel is asked to choose from a range of this one port: a port bound by number is lost
-    /// to connect(2) for every other socket of this host. Only a port bound by number, though, may be in TIME_WAIT, so
-    /// that is the second try.
+    /// An ephemeral port is first requested as a port range of one: if a port is bound by number, connect(2) can't
+    /// choose it for any other socket of this host. The second try binds the port by number: only that works for a port
+    /// in TIME_WAIT.
     pub(super) fn connect_from(
         &self,
         source: SocketAddr,

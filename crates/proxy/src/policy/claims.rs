@@ -13,13 +13,13 @@ pub(crate) trait HeaderClaims {
     /// The real peer that sent the header.
     fn peer(&self) -> PeerAddr;
 
-    /// The destination that the client connected to, an IPv4-mapped address in its IPv4 form; `None` when the header
-    /// names none, as is always so without a claimed source.
+    /// The destination that the client connected to; an IPv4-mapped address in its IPv4 form. `None` when the header
+    /// names none. A header without a claimed source names no destination either.
     fn destination(&self) -> Option<SocketAddr>;
 
-    /// The hop count: how many proxies it has passed, as far as the header tells.
+    /// The hop count: the proxies that the connection has passed, according to the header.
     fn hops(&self) -> u8;
 
-    /// The protocol it arrived by, and the backend is reached with.
+    /// The transport protocol, the same to the balancer and to the backend.
     fn transport(&self) -> Transport;
 }

@@ -203,8 +203,8 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Proxies that a connection may have passed, by the hop count of its header. With more, a loop would take more
-/// connections before it ends; with fewer, longer chains of proxies would be impossible.
+/// Limit of the proxies that a connection has passed, by the hop count of its header. With a higher limit, a loop opens
+/// more connections before it ends. With a lower one, longer chains of proxies are impossible.
 pub const MAX_HOPS: u8 = 4;
 
 #[cfg(test)]

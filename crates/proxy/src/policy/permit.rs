@@ -49,8 +49,8 @@ impl Permit {
         let is_sound = match named {
             Some(_) if !is_local => true,
             None if !is_local => rules.reply_path.is_sound(backend, rules.mark()),
-            // A configured target may be unknown to the monitor, for a family that was not expected. Like one that a
-            // header names, it is then probed from its first client on.
+            // The monitor may not know a configured target of an address family that was not expected. It probes such a
+            // target from the first client on, as it does a target that a header names.
             _ => rules.reply_path.is_sound_or_enqueue(backend, rules.mark()),
         };
         // Replies to an address of this host stay on it, whatever the routes.

@@ -37,7 +37,7 @@ impl Rules {
         }
     }
 
-    /// Applies the source policy to the claimed source. `None` when the header claims none, or only its sender.
+    /// Applies the source policy to the claimed source. `None` when the header claims no source, or the balancer's own.
     ///
     /// # Errors
     ///
@@ -55,8 +55,8 @@ impl Rules {
         let kind_of = |ip| self.own_addresses.kind_of(ip);
         match source::admit(self.config.source_policy, claim.0.ip(), kind_of) {
             Ok(()) => Ok(Some(claim)),
-            // A balancer on this host that claims the source of its own connection: version 1 has no LOCAL, so its
-            // health checks do that.
+            // A balancer on this host claims the source of its own connection. Its health checks do so with version 1,
+            // which has no LOCAL.
             Err(SourceRefusal::Loopback | SourceRefusal::Own)
                 if canonical(claims.peer().0) == claim.0 =>
             {
@@ -97,15 +97,15 @@ impl Rules {
         Ok(Some(Target(asked)))
     }
 
-    /// Whether every client of this family may send headers. A connection that loops back here then gains it nothing:
-    /// it could claim any source directly. Each pass removes a header that the client sent, so a loop ends, unless
-    /// `--send-proxy` adds one each time.
+    /// Whether every client of this family may send headers. A client gains nothing from a connection that loops back
+    /// here then: it could claim any source directly. Such a loop ends, because each pass removes a header that the
+    /// client sent, unless `--send-proxy` adds one each time.
     fn trusts_all(&self, client: IpAddr) -> bool {
         self.config.trust.trusts_all_of_family(client) && self.config.upstream.send_proxy.is_none()
     }
 
-    /// Which port the upstream connection comes from, and what happens when that is taken. `named` is the destination
-    /// from the header, if that chooses.
+    /// The source port of the upstream connection, and the policy for a taken port. `named` is the header's
+    /// destination, if headers choose the destination.
     pub(crate) fn source_port(
         &self,
         claims: &impl HeaderClaims,

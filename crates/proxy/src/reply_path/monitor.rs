@@ -1,8 +1,8 @@
 //! Monitors whether replies to spoofed connections still come back to this host.
 //!
-//! If they don't, the backend's replies leave for clients that never asked, and every connection hangs. So each path is
-//! probed at start and every minute. While it is broken no spoofed connection is opened: the client gets an RST at once,
-//! and the log says what to do.
+//! If they don't, the backend's SYN-ACKs leave for clients that sent no SYN, and every connection hangs. So each path
+//! is probed at start and every minute. While a path is broken, its spoofed connections are refused: the client gets an
+//! RST at once, and the log says what to do.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -23,8 +23,8 @@ use crate::backend::Backend;
 /// The last result for each target. A reply path counts as sound until a probe shows otherwise.
 #[derive(Debug)]
 pub struct ReplyPathMonitor {
-    /// The configured targets. A tree, because this is looked up once per connection, and the few keys are compared faster
-    /// than hashed.
+    /// The configured targets. Each connection looks its target up here; comparing the few keys of a tree is faster
+    /// than hashing.
     configured: BTreeMap<ProbeKey, Arc<ProbeState>>,
     /// The destinations on this host that headers have named.
     recent: RecentTargets,
@@ -47,8 +47,8 @@ impl ReplyPathMonitor {
         }
     }
 
-    /// Makes a monitor for these targets, for a reload. It keeps the results of targets that this one has, and has probed the
-    /// others.
+    /// Returns a monitor for these targets, for a reload. It keeps the results of targets that this monitor has; the
+    /// others are probed before it is returned.
     pub async fn retarget(&self, targets: impl IntoIterator<Item = ProbeTarget>) -> Self {
         let mut monitor = Self::new(targets);
         let mut unknown = Vec::new();
@@ -69,7 +69,7 @@ impl ReplyPathMonitor {
             .all(|state| state.is_sound())
     }
 
-    /// Whether that is so for every configured target.
+    /// Whether replies from every configured target came back at the last probe.
     pub fn is_all_sound(&self) -> bool {
         self.configured.values().all(|state| state.is_sound())
     }
@@ -114,8 +114,8 @@ impl ReplyPathMonitor {
         probe_in_batches(&due).await;
     }
 
-    /// Up to one batch of the targets that are due, new ones first. A slow probe, as that of a broken path, then delays no
-    /// more than the other ones of its batch.
+    /// Takes up to one batch of the due targets, new ones first. So the slow probe of a broken path delays only its own
+    /// batch.
     fn due_targets(&self, now: Instant) -> Vec<Arc<ProbeState>> {
         let mut due = self.all_targets();
         due.retain(|state| state.due_at().is_none_or(|at| at <= now));

@@ -32,7 +32,7 @@ pub enum ProbeOutcome {
     RouteFound,
     /// The backend is on another host, and this host can't read the routes there.
     OtherHost,
-    /// This host has no IPv6, so it has no such backend either.
+    /// This host has no IPv6, so it has no IPv6 backend either.
     NoIpv6,
 }
 
@@ -97,7 +97,7 @@ pub enum ReplyPathError {
 ///
 /// # Errors
 ///
-/// [`ReplyPathError`]: replies would not come back, or a system call failed, so that this can't be told.
+/// [`ReplyPathError`]: replies would not come back, or a system call failed and the result is unknown.
 pub async fn probe(backend: impl Into<Backend>) -> Result<ProbeOutcome, ReplyPathError> {
     probe_marked(backend, None).await
 }

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::state::ProbeState;
 use super::target::ProbeKey;
 
-/// The most recently used ones. Every worker looks one up per connection, so a known one takes only the read lock.
+/// The most recently used destinations. Every connection looks its destination up here; a lookup takes only the read
+/// lock, so workers do not block each other.
 #[derive(Debug)]
 pub(super) struct RecentTargets {
     targets: RwLock<HashMap<ProbeKey, Arc<ProbeState>>>,
@@ -66,6 +67,6 @@ impl Clone for RecentTargets {
     }
 }
 
-/// Named destinations that are remembered; each costs a loopback connection or a route lookup per minute. With fewer, a
-/// client that names many could evict each before it is named again, so that none is ever refused.
+/// Limit of remembered destinations; each costs a loopback connection or a route lookup per minute. With a lower limit,
+/// a client that names many destinations could evict each before it is named again, and none would ever be refused.
 pub(super) const MAX_RECENT: usize = 256;

@@ -18,11 +18,12 @@ use crate::backend::Backend;
 pub(super) struct ProbeState {
     target: Backend,
     mark: Option<NonZeroU32>,
-    /// Whether a header named the target, so that peers decide how many there are.
+    /// Whether a header named the target. Peers decide how many such targets there are, so their warnings are
+    /// throttled.
     is_named: bool,
     is_sound: AtomicBool,
-    /// Whether the last probe failed, or there was none yet. Only a suspect path becomes broken: one failure, maybe of a
-    /// single lost segment, is no evidence against a path that a probe has shown to be sound.
+    /// Whether the last probe failed, or there was none yet. Only a suspect path becomes broken: one failure, maybe a
+    /// single lost segment, is no evidence against a path that passed its last probe.
     is_suspect: AtomicBool,
     probed_at: Mutex<Option<Instant>>,
     /// When a client last used the path, in milliseconds on the clock of the caller.
@@ -47,7 +48,7 @@ impl ProbeState {
         self.is_sound.load(Relaxed)
     }
 
-    /// When the next probe is due; `None` for at once, as there was none yet.
+    /// When the next probe is due; `None` for at once, if the path has not been probed yet.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let after = match self.is_suspect.load(Relaxed) {
             true => RETRY_INTERVAL,
@@ -82,7 +83,8 @@ impl ProbeState {
     pub(super) fn update(&self, outcome: Result<ProbeOutcome, ReplyPathError>) {
         let target = self.target;
         match outcome {
-            // Says nothing about the path: a host that is short of descriptors or memory must not refuse its clients for that.
+            // A failed system call says nothing about the path: a host that is short of descriptors or memory must not
+            // refuse its clients.
             Err(ReplyPathError::Syscall(error)) => {
                 if let Some(suppressed) = self.may_warn() {
                     tracing::warn!(upstream = %target, suppressed, "can't tell whether replies come back: {error}");
@@ -133,7 +135,7 @@ impl ProbeState {
     }
 }
 
-/// A header may name any of 16 million loopback addresses; one line shows what is wrong.
+/// A header may name any of 16 million loopback addresses; one line for all of them shows what is wrong.
 static NAMED_TARGETS: Throttle = Throttle::new(Duration::from_secs(10));
 /// Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);

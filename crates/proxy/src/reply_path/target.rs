@@ -7,7 +7,7 @@ use peername_sys::netlink::Transport;
 
 use crate::backend::Backend;
 
-/// A backend to probe the reply path of: its replies have to come back.
+/// A backend whose reply path is to be probed.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeTarget {
     /// The backend.

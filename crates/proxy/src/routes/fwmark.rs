@@ -11,11 +11,12 @@ use super::table_slot::{PROTOCOL, TableSlot};
 
 /// The mark on packets that are to be delivered locally.
 ///
-/// It reads like the priority of the rules. It has none of the bits that Tailscale (0xff0000) and Kubernetes (0x4000,
-/// 0x8000) use, so none of their rules matches it.
+/// Its hexadecimal digits are those of the rules' priority, 2110. It has none of the bits that Tailscale (0xff0000) and
+/// Kubernetes (0x4000, 0x8000) use, so none of their rules matches it.
 pub const LOCAL_FWMARK: u32 = 0x0000_2110;
 
-/// Installs the rules and routes for marked packets; existing ones are kept. Without IPv6, its half is left out.
+/// Installs the rules and routes for marked packets; existing ones are kept. On a host without IPv6, only IPv4 ones are
+/// installed.
 pub(super) async fn install_rules(netlink: &Netlink, slot: TableSlot) -> Result<(), Error> {
     let mut installed = InstalledRoutes::default();
     for family in [Family::V4, Family::V6] {

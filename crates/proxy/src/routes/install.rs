@@ -49,7 +49,7 @@ impl InstalledRoutes {
     /// Removes everything again. Continues after an error and returns the first.
     pub(super) async fn undo(self, netlink: &Netlink) -> SysResult<()> {
         let mut outcome = Ok(());
-        // Rules before routes, so that no rule points to an empty table for long. It would be harmless.
+        // Rules before routes, so that a rule points to an empty table only for a moment; that is harmless.
         for rule in &self.rules {
             outcome = outcome.and(ignore_missing(netlink.delete_rule(rule).await));
         }

@@ -39,7 +39,7 @@ pub enum EntryOwner {
 }
 
 impl RoutingEntry {
-    /// The listener's port, of a table for TPROXY.
+    /// The listener's port; only a table for TPROXY has one.
     pub fn tproxy_port(&self) -> Option<u16> {
         match &self.kind {
             EntryKind::Filter(table) => table.tproxy_port(),
@@ -47,7 +47,7 @@ impl RoutingEntry {
         }
     }
 
-    /// The mark that replies are known by, of a table for backends on other hosts.
+    /// The mark by which the table recognizes replies; only a table for backends on other hosts has one.
     pub fn reply_mark(&self) -> Option<NonZeroU32> {
         match &self.kind {
             EntryKind::Filter(table) => table.reply_mark(),
@@ -102,7 +102,7 @@ impl fmt::Display for EntryOwner {
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) found: Vec<RoutingEntry>,
-    /// The slots of proxies that have exited, locked so that no other takes them meanwhile.
+    /// Locks of the slots of exited proxies, so that no new proxy takes one meanwhile.
     _locks: Vec<SlotLock>,
 }
 
@@ -131,8 +131,8 @@ impl Inventory {
     }
 }
 
-/// The owner of a table, with the slot's lock where it has exited. In doubt (a slot of another version, a lock that can't
-/// be tried) the owner is taken to run: what is not removed now can be removed later.
+/// Returns a table's owner, and the lock of its slot if the owner has exited. In doubt (a slot of another version, a
+/// lock that can't be tried) the owner counts as running: its entries can still be removed later.
 fn owner(table: u32) -> (EntryOwner, Option<SlotLock>) {
     let Some(slot) = TableSlot::of_table(table) else {
         return (EntryOwner::RunningProxy, None);

@@ -33,9 +33,9 @@ pub struct Keeper {
 impl Keeper {
     /// Starts the keeper and returns when the rules and routes are installed.
     ///
-    /// Executes this very binary again, as `peername routes keep`. So call it from the `peername` binary only, and before
-    /// capabilities are given up, because the keeper gets its own the way this process did. The pipe between the two is
-    /// close-on-exec, so no other child keeps it open.
+    /// Executes this very binary again, as `peername routes keep`, so only the `peername` binary may call it. Call it
+    /// before this process gives up its capabilities: the keeper acquires them in the same way as this process did. The
+    /// pipe between the two is close-on-exec, so no other child keeps it open.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Keeper {
     pub fn start<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Self, Error> {
         let targets = targets.iter().map(|&target| target.into());
         let mut child = Command::new("/proc/self/exe")
-            // The binary acts by its name, and this process may have another one.
+            // The binary chooses its program by argv[0]; this process may run under another name.
             .arg0("peername")
             .args(["routes", "keep"])
             .args(targets.map(|target: Backend| format!("--target={target}")))
@@ -55,7 +55,8 @@ impl Keeper {
             .map_err(Error::Start)?;
         let mut stdout = child.stdout.take();
         let answer = first_line(stdout.as_mut());
-        // Made before the answer is checked, so that an error drops it: a keeper that failed has exited, or does then.
+        // Constructed before the answer is checked, so that an error drops it: a drop waits until a failed keeper has
+        // exited.
         let keeper = Self {
             process: child,
             stdout,
@@ -71,8 +72,8 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// Waits until the keeper has exited, which happens before the proxy exits only if it was killed. Its rules and routes
-    /// are left behind, until the next proxy's keeper or the administrator removes them.
+    /// Waits until the keeper has exited. While the proxy runs, the keeper exits only if it is killed. Its rules and
+    /// routes are then left behind, until the next proxy's keeper or the administrator removes them.
     ///
     /// To be called once, in a tokio runtime.
     ///

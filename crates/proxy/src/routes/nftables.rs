@@ -1,5 +1,5 @@
-//! Packet filter rules, by nft(8): they bring packets to the proxy that are not addressed to one of its sockets. They are
-//! in tables of peername's own, each replaced and removed as a whole.
+//! nftables rules, installed by nft(8): they bring packets to the proxy that are addressed to none of its sockets. The
+//! rules are in peername's own tables; each table is replaced and removed as a whole.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use peername_sys::netlink::Transport;
 use super::error::Error;
 use super::fwmark::LOCAL_FWMARK;
 
-/// The rules of one nftables table: which packets are brought to a proxy, beside replies of backends on this host.
+/// The rules of one nftables table: which packets go to a proxy, besides the replies of backends on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterRules {
     /// Packets from other hosts to these ports go to one listener (TPROXY).
@@ -26,7 +26,7 @@ pub enum FilterRules {
         to: u16,
         /// The protocols.
         transports: Vec<Transport>,
-        /// Destination networks that are routed to this host, beside its own addresses.
+        /// Destination networks that are routed to this host, besides its own addresses.
         networks: Vec<IpNet>,
     },
     /// Replies to connections that were made with this mark, whatever their destination.
@@ -82,7 +82,7 @@ impl Display for FilterRules {
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 for transport in transports {
                     let select = format!("{} dport {}", transport.name(), PortSet(ports));
-                    // Packets from this host to itself pass this chain too, the proxy's own connections among them.
+                    // The chain also sees packets from this host to itself, such as the proxy's own connections.
                     let select = format!("iifname != \"lo\" {select}");
                     if *transport == Transport::Udp {
                         writeln!(f, "{select} {OWN_ANSWERS} accept")?;
@@ -165,7 +165,7 @@ impl Display for NftTable {
     }
 }
 
-/// Finds all tables of peername's. None where nft(8) or the kernel's nf_tables is missing: then none can have been made.
+/// Finds all tables of peername's. Without nft(8) or the kernel's nf_tables there can be none.
 ///
 /// # Errors
 ///
@@ -245,9 +245,11 @@ const TPROXY: &str = "tproxy_";
 const REPLIES: &str = "mark_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) prints them.
 const NO_NF_TABLES: &str = "not supported";
-/// Matches replies to what an unconnected socket of this host has sent: `tproxy` finds connected sockets only. Connection
-/// tracking alone would not do: once the entry of a balancer's request has expired, it takes the proxy's reply for the
-/// first packet of a flow. But the socket of that reply is transparent, and after it is closed there is none.
+/// Matches replies to what an unconnected socket of this host has sent: `tproxy` alone finds connected sockets only.
+/// `ct direction reply` alone would match too much. Once the conntrack entry of a balancer's request has expired, the
+/// proxy's reply counts as the first packet of a flow, and the balancer's next request as a reply. `socket transparent
+/// 0` excludes such requests: the proxy's reply socket is transparent, and if it is closed, there is no socket to
+/// match.
 const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
 /// EPERM, as nft(8) prints it.
 const NOT_PERMITTED: &str = "Operation not permitted";

@@ -49,7 +49,7 @@ pub struct OutcomeLabels {
     pub transport: Transport,
     /// [`Outcome::label`].
     pub outcome: &'static str,
-    /// What kind of refusal it was, if it was one.
+    /// The kind of refusal; `None` for other outcomes.
     pub refusal: Option<Refusal>,
 }
 

@@ -21,7 +21,7 @@ pub struct ProxyCollector {
 }
 
 impl ProxyCollector {
-    /// Of these counters.
+    /// A collector that reads these counters at each scrape.
     pub fn new(counters: Arc<Counters>) -> Self {
         Self { counters }
     }

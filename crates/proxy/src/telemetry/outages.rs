@@ -15,7 +15,7 @@ use crate::backend::Backend;
 /// The backends that failed last, of the whole process: a reload does not make one healthy.
 #[derive(Debug)]
 struct Outages {
-    /// How many are down: all that a success has to read when all is well.
+    /// The number of backends that are down. While it is 0, a success reads nothing else.
     down: AtomicUsize,
     backends: Mutex<BTreeMap<Backend, State>>,
 }

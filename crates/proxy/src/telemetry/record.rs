@@ -17,14 +17,15 @@ use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
 use crate::telemetry::refusals;
 
-/// What is known of a connection or session so far. It is counted and logged once, when this is dropped: however it
-/// ends, even if the proxy stops before.
+/// The log record of a connection or session. It is counted and logged once, when it is dropped: at any end, and also
+/// when the proxy stops first.
 #[derive(Debug)]
 pub(crate) struct Record {
     counters: Arc<Counters>,
     /// The address that the listening socket is bound to.
     listener: LocalAddr,
-    /// Whether a TPROXY rule brought it: then the log's `listener` is its original destination, which `local` holds.
+    /// Whether a TPROXY rule redirected the connection. The log's `listener` is then the original destination, which
+    /// `local` holds.
     is_redirected: bool,
     /// The local address of the connection or the first datagram, for the log.
     local: Option<Box<LocalAddr>>,

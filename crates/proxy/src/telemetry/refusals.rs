@@ -2,7 +2,8 @@
 //!
 //! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
 //! header, a backend that is down. Each such reason is logged once in ten seconds, with what to do about it. Nothing that
-//! a peer sent is logged here, only its address. What a client can do only to itself is left to `-v`.
+//! a peer sent is logged here, only its address. A failure that concerns only the client that caused it is logged with
+//! `-v`.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -51,7 +52,7 @@ pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
         DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
         DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
         DropReason::HeaderMissing => (&REPLIES, dropped.to_string()),
-        // Reported for the backend, and for the session that was evicted.
+        // Already reported: as an outage of the backend, and at the eviction of the session.
         DropReason::Unreachable(_) | DropReason::Evicted => return,
         DropReason::HeaderOnly
         | DropReason::Truncated
@@ -97,7 +98,7 @@ fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &
     }
 }
 
-/// The throttle and the advice of a failure. Without a wildcard, so that adding a failure decides here whether it may be
+/// The throttle and the advice of a failure. The match has no wildcard: each new failure must decide here whether it is
 /// silent.
 fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match failure {
@@ -108,7 +109,7 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
         Failure::Header(error) => return advise_on_header(error),
         Failure::Source(_) => (&SOURCE, failure.to_string()),
-        // The address itself is the peer's choice.
+        // The advice does not name the address: the peer chooses it.
         Failure::Destination { refusal, .. } => (
             &DESTINATION,
             format!("the header's destination is {refusal}"),

@@ -1,8 +1,8 @@
 //! UDP dialects: which datagrams have a header, and in which format.
 //!
-//! A receiver can't tell dialects apart, so the dialect is configured. What differs between them is here: the name of
-//! each, the worker that serves a datagram, what is written in front of one. [`header`] parses a header, [`reader`]
-//! finds the header of a datagram, also of one that has none itself. To add a dialect, add a variant and follow the
+//! A receiver can't tell dialects apart, so the dialect is configured. This module holds what differs between dialects:
+//! the name, the steering of datagrams to workers, the headers of requests and replies. [`header`] parses a header;
+//! [`reader`] finds the header of each datagram, or that of its flow. To add a dialect, add a variant and follow the
 //! compiler; docs/udp.md has a table of them.
 
 pub(super) mod header;
@@ -26,7 +26,7 @@ pub enum Dialect {
     /// PROXY v2 on every datagram, as the specification has it.
     #[default]
     Each,
-    /// PROXY v2 on the first datagram of a flow; the balancer's address and port stand for it afterwards.
+    /// PROXY v2 on the first datagram of a flow; afterwards the balancer's address and port identify the client.
     First,
     /// Simple Proxy Protocol on every datagram, both ways.
     Spp,
@@ -61,8 +61,8 @@ impl Dialect {
     }
 
     /// Whether every datagram names its client. Only then can datagrams be steered among workers by client, and
-    /// sessions be offloaded to the kernel: a datagram without a header belongs to another client after the next
-    /// header, which is too soon to update the kernel's table.
+    /// sessions be offloaded to the kernel: without a header on each, the next header changes the client of the
+    /// datagrams after it, and the kernel's table could not be updated in time.
     pub(super) fn is_self_contained(self) -> bool {
         match self {
             Self::Each | Self::Spp => true,

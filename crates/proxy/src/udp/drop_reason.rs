@@ -32,7 +32,7 @@ pub(crate) enum DropReason {
     /// A reply that is not from the backend.
     #[error("not from the backend")]
     Stranger,
-    /// A reply to a client that is known by its balancer's address and port, which stand for another client by now.
+    /// A reply to a client that only the balancer's address and port identify; these belong to another client by now.
     #[error("its balancer's address and port stand for another client by now")]
     FlowChanged,
     /// A reply without its request's header.

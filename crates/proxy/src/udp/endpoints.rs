@@ -11,8 +11,8 @@ use peername_server::addr::PeerAddr;
 pub(crate) struct SessionKey {
     /// Index of the listener.
     pub(crate) listener: usize,
-    /// The address it was sent to, where a TPROXY rule redirected it to the listener. Another port there is like
-    /// another listener.
+    /// The original destination, where a TPROXY rule redirected the datagram to the listener. Each port there counts as
+    /// a listener of its own.
     pub(crate) original_destination: Option<SocketAddr>,
     /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
     pub(crate) from: SocketAddr,
@@ -44,7 +44,7 @@ impl ClientKey {
     }
 }
 
-/// The addresses that a datagram came by. Replies of its session take the same back to the balancer.
+/// The addresses on the path of a datagram. Replies of its session take the same path back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
     /// Index of the listener.

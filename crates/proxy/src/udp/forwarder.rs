@@ -62,7 +62,7 @@ impl Role for ForwarderRole {
         _now: Instant,
     ) -> Result<AdmittedDatagram, DropReason> {
         let listener = self.listeners.get(reply_to.listener).copied();
-        // On a listener on all addresses, a client may send to several, and each must answer from itself.
+        // A client may send to several addresses of a listener on all addresses; each must send its own replies.
         let destination = listener.map(|listener| {
             let asked = reply_to
                 .local

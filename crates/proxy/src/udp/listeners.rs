@@ -26,8 +26,8 @@ impl UdpListeners {
     /// reach the same worker, because its address and port can have one upstream socket only.
     ///
     /// Without an address there are no sockets. A `dialect` of `None` means that the sender is the client. One worker
-    /// serves all where most datagrams do not name their client ([`Dialect::First`]), and where one of the sockets is
-    /// `given`, because workers that share a socket can't be steered to.
+    /// serves all where most datagrams do not name their client ([`Dialect::First`]). One worker also serves all where
+    /// one of the sockets is `given`: datagrams can't be steered among workers that share a socket.
     ///
     /// # Errors
     ///
@@ -123,7 +123,8 @@ impl UdpListeners {
         self.listeners.iter().map(|(_, addr)| addr.0).collect()
     }
 
-    /// Logs what the kernel lacks for speed, and a receive buffer that is too small. To be called once the log is set up.
+    /// Logs which kernel features for speed are missing, and a receive buffer that is too small. To be called once the
+    /// log is set up.
     pub fn log_kernel_limits(&self) {
         let Some(socket) = self.by_worker.first().and_then(|sockets| sockets.first()) else {
             return;

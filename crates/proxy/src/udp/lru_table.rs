@@ -1,9 +1,10 @@
 //! A bounded LRU table: eviction candidates and idle timeouts in constant time, however full it is.
 //!
-//! A flood of clients that are never answered must not evict those that are in a conversation. Nor may idle answered
-//! clients keep new ones from getting a first answer. So entries are in two LRU queues, never answered and answered, once
-//! for all entries and once for those of one balancer. At a limit, the least recently used unanswered entry is evicted
-//! where these are at least 1/[`UNANSWERED_FRACTION`] of all, else the least recently used answered one.
+//! A flood of clients that are never answered must not evict clients that are answered. Nor may idle answered clients
+//! keep new ones from getting a first answer. So unanswered and answered entries have separate LRU queues, and each
+//! balancer has two such queues for its own entries, too. At a limit, the least recently used unanswered entry is
+//! evicted if at least 1/[`UNANSWERED_FRACTION`] of all entries are unanswered, else the least recently used answered
+//! one.
 //!
 //! The table knows neither sockets nor datagrams.
 
@@ -25,9 +26,9 @@ pub(crate) struct LruTable<K, T> {
     free: Vec<u32>,
     all: Queues,
     balancers: HashMap<IpAddr, Balancer>,
-    /// Each slot's links in its queue of `all`.
+    /// The links of the queues in `all`, by slot.
     among_all: Links,
-    /// Each slot's links in its queue of its balancer.
+    /// The links of the queues of balancers, by slot.
     among_balancers: Links,
 }
 
@@ -132,14 +133,14 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         (slot.generation == id.generation).then_some(&entry.value)
     }
 
-    /// Evicts what must go before `balancer` may have another entry, and returns it.
+    /// Makes room for another entry of `balancer`: evicts an entry if a limit is reached, and returns its value.
     pub(crate) fn evict_for(&mut self, balancer: IpAddr) -> Option<T> {
         let victim = self.eviction_candidate_for(balancer)?;
         self.remove(victim)
     }
 
-    /// The entry to evict before `balancer` may have another: of its own at its limit, of all at the limit of all. `None`
-    /// where there is room.
+    /// The entry to evict before `balancer` may have another. A balancer at its own limit loses one of its own entries;
+    /// at the limit of all entries, any balancer may lose one. `None` where there is room.
     pub(crate) fn eviction_candidate_for(&self, balancer: IpAddr) -> Option<EntryId> {
         let of_balancer = self.balancers.get(&balancer);
         let victim = match of_balancer {
@@ -296,7 +297,7 @@ impl Queues {
     }
 }
 
-/// Unanswered entries may keep one in so many entries of a full table, so that new clients have time for their first answer.
+/// An eighth of a full table is left to unanswered entries, so that new clients live to see their first answer.
 const UNANSWERED_FRACTION: usize = 8;
 
 #[cfg(test)]

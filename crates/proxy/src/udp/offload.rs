@@ -1,8 +1,9 @@
 //! Kernel offload: steady sessions are carried by an eBPF program ([`peername_kernel`]).
 //!
-//! A session is steady once the backend has answered it and some requests in a row have come the same way with the
-//! same header. From then on the kernel treats such datagrams as user space would. Only datagrams that differ arrive
-//! here: then the session is taken back and starts over. So no policy is in the kernel, only its result.
+//! A session is steady once the backend has answered it and some requests in a row have come by the same path with the
+//! same header. From then on the kernel treats such datagrams as user space would. A datagram that differs still
+//! arrives in user space; the session is then taken back and starts over. So the kernel holds no policy, only its
+//! result.
 
 pub(super) mod candidate;
 pub(super) mod egress_cache;

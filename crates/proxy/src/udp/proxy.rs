@@ -81,7 +81,7 @@ struct ProxyRole {
     services: ServiceHandle,
     cache: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
-    /// The last service of each listener.
+    /// The last known service of each listener.
     last: Vec<Option<Arc<Service>>>,
     dialect: Dialect,
     headers: HeaderReader,
@@ -178,8 +178,8 @@ impl ProxyRole {
         Ok((Arc::clone(service), permit))
     }
 
-    /// The current service of a listener; where a reload has removed the listener, its last one, by which open sessions go
-    /// on.
+    /// The current service of a listener. For a listener that a reload has removed, its last one: open sessions
+    /// continue with it.
     fn service(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;

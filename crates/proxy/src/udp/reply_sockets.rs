@@ -18,7 +18,7 @@ use peername_observe::throttle::Throttle;
 #[derive(Debug)]
 pub(crate) struct ReplySockets {
     sockets: HashMap<SocketAddr, ReplySocket>,
-    /// Idle timeout: one by which no reply has left for so long is closed.
+    /// Idle timeout: a socket that has sent no reply for so long is closed.
     idle: Duration,
 }
 
@@ -81,7 +81,7 @@ impl ReplySockets {
         opened
     }
 
-    /// Evicts the least recently used one. A scan of all costs less than opening the new one has.
+    /// Evicts the least recently used socket. Scanning all costs less than opening one.
     fn evict_one(&mut self) {
         let oldest = self
             .sockets
@@ -104,8 +104,8 @@ fn warn_of_taken_port(original: SocketAddr, failed: &SyscallError) {
     }
 }
 
-/// Addresses and ports that clients use at once. Each takes a file descriptor; one that was closed costs five system
-/// calls when it is needed again.
+/// Limit of open reply sockets, one for each address and port that clients send to. Each takes a file descriptor;
+/// opening one again costs five system calls.
 pub const MAX_REPLY_SOCKETS: usize = 256;
 /// Rate limit of a warning that each datagram may cause.
 static PORT_TAKEN_LOG: Throttle = Throttle::new(Duration::from_secs(10));

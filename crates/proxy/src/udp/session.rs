@@ -76,8 +76,8 @@ impl Session {
         }
     }
 
-    /// The header of the next request. Until one has been sent, all have it: any of a batch may turn out to be the
-    /// first.
+    /// The header of the next request. With `first_only`, every request has it until one was sent: any of a batch may
+    /// turn out to be the first.
     pub(crate) fn request_header(&self) -> &[u8] {
         let is_first = self.datagram_counts().to_upstream == 0;
         if self.headers.first_only && !is_first {

@@ -213,8 +213,8 @@ fn token_of_listener(number: usize) -> u64 {
     u64::MAX - number as u64
 }
 
-/// The listener of a token. A session's token begins with its slot's generation, which never gets as high as a
-/// listener's.
+/// The listener of a token. A session's token ends with its slot, and no session table has as many slots as it would
+/// take to equal a listener's token.
 fn listener_of_token(token: u64) -> Option<usize> {
     let number = u64::MAX - token;
     (number < MAX_LISTENERS).then_some(number as usize)
@@ -229,5 +229,5 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 const DRAIN_QUIET: Duration = Duration::from_secs(1);
 /// Idle timeout of sessions that were never answered: they may be part of a flood.
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than there can be file descriptors, and fewer than the slots of the last generation.
+/// More than a process has file descriptors (`fs.nr_open` is 2^20 by default).
 const MAX_LISTENERS: u64 = 1 << 24;

@@ -38,7 +38,7 @@ fn own_ports(transparent: bool) -> OwnPorts {
     }
 }
 
-/// The widest list: what it does not allow is never allowed by accident.
+/// The widest list: a destination that this list refuses is never allowed by accident.
 const EVERYTHING: &[&str] = &["0.0.0.0/0", "::/0"];
 
 #[test]

@@ -55,7 +55,7 @@ fn probe_result_holds_for_its_ports_and_no_others() {
     }
 }
 
-/// Targets that headers name in between do not delay it.
+/// Targets that headers name meanwhile must not delay a configured target's probe.
 #[test]
 fn each_target_has_its_own_due_time() {
     let monitor = ReplyPathMonitor::new(["127.0.0.1:1"].map(backend));

@@ -13,8 +13,8 @@ pub(super) struct ConnectTime {
 /// The histogram at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectTimeSnapshot {
-    /// Upper bounds, and how many connections took at most that long but longer than the bound before. The last one has
-    /// no bound.
+    /// For each bucket: its upper bound, and the number of connections that took at most that long but longer than the
+    /// previous bound. The last bucket has no bound.
     pub buckets: Vec<(Option<Duration>, u64)>,
     /// The sum of all times.
     pub sum: Duration,

@@ -42,7 +42,7 @@ pub struct DatagramSnapshot {
     pub replies: u64,
     /// Datagrams sent to balancers.
     pub to_downstream: u64,
-    /// Those of the datagrams sent to either side that were offloaded to the kernel.
+    /// The datagrams of `to_upstream` and `to_downstream` that the kernel carried (offload).
     pub in_kernel: u64,
     /// Dropped datagrams of either direction, by reason. `receive_buffer_full` are those that the kernel dropped at a
     /// socket before they were received here (SO_RXQ_OVFL), also for a wrong checksum.

@@ -11,7 +11,7 @@ use crate::udp::drop_reason::DropReason;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 
-/// A parsed header of a datagram; of a datagram without one, the header that stands for it.
+/// The parsed header of a datagram, or that of its flow if the datagram has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramHeader {
     /// The client. `None` where the balancer speaks for itself (LOCAL, UNSPEC).
@@ -22,7 +22,7 @@ pub(crate) struct DatagramHeader {
     pub(crate) peer: PeerAddr,
     /// Bytes of header in front of the payload.
     pub(crate) len: usize,
-    /// What every reply begins with.
+    /// The Simple Proxy Protocol header, with which every reply begins.
     pub(crate) spp: Option<Spp>,
 }
 
@@ -74,7 +74,7 @@ impl DatagramHeader {
         })
     }
 
-    /// The header that replies carry: the Simple Proxy Protocol has the request's returned.
+    /// The header that replies carry: with the Simple Proxy Protocol a copy of the request's, otherwise empty.
     pub(crate) fn reply_header(&self) -> Box<[u8]> {
         self.spp
             .map(|spp| spp.to_bytes().into())
@@ -95,7 +95,7 @@ impl HeaderClaims for DatagramHeader {
         self.destination
     }
 
-    /// Datagrams are not sent on with a header that could count hops.
+    /// Always 0: the proxy forwards datagrams without a header that could count hops.
     fn hops(&self) -> u8 {
         0
     }

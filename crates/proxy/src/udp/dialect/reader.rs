@@ -15,11 +15,11 @@ use peername_server::header_limits::HeaderLimits;
 /// The header reader of one worker.
 pub(crate) struct HeaderReader {
     dialect: Dialect,
-    /// With [`Dialect::First`]: what the last header said of the balancer's address and port, at a listener.
+    /// With [`Dialect::First`]: the last header of each flow.
     flows: LruTable<FlowKey, DatagramHeader>,
 }
 
-/// Listener, where a TPROXY rule brought it from, and the balancer's address and port.
+/// Identifies a flow: index of the listener, original destination (TPROXY), balancer's address and port.
 type FlowKey = (usize, Option<SocketAddr>, SocketAddr);
 
 impl HeaderReader {
@@ -31,7 +31,7 @@ impl HeaderReader {
         }
     }
 
-    /// The header of a datagram, or the header that stands for it.
+    /// Returns the header of a datagram, or that of its flow if the datagram has none.
     ///
     /// # Errors
     ///
@@ -50,9 +50,9 @@ impl HeaderReader {
         }
     }
 
-    /// Whether a reply that goes this way still comes to the client of `key`. Under [`Dialect::First`] the balancer's
-    /// address and port may stand for another client by now, or for none. An answered flow is evicted after
-    /// unanswered ones, as its session is.
+    /// Whether a reply by this path still reaches the client of `key`. Under [`Dialect::First`] the balancer's address
+    /// and port may belong to another client by now, or to none. A flow is marked as answered, as its session is:
+    /// answered entries are evicted last.
     pub(crate) fn accept_reply(
         &mut self,
         reply_to: &ReplyTo,

@@ -58,7 +58,7 @@ fn unanswered_entries_are_evicted_first_least_recently_used_first() {
     assert_eq!(fixture.add(8, 8, 5), Some(1), "of answered ones the oldest");
 }
 
-/// Idle answered entries are evicted for new ones until these are an eighth, so that new ones live to see an answer.
+/// Answered idle entries are evicted for new ones until an eighth of the table is unanswered.
 #[test]
 fn unanswered_entries_keep_an_eighth_of_the_table() {
     let mut table = LruTable::new(TableLimits {

@@ -4,7 +4,7 @@ use peername_kernel::data_path::{InstalledFlow, Usage};
 
 use crate::udp::endpoints::ReplyTo;
 
-/// A session as a candidate for offload: how many requests in a row came the same way with the same header.
+/// A session as a candidate for offload: how many requests in a row came by the same path with the same header.
 #[derive(Debug)]
 pub(crate) struct OffloadCandidate {
     /// The header of its last request.

@@ -1,4 +1,5 @@
-//! The egress of replies: by which device, and how large. Offload needs it, and that it stays true.
+//! The egress of replies: the device, and the largest packet it sends. Offload depends on both, so changes are
+//! detected.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

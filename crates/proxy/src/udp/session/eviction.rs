@@ -11,8 +11,8 @@ use super::table::SessionTable;
 use crate::outcome::SessionEnd;
 
 impl<R: Role> SessionTable<R> {
-    /// Evicts a session if `balancer` may not have another one otherwise: one of the balancer's own at its limit, one of
-    /// all at the limit of all. The order is that of [`LruTable`](crate::udp::lru_table::LruTable).
+    /// Evicts a session if a limit leaves no room for another one of `balancer`.
+    /// [`LruTable`](crate::udp::lru_table::LruTable) chooses the candidate.
     ///
     /// Offloaded sessions look idle here, so a candidate that the kernel still uses is marked as used and skipped.
     pub(super) fn evict_for(&mut self, balancer: IpAddr, now: Instant) {

@@ -79,7 +79,7 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Touches a session that the kernel has carried datagrams of since the last call. Returns whether it has.
+    /// Marks a session as used if the kernel has carried datagrams of it since the last call. Returns whether it has.
     ///
     /// The kernel's counts decide. The time of the last datagram alone would not do: it is exact to a tick only, within
     /// which a session may be checked and used again.

@@ -46,7 +46,7 @@ pub(crate) trait Role {
     /// [`Failure::Header`]: TLVs don't fit.
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure>;
 
-    /// Whether a reply that goes this way still comes to the client of `key`; notes that its flow was answered.
+    /// Whether a reply by this path still reaches the client of `key`. Marks the client's flow as answered.
     fn accept_reply(&mut self, reply_to: &ReplyTo, key: &SessionKey, now: Instant) -> bool;
 
     /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.

@@ -105,7 +105,7 @@ impl<R: Role> SessionTable<R> {
         Ok((id, admitted.payload))
     }
 
-    /// Whether a reply of this session still comes to its client; notes that its flow was answered.
+    /// Whether a reply of this session still reaches its client. Marks the client's flow as answered.
     pub(crate) fn accept_reply(&mut self, id: EntryId, now: Instant) -> bool {
         match self.table.get(id) {
             Some(session) => self.role.accept_reply(&session.reply_to, &session.key, now),

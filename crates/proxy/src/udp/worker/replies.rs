@@ -88,7 +88,7 @@ impl<R: Role> Worker<R> {
         more
     }
 
-    /// Sends the received replies to the balancers, each back the way of its session's last request.
+    /// Sends the received replies to the balancers, each along the path of its session's last request.
     pub(super) fn send_replies(&mut self) {
         self.reply_buffers_used = 0;
         let mut items = std::mem::take(&mut self.items);
