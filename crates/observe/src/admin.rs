@@ -56,8 +56,8 @@ pub struct AdminServer<H> {
     registry: Registry,
 }
 
-/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a page could read
-/// the answers after its name is made to resolve to this server (DNS rebinding).
+/// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a web page could
+/// make its own name resolve to this server, and read the answers (DNS rebinding).
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(pub Vec<String>);
 
@@ -75,7 +75,7 @@ impl<H: Health> AdminServer<H> {
     /// connects to one.
     pub async fn serve(self, listener: AdminListener) {
         let server = Arc::new(self);
-        // Kept to the end: its drop removes the path.
+        // Kept until the end: dropping it removes the socket's path.
         let served = match listener {
             AdminListener::Tcp(socket) => server.serve_tcp(socket).await,
             AdminListener::Unix(file) => server.serve_unix(&file).await,

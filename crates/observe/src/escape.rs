@@ -1,12 +1,13 @@
-//! Escapes what a peer sent before it is logged, so that it can't forge a line or drive a terminal.
+//! Escapes what a peer sent before it is logged, so that a peer can't forge a log line or send control sequences to a
+//! terminal.
 
 use std::fmt::Write;
 
-/// Appends `value`, of which at most `max_bytes` are shown: printable ASCII as it is, `%NN` for the rest as in a URL, so
-/// that no format of the log escapes it once more. What is cut is named as `...(N_octets)`, N being the whole length.
+/// Appends `value`: printable ASCII as it is, other bytes as `%NN`, as in a URL. No log format escapes these characters
+/// a second time. After `max_bytes` the rest is cut, and `...(N_octets)` follows, where N is the whole length.
 ///
 /// `also` lists further bytes to escape, such as separators of the surrounding format. With `%` among them the
-/// result is reversible, except for what is cut.
+/// result is reversible, except for the part that is cut.
 pub fn escape_into(out: &mut String, value: &[u8], max_bytes: usize, also: &[u8]) {
     for &byte in value.iter().take(max_bytes) {
         match byte {

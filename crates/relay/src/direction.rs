@@ -310,8 +310,8 @@ impl Direction {
         self.copy(source, sink)
     }
 
-    /// Acquires or releases the pipe as the selector demands; whether this read goes through one. Without an available
-    /// pipe, bytes are copied.
+    /// Acquires or releases the pipe as the selector demands. Returns whether this read goes through one. Without an
+    /// available pipe, bytes are copied.
     fn prepare_splice(&mut self) -> bool {
         if !self.selector.is_splicing() {
             self.release_pipe();

@@ -214,7 +214,8 @@ impl<'t> PairRelay<'t> {
         })
     }
 
-    /// Moves the sockets to an io_uring session if both directions carry messages only; whether it did, or lost them.
+    /// Moves the sockets to an io_uring session if both directions carry messages only. Returns whether they were
+    /// moved, or lost.
     fn try_enter_uring(&mut self) -> bool {
         let (Some(up), Some(down)) = (
             self.to_upstream.selector_if_waiting(),

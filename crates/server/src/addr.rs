@@ -29,8 +29,8 @@ impl PeerAddr {
         self.0.ip().to_canonical()
     }
 
-    /// In IPv4 form where an IPv6 socket showed it as `::ffff:a.b.c.d`, otherwise as it is: a link-local address means
-    /// nothing without its scope.
+    /// Returns an IPv4-mapped address (`::ffff:a.b.c.d`, from an IPv6 socket) in its IPv4 form, and any other address
+    /// unchanged: a link-local one needs its scope.
     pub fn canonical(self) -> SocketAddr {
         match self.ip() {
             ip @ IpAddr::V4(_) => SocketAddr::new(ip, self.0.port()),
@@ -40,14 +40,14 @@ impl PeerAddr {
 }
 
 impl LocalAddr {
-    /// In IPv4 form where an IPv6 socket shows it as `::ffff:a.b.c.d`.
+    /// Converts an IPv4-mapped address (`::ffff:a.b.c.d`, from an IPv6 socket) to its IPv4 form.
     pub fn canonical(addr: SocketAddr) -> Self {
         Self(canonical(addr))
     }
 }
 
 impl ClaimedSource {
-    /// In the form a socket can have: an IPv4-mapped client is an IPv4 client.
+    /// Converts an IPv4-mapped address to its IPv4 form: an IPv4-mapped client is an IPv4 client.
     pub fn canonical(claimed: SocketAddr) -> Self {
         Self(canonical(claimed))
     }

@@ -10,7 +10,7 @@ use crate::hop_count::is_hop_count;
 /// Bounds on the header of a connection or a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderLimits {
-    /// From accept(2) to the complete header, whatever arrives in between.
+    /// The time from accept(2) to the complete header. Bytes that arrive do not extend it.
     pub timeout: Duration,
     /// The largest header accepted, in bytes.
     pub max_len: usize,
@@ -42,7 +42,7 @@ impl HeaderLimits {
         if len > max {
             return Err(HeaderError::TooLong { len, max });
         }
-        // Another peername may have added its hop count to as many TLVs as it was given.
+        // Another peername may have received as many TLVs as are allowed, and added its hop count.
         let has_hop_count = header.tlvs.iter().take(MAX_TLVS + 1).any(is_hop_count);
         let max_tlvs = MAX_TLVS + usize::from(has_hop_count);
         if header.tlvs.iter().nth(max_tlvs).is_some() {

@@ -21,15 +21,15 @@ use crate::header_error::HeaderError;
 use crate::header_limits::HeaderLimits;
 use crate::pending_headers::PendingHeaders;
 
-/// Reads a header, in however many pieces it arrives, and the bytes that follow it in the same read. `retain` copies out of
-/// the header what outlives its bytes.
+/// Reads a header, in however many pieces it arrives, and the bytes that follow it in the same read. `retain` copies
+/// from the header what is needed later: the header's bytes are not kept.
 ///
-/// A connection that has to wait for its header takes one of the `pending` entries of `peer` meanwhile. The caller has
-/// decided that the peer is trusted.
+/// A connection that waits for its header takes one of the `pending` entries of `peer`. The caller has checked that the
+/// peer is trusted.
 ///
 /// # Errors
 ///
-/// [`HeaderError`] for whatever is not a complete and valid header of allowed size in time, or the error of `retain`.
+/// [`HeaderError`] where no complete and valid header of an allowed size arrives in time, or the error of `retain`.
 pub async fn read<T, E: From<HeaderError>>(
     stream: &TcpStream,
     peer: IpAddr,
@@ -50,11 +50,11 @@ pub async fn read<T, E: From<HeaderError>>(
 
 /// Reads a header and nothing behind it, and returns the source it claims; `None` for LOCAL and UNKNOWN.
 ///
-/// The caller has decided that the peer is trusted, and keeps the deadline.
+/// The caller has checked that the peer is trusted, and enforces the deadline.
 ///
 /// # Errors
 ///
-/// [`HeaderError`] for whatever is not a complete and valid header of allowed size.
+/// [`HeaderError`] where there is no complete and valid header of an allowed size.
 pub async fn read_claim(
     stream: &TcpStream,
     limits: &HeaderLimits,
@@ -67,12 +67,12 @@ pub async fn read_claim(
     }
 }
 
-/// What becomes of the bytes behind a header.
+/// What the reader does with the bytes behind a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
-    /// They are read with it.
+    /// Reads them with the header.
     Read,
-    /// They stay in the socket's buffer: the header is peeked (MSG_PEEK), then discarded there.
+    /// Leaves them in the socket's buffer: the header is peeked (MSG_PEEK), then discarded from it.
     Left,
 }
 
@@ -86,7 +86,7 @@ struct Reader<'s> {
 }
 
 enum Poll<T> {
-    /// With the bytes that follow it.
+    /// What `retain` returned, and the bytes behind the header.
     Complete(T, Prefix),
     /// The next poll reads so many bytes.
     Need(usize),
@@ -131,8 +131,8 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Reads `wanted` more bytes behind those collected, and parses. An incomplete header is collected, all of it
-    /// being header.
+    /// Reads `wanted` more bytes and parses them with those collected. If the header is still incomplete, collects
+    /// them.
     fn poll<T, E: From<HeaderError>>(
         &mut self,
         wanted: usize,
@@ -189,7 +189,7 @@ impl<'s> Reader<'s> {
         Ok(received)
     }
 
-    /// Discards so many peeked bytes from the socket's buffer, where they are still in it.
+    /// Discards `len` peeked bytes from the socket's buffer. Does nothing if they were read, not peeked.
     fn discard(&self, mut len: usize) -> Result<(), HeaderError> {
         while len > 0 && self.payload == Payload::Left {
             match stream::discard(self.stream, len).map_err(HeaderError::Read)? {
@@ -200,7 +200,7 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// What was read behind the header.
+    /// The bytes that were read behind the header, for the relay.
     fn prefix(&self, behind: &[u8], is_followed: bool) -> Prefix {
         match self.payload {
             Payload::Left => Prefix::default(),

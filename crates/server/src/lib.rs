@@ -5,8 +5,9 @@
 //!                          connection_limit         header_reader
 //! ```
 //!
-//! [`workers::start`] runs one single-threaded event loop per worker on sockets that [`listeners`] opened. Whatever
-//! implements [`Serve`](workers::Serve) gets each accepted connection. [`header_reader`] takes a PROXY header off it.
+//! [`workers::start`] runs one single-threaded event loop per worker on sockets that [`listeners`] opened. Each
+//! accepted connection goes to an implementation of [`Serve`](workers::Serve). [`header_reader`] reads its PROXY
+//! header.
 #![forbid(unsafe_code)]
 
 pub mod addr;

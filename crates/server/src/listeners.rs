@@ -209,7 +209,7 @@ pub fn open_single(addr: SocketAddr) -> Result<net::TcpListener, BindError> {
     socket.map_err(|failed| BindError::new(addr, failed))
 }
 
-/// What [`open_per_worker`] opens.
+/// The request for [`open_per_worker`].
 pub struct OpenRequest<'a> {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
@@ -246,8 +246,8 @@ pub fn open_per_worker<T>(
         addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
     };
     for &addr in &request.listen {
-        // With SO_REUSEPORT a second proxy would get some of the first one's clients. Where the overlapping listener is
-        // our own, such as 127.0.0.1 beside 0.0.0.0, the kernel prefers the more specific one as long as it is open.
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
+        // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
         if !request.existing.overlaps(addr) {
             is_free(addr).map_err(with_addr(addr))?;
         }

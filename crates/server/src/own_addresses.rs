@@ -1,8 +1,8 @@
 //! The addresses of this host, which no remote client can have.
 //!
 //! A header that claims one of them as its source would make the backend believe that the connection comes from this
-//! host itself. Network and broadcast addresses of this host's networks are known, too: a socket bound to a broadcast
-//! address connects from an address of the kernel's choosing instead.
+//! host itself. Network and broadcast addresses of this host's networks are special, too: a socket bound to a broadcast
+//! address connects from another address, which the kernel chooses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +26,7 @@ pub struct OwnAddresses(Arc<RwLock<AddressTable>>);
 
 #[derive(Debug, Default)]
 struct AddressTable {
-    /// A tree, because a host has few addresses: they are compared faster than hashed.
+    /// A host has few addresses; comparing the keys of a tree is faster than hashing.
     addresses: BTreeMap<IpAddr, LocalKind>,
     /// Whole networks that are local: 127.0.0.0/8, and rarely more.
     networks: Vec<IpNet>,
@@ -70,12 +70,12 @@ impl OwnAddresses {
         listed.or_else(|| is_within().then_some(LocalKind::Own))
     }
 
-    /// Follows the changes of this network namespace until that fails. Until then a new address is in the table once the
-    /// kernel has reported it, and a removed one leaves the table with the next complete dump.
+    /// Keeps the table up to date. A new address is in the table as soon as the kernel has reported it. A removed
+    /// address leaves the table with the next complete dump.
     ///
     /// # Errors
     ///
-    /// Returns only with one: the netlink sockets can't be opened, or reading from them fails.
+    /// Returns only on an error: the netlink sockets can't be opened, or reading from them fails.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
         let (netlink, mut changes) = (Netlink::open()?, AddressMonitor::subscribe()?);
         loop {
@@ -103,8 +103,8 @@ impl OwnAddresses {
         }
     }
 
-    /// Replaces the table by a dump. The dump may lack addresses that were added meanwhile, so they are added again; what
-    /// was removed meanwhile leaves the table with the next dump.
+    /// Replaces the table by a dump. The dump may lack addresses that were added meanwhile, so they are added again.
+    /// Addresses that were removed meanwhile leave the table with the next dump.
     fn replace(&self, dump: AddressTable, during_dump: &[AddressChange]) {
         let mut table = self.write();
         *table = dump;
@@ -134,7 +134,8 @@ impl AddressTable {
 
     fn add_network(&mut self, LocalNetwork { address, prefix }: LocalNetwork) {
         match IpNet::new(address, prefix) {
-            // Every address is local, as `exec --mode netns` sets it up: then no address tells a client from this host.
+            // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this
+            // host.
             _ if prefix == 0 => {}
             Ok(network) if prefix < network.max_prefix_len() => self.networks.push(network),
             _ => drop(self.addresses.insert(address, LocalKind::Own)),

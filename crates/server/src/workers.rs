@@ -57,7 +57,7 @@ pub struct Workers {
     withheld: isize,
 }
 
-/// Starts a worker for each set of sockets. Of each of `tasks`, the first one is the first worker's, and so on.
+/// Starts a worker for each set of sockets. Each list of `tasks` has one task per worker, in the workers' order.
 ///
 /// # Errors
 ///
@@ -139,8 +139,8 @@ impl Workers {
         self.adjust_permits();
     }
 
-    /// Adjusts the permits to the descriptors, from the sum: rounding each step by itself would lose one per
-    /// reload. Permits that connections hold just now are taken the next time.
+    /// Adjusts the permits to the sum of reserved descriptors: rounding each reservation by itself would lose a permit
+    /// per reload. Permits that connections hold now are withheld at the next call.
     fn adjust_permits(&mut self) {
         let wanted = self.reserved.saturating_add(1).div_euclid(2);
         let change = wanted.saturating_sub(self.withheld);

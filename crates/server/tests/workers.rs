@@ -111,7 +111,7 @@ fn connections_handed_off_before_a_drain_are_served() -> Result<()> {
     Ok(())
 }
 
-/// The process has to learn of it although the other worker goes on.
+/// The process must learn of the exit although the other worker goes on.
 #[tokio::test]
 async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
     let panics: WorkerTask = Box::new(|_| Box::pin(async { panic!("as a bug would") }));
@@ -131,7 +131,7 @@ async fn exit_of_one_worker_is_reported_with_its_cause() -> Result<()> {
     Ok(())
 }
 
-/// Then there are no more.
+/// After the last exit there is nothing more to wait for.
 #[tokio::test]
 async fn every_exit_is_reported_once() -> Result<()> {
     let (mut workers, _) = start_two(&Arc::default())?;

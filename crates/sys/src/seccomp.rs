@@ -54,7 +54,7 @@ pub enum NoNewPrivs {
     Set,
 }
 
-/// Whether getsockname(2) is intercepted. Programs may call it often, so it should not be without need.
+/// Whether getsockname(2) is intercepted. Programs may call it often, so intercept it only if needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Getsockname {
     /// The holder of the [`NotificationListener`] answers.

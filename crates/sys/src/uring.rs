@@ -94,15 +94,15 @@ impl MultishotReceiver {
         self.requests.push_back(receive.build().user_data(token));
     }
 
-    /// Requests to cancel a token's request. Completions that precede its last are still returned.
+    /// Requests to cancel a token's request. Completions before the last one are still returned.
     pub fn cancel(&mut self, token: u64) {
         let cancel = opcode::AsyncCancel::new(token);
         self.requests
             .push_back(cancel.build().user_data(CANCEL_TOKEN));
     }
 
-    /// Submits the requests of [`MultishotReceiver::start`] and [`MultishotReceiver::cancel`]; whether the kernel took all of
-    /// them. If not, it had no memory: retry later.
+    /// Submits the requests of [`MultishotReceiver::start`] and [`MultishotReceiver::cancel`]. Returns whether the
+    /// kernel took all of them. If not, it had no memory: retry later.
     pub fn submit(&mut self) -> bool {
         loop {
             let mut queue = self.ring.0.submission();
@@ -124,8 +124,8 @@ impl MultishotReceiver {
         }
     }
 
-    /// A descriptor that is readable when completions are queued. Clear its readiness before the last call of
-    /// [`MultishotReceiver::next`].
+    /// A descriptor that is readable when completions are queued. Clear its readiness first, then call
+    /// [`MultishotReceiver::next`] until it returns `None`: a completion in between makes it readable again.
     ///
     /// # Errors
     ///
@@ -213,8 +213,8 @@ impl Buffers {
 
     /// The bytes that the kernel has put into a buffer, which user space owns until it is provided again.
     fn bytes(&self, id: u16, len: u32) -> &[u8] {
-        // SAFETY: the kernel does not own it before it is provided, for which it must not be borrowed. All bytes are
-        // initialized: they were zero before.
+        // SAFETY: the kernel owns a buffer only after `provide`, which can't be called while these bytes are borrowed.
+        // All bytes are initialized: they were zero before.
         unsafe { slice::from_raw_parts(self.at(id).as_ptr(), (len as usize).min(BUFFER_SIZE)) }
     }
 

@@ -75,7 +75,7 @@ fn check_replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Owner and group.
+/// Readable and writable by owner and group.
 const MODE: u32 = 0o660;
 
 #[cfg(test)]

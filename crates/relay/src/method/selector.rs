@@ -19,7 +19,7 @@ pub(crate) struct MethodSelector {
     votes: u8,
     /// Consecutive reads of a message's size.
     message_run: u8,
-    /// The run that makes a direction one of messages.
+    /// The run from which on a direction counts as message traffic.
     required_run: u8,
     /// Whether it has carried bulk since the last complete run.
     has_bulk: bool,
@@ -114,7 +114,7 @@ const BULK_READ_BYTES: usize = 8 * 1024;
 /// A spliced read below this size is a vote for copying. Lower than [`BULK_READ_BYTES`], so that a direction with
 /// reads between the two does not flap (hysteresis).
 const SMALL_READ_BYTES: usize = 2 * 1024;
-/// Consecutive messages that make a direction one of messages, before any backoff.
+/// The run from which on a direction counts as message traffic, before any backoff.
 const INITIAL_MESSAGE_RUN: u8 = 16;
 /// The majority of reads that switches between copy and splice.
 const VOTES_TO_SWITCH: u8 = 4;

@@ -1,8 +1,8 @@
 //! io_uring sessions: small messages are received by one ring for all connections of a thread.
 //!
 //! A connection enters when it has carried nothing but small messages for a while. Any bulk read, EOF, error or short
-//! write ends the session. The connection then returns to the runtime, with what was received and not sent. So how
-//! connections end is not known here.
+//! write ends the session. The connection then returns to the runtime, with the bytes that were received and not sent.
+//! So this module does not implement how connections end.
 
 mod reactor;
 pub(crate) mod session;
@@ -23,7 +23,7 @@ use crate::Pair;
 ///
 /// Those of [`MultishotReceiver::new`].
 pub fn check_uring() -> peername_sys::Result<()> {
-    // The buffers of a ring are never freed, so it is tried once.
+    // Tried once per process: the buffers of a ring are never freed.
     static WAS_OPENED: AtomicBool = AtomicBool::new(false);
     if !WAS_OPENED.load(Ordering::Relaxed) {
         MultishotReceiver::new()?;
@@ -40,13 +40,13 @@ pub(crate) struct UringSession {
 }
 
 impl UringSession {
-    /// Opens this thread's ring unless that was tried before; whether there is one.
+    /// Opens this thread's ring unless that was tried before. Returns whether there is one.
     pub(crate) fn ensure_ring() -> bool {
         reactor::ensure_running()
     }
 
-    /// Starts a session: deregisters two sockets from the runtime, which would be woken by them. `None` when they could
-    /// not be deregistered, or there is no ring; they are reset then.
+    /// Starts a session. Deregisters the two sockets from the runtime, which would otherwise wake for them. `None` if
+    /// they could not be deregistered, or there is no ring; the sockets are reset then.
     pub(crate) fn start(pair: Pair) -> Option<Self> {
         set_reset_on_close(&pair.downstream);
         set_reset_on_close(&pair.upstream);

@@ -64,7 +64,7 @@ fn reset_during_a_uring_session_is_passed_on() {
     }
 }
 
-/// For any timing of the other side's data: the relay never sends a FIN instead.
+/// Whatever the timing of the other side's data, the relay never sends a FIN instead of the reset.
 #[test]
 fn reset_while_the_other_side_sends_is_passed_on_as_a_reset() {
     for method in METHODS {

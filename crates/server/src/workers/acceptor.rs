@@ -80,9 +80,9 @@ impl<S: Serve> Acceptor<S> {
         Ok(())
     }
 
-    /// Closes a listener. Its accept backlog is served first, because closing would reset the connections in it: now
-    /// as far as there are permits, the rest by [`Acceptor::accept`]. Where another process holds the socket too, the
-    /// backlog is left to it.
+    /// Closes a listener. Its accept backlog is served first, because close(2) would reset the connections in it. As
+    /// many are served now as there are permits, the rest by [`Acceptor::accept`]. If another process holds the socket
+    /// too, the backlog is left to that process.
     pub(crate) fn close(&mut self, id: ListenerId) {
         let Some(listener) = self.listeners.remove(&id) else {
             return;
@@ -205,8 +205,8 @@ impl<S: Serve> Acceptor<S> {
         )
     }
 
-    /// Adds the tokens of listeners with connections in their backlog; returns whether there may be more of them. A
-    /// single listener need not be asked.
+    /// Adds the tokens of listeners with connections in their backlog. Returns whether there may be more of them. A
+    /// single listener is added without a call of epoll.
     fn find_ready(&self, ready: &mut Vec<u64>) -> io::Result<bool> {
         let mut ids = self.listeners.keys();
         if let (Some(only), None) = (ids.next(), ids.next()) {
@@ -266,7 +266,7 @@ async fn pause(error: &io::Error) {
     sleep(PAUSE).await;
 }
 
-/// Tokens are made of ids.
+/// A token is the id of its listener.
 fn id_of(token: u64) -> ListenerId {
     ListenerId(u32::try_from(token).unwrap_or(u32::MAX))
 }

@@ -1,8 +1,8 @@
 //! Balances connections over the workers by handing off accepted ones.
 //!
-//! The kernel distributes connections by a hash of their addresses (SO_REUSEPORT), whatever a worker has already. Then
-//! one has a queue while another sleeps, and of long-lived connections one has more than its share for good. So a
-//! worker that has more than another hands off what it accepts.
+//! The kernel distributes connections by a hash of their addresses (SO_REUSEPORT), whatever load a worker has. One
+//! worker may then have a queue while another sleeps, and may have more than its share of long-lived connections for
+//! good. So a worker that has more connections than another hands off those it accepts.
 
 use std::cell::Cell;
 

@@ -11,7 +11,7 @@ use peername_sys::{is_broken_listener, is_per_connection_error};
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use crate::listeners::Listener;
 
-/// The listener, and the context its connections get: the services of today may no longer have one for it.
+/// The listener, and the context of its connections. The context is kept because a reload may have removed it.
 pub(crate) struct DrainingListener<C> {
     listener: Listener,
     context: C,
@@ -49,7 +49,7 @@ impl<C: Clone> DrainingListener<C> {
 
     /// Limits what is served to the connections that wait now; `false` when there are none.
     pub(crate) fn limit_to_backlog(&mut self) -> bool {
-        // If shrinking fails, only more connections than needed get in.
+        // An error is ignored: then only more connections than needed get in.
         let socket = &self.listener.socket;
         let _ = listener::shrink_backlog(socket);
         self.remaining = listener::accept_queue_len(socket).unwrap_or(usize::MAX);

@@ -33,7 +33,7 @@ pub(crate) struct Worker<S: Serve> {
 }
 
 impl<S: Serve> Worker<S> {
-    /// Runs on the calling thread until all is drained, the end is ordered, or a task fails.
+    /// Runs on the calling thread until all is drained, the control side ends the worker, or a task fails.
     pub(crate) fn run(self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
         limit_pipes(self.max_pipes);
         let runtime = runtime::Builder::new_current_thread()
@@ -46,8 +46,8 @@ impl<S: Serve> Worker<S> {
         ended
     }
 
-    /// Accepts until draining, then waits for the open connections or for the end. Every connection holds a sender of
-    /// `all_closed`; when the last one is dropped, the receiver wakes.
+    /// Accepts until draining, then waits until the open connections have ended or the worker is ended. Every
+    /// connection holds a sender of `all_closed`; when the last one is dropped, the receiver wakes.
     async fn serve(mut self, listeners: Vec<Listener>, tasks: Vec<WorkerTask>) -> io::Result<()> {
         let Inbox {
             mut handoffs,
@@ -119,5 +119,5 @@ async fn keep_a_timer_near() {
     }
 }
 
-/// Shorter than any limit of a connection that usually passes unused.
+/// Shorter than the timeouts that connections set and usually cancel.
 const TICK: Duration = Duration::from_secs(1);

@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use tokio::sync::watch;
 
-/// A task of a worker beside its connections, on the same thread: it begins there, and ends by itself or when its
-/// [`Phases`] say so. Its error ends the worker.
+/// A task of a worker, besides its connections, on the worker's thread. The task ends by itself or when its [`Phases`]
+/// tell it to. Its error ends the worker.
 pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
 type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
@@ -17,15 +17,15 @@ pub(crate) enum Phase {
     End,
 }
 
-/// Watches the phase of all workers, and a [`DrainGuard`] where there is one.
+/// Watches the phase of all workers, and a [`DrainGuard`] if the task has one.
 #[derive(Clone, Debug)]
 pub struct Phases {
     workers: watch::Receiver<Phase>,
-    /// Of a task that may drain before the workers do.
+    /// Of a task that can drain before its worker does.
     guard: Option<watch::Receiver<()>>,
 }
 
-/// The tasks that were made with it drain when this is dropped.
+/// While it lives, its tasks serve; when it is dropped, they drain ([`with_drain_guard`]).
 #[derive(Debug)]
 pub struct DrainGuard(#[expect(dead_code, reason = "its drop is the signal")] watch::Sender<()>);
 
@@ -37,18 +37,18 @@ impl Phases {
         }
     }
 
-    /// Whether nothing new may begin any more.
+    /// Whether the task drains: nothing new may begin.
     pub fn is_draining(&self) -> bool {
         let is_guard_dropped = |guard: &watch::Receiver<()>| guard.has_changed().is_err();
         *self.workers.borrow() != Phase::Serve || self.guard.as_ref().is_some_and(is_guard_dropped)
     }
 
-    /// Waits until nothing new may begin. Cancel-safe.
+    /// Waits until the task must drain: nothing new may begin. Cancel-safe.
     pub async fn wait_draining(&mut self) {
         let workers = self.workers.wait_for(|phase| *phase != Phase::Serve);
         match &mut self.guard {
             None => drop(workers.await),
-            // The value never changes, so this is an error: the guard was dropped.
+            // The guard sends no value: `changed` returns an error once the guard is dropped.
             Some(guard) => tokio::select! {
                 _ = workers => {}
                 _ = guard.changed() => {}
@@ -62,7 +62,7 @@ impl Phases {
     }
 }
 
-/// Makes tasks that can be drained while their workers go on: when the guard is dropped.
+/// Makes tasks that drain when the guard is dropped, or when their workers drain.
 pub fn with_drain_guard(tasks: Vec<WorkerTask>) -> (Vec<WorkerTask>, DrainGuard) {
     let (sender, receiver) = watch::channel(());
     let with_guard = |task: WorkerTask| -> WorkerTask {

@@ -1,9 +1,8 @@
-//! A dead man's switch: the kernel kills target processes when the last process that supervises them has exited, even
-//! by SIGKILL.
+//! A dead man's switch: the kernel kills the target processes when the last supervisor has exited, even by SIGKILL.
 //!
 //! Each [`KillInhibitor`] holds a write end of one pipe. When the last write end is closed, however its process exited,
-//! the kernel signals the owners of the read ends (O_ASYNC, open(2)). Signal and owner are configurable (F_SETSIG and
-//! F_SETOWN, fcntl(2)): SIGKILL, to a target. Nothing is ever written.
+//! the kernel signals the owners of the read ends (O_ASYNC, open(2)). Signal and owner of each read end can be chosen:
+//! here SIGKILL (F_SETSIG, fcntl(2)) and a target (F_SETOWN). Nothing is ever written to the pipe.
 //!
 //! The read ends must still be open at that moment, and the kernel guarantees no order in which it closes the descriptors
 //! of a killed process. So the read ends are queued in a socket of the inhibitor (SCM_RIGHTS, unix(7)). Queued file
@@ -19,7 +18,7 @@ use crate::ipc::fd_passing;
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
 
-/// The switch, with the processes to kill.
+/// The switch, with its targets.
 #[derive(Debug)]
 pub struct KillOnClose {
     pipe: OwnedFd,
@@ -28,7 +27,7 @@ pub struct KillOnClose {
     queues: Vec<OwnedFd>,
 }
 
-/// A process to kill, and the read end that it is the owner of.
+/// A process to kill, and the read end that it owns.
 #[derive(Debug)]
 struct Target {
     pid: u32,
@@ -36,7 +35,7 @@ struct Target {
     end: OwnedFd,
 }
 
-/// While one is open in any process, no target is killed. To be kept for the life of its process.
+/// While an inhibitor is open in any process, no target is killed. Keep it for the life of its process.
 #[derive(Debug)]
 pub struct KillInhibitor {
     // Closed first when dropped.
@@ -72,7 +71,7 @@ impl KillOnClose {
         if last.is_some() {
             fd_passing::send_word(&ours, 0, last)?;
         }
-        // As many as fit.
+        // Queues as many read ends as fit.
         let ends = self.targets.iter().map(|target| target.end.as_fd());
         let _ = ends
             .map(|end| fd_passing::send_word(&ours, 0, Some(end)))
@@ -88,8 +87,8 @@ impl KillOnClose {
         it.is_some_and(|target| !target.process.has_exited())
     }
 
-    /// Adds a target. Until its pidfd is open, the process id may be reused, so `is_it` is called
-    /// afterwards: whether the intended process still lives.
+    /// Adds a target. The process id may be reused until its pidfd is open. So `is_it` is called afterwards, and
+    /// returns whether the intended process still lives.
     ///
     /// # Errors
     ///
@@ -139,7 +138,7 @@ impl KillOnClose {
     }
 }
 
-/// For fork(2): the child keeps both, and its parent drops them.
+/// To pass the inhibitor to a child by fork(2): the child keeps both descriptors, the parent drops its own.
 impl From<KillInhibitor> for [OwnedFd; 2] {
     fn from(inhibitor: KillInhibitor) -> Self {
         [inhibitor.pipe, inhibitor.queue]

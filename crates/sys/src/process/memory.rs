@@ -1,8 +1,8 @@
 //! Reading and writing another process's memory: the arguments of its system calls.
 //!
-//! By process_vm_readv(2) and process_vm_writev(2), which respect the protection of pages. A write
-//! through /proc/PID/mem does not: it would fill a read-only buffer, where a system call fails with EFAULT.
-//! Both need ptrace(2) permission over the process.
+//! Uses process_vm_readv(2) and process_vm_writev(2), which respect the protection of pages. A write through
+//! /proc/PID/mem does not: it would fill a read-only buffer, where a system call fails with EFAULT. Both need ptrace(2)
+//! permission over the process.
 
 use std::io;
 use std::ptr;

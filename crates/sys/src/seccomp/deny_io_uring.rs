@@ -9,8 +9,8 @@ use crate::{NameCall, Result};
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN: with `no_new_privs` it would be allowed to every process, but that would break sudo(8)
-/// and its like below the program.
+/// EACCES without CAP_SYS_ADMIN. With `no_new_privs` any process could install the filter, but sudo(8) and its like
+/// would fail below the program.
 pub fn deny_io_uring() -> Result<()> {
     let filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT),

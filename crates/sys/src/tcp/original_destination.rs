@@ -52,7 +52,7 @@ fn ask<T: Copy>(socket: &impl AsFd, level: libc::c_int, option: libc::c_int) -> 
     if rc < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `T` is one of the two socket addresses, of which all zeroes is one, and the kernel wrote
-    // the bytes over that.
+    // SAFETY: `T` is one of the two socket address types. Zero is valid for both, and the kernel has written an address
+    // over it.
     Ok(unsafe { addr.assume_init() })
 }

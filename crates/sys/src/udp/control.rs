@@ -195,7 +195,7 @@ mod tests {
             let ip: IpAddr = ip.parse().unwrap();
             let mut control = Control::EMPTY;
             let used = control.write(Some(PktInfo { ip, interface: 7 }), Some(1200));
-            // The kernel's reading of a sent in_pktinfo takes the second field, we read the third.
+            // Of an in_pktinfo, the kernel reads the second field on sending, and this parser the third.
             if ip.is_ipv6() {
                 assert_eq!(control.read(used).local, Some(PktInfo { ip, interface: 7 }));
             }

@@ -125,7 +125,7 @@ impl RecvBatch {
         Ok(n)
     }
 
-    /// The datagram of an entry in the last batch that reached it.
+    /// The datagram in an entry, from the last batch that filled the entry.
     pub fn get(&self, entry: usize) -> Option<(RecvMeta, &[u8])> {
         let arrived = self.entries.get(entry)?.arrived?;
         let start = entry * MAX_DATAGRAM_LEN;

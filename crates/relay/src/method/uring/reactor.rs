@@ -28,7 +28,7 @@ pub(super) struct Reactor {
     is_retrying: bool,
 }
 
-/// Starts this thread's reactor unless that was tried before; whether it runs.
+/// Starts this thread's reactor unless that was tried before. Returns whether it runs.
 pub(super) fn ensure_running() -> bool {
     REACTOR.with_borrow_mut(|slot| {
         if let ThreadReactor::Untried = slot {
@@ -111,7 +111,7 @@ impl Reactor {
         }
     }
 
-    /// Handles a batch of completions; whether none are left.
+    /// Handles a batch of completions. Returns whether none are left.
     ///
     /// At most as many sockets are rearmed at a time as there are buffers: more would only fail again for lack of
     /// buffers (ENOBUFS).
@@ -149,7 +149,7 @@ impl Reactor {
 
     /// Requests to receive from a socket.
     fn arm(&mut self, key: usize, side: usize) {
-        // The session may have ended meanwhile, and its key be another's.
+        // The session may have ended meanwhile, and another one may have its key.
         if let Some(session) = self.sessions.get_mut(key)
             && !session.is_ending
             && !session.from[side].is_armed
@@ -271,7 +271,7 @@ struct StopOnDrop;
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        // Taken out first: what is dropped with the reactor must not find it.
+        // Taken out of the slot first: the drops of its sessions must not find the reactor.
         let reactor = REACTOR.try_with(|slot| slot.replace(ThreadReactor::Untried));
         drop(reactor);
     }

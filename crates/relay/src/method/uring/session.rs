@@ -100,7 +100,7 @@ impl SessionState {
         self.is_ending && self.from.iter().all(|from| !from.is_armed)
     }
 
-    /// Sends on what came from a side; whether the session can go on: not after a short write or bulk.
+    /// Forwards bytes from one side. Returns whether the session can go on: a short write or bulk ends it.
     pub(super) fn forward(&mut self, side: usize, bytes: &[u8]) -> bool {
         let Some(sockets) = &self.sockets else {
             return false;
