@@ -1,5 +1,5 @@
-//! The command line: subcommands and options, configuration file, certificate authority, service manager,
-//! predecessors' options, documentation.
+//! The command line: subcommands and options, configuration file, certificate authority, service manager, predecessors'
+//! options, documentation.
 
 mod ca;
 mod compat;

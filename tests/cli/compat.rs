@@ -1,5 +1,5 @@
-//! In place of the predecessors: their READMEs' commands, example unit and options, unchanged, by a link with
-//! their name.
+//! peername under its predecessors' names, started by links: it accepts their options unchanged, and the commands and
+//! unit of their READMEs work.
 
 mod cloudflare;
 mod defects;

@@ -139,7 +139,8 @@ fn failed_launcher_has_its_own_exit_code() {
     assert!(said.contains("libpeername.so is neither"), "{said}");
 }
 
-/// It has changed its user before it loads the library: the supervisor answers its calls.
+/// The program runs as a user that can't read the table, before it loads the library. The supervisor then answers its
+/// calls.
 #[test]
 fn unreadable_table_leaves_the_program_to_the_supervisor() {
     let script =
@@ -152,8 +153,7 @@ fn unreadable_table_leaves_the_program_to_the_supervisor() {
     }
 }
 
-/// The environment alone, without the launcher's filter: such a program would take its balancer for its
-/// client.
+/// With the environment alone, without the launcher's filter, the program would report its balancer as its client.
 #[test]
 fn program_without_table_and_supervisor_may_not_listen() {
     let host = Host::new();

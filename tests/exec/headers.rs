@@ -80,8 +80,8 @@ fn incomplete_header_times_out() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// The header timeout runs from the handshake, whether the kernel waits, for a first byte, or the header
-/// waiter.
+/// The header timeout is measured from the handshake: while the kernel waits for the first byte (deferred accept), and
+/// while the header waiter waits for the header.
 #[test]
 fn silent_client_has_the_same_timeout() {
     for mode in [PRELOAD, NOTIFY] {

@@ -232,7 +232,7 @@ fn program_keeps_its_process() {
     server.lab.balancer.wait_connection_refused(LISTEN_V4);
 }
 
-/// It may have ended, and been reaped by the shell that started it, before the helpers run: that is no error.
+/// The program may have exited, and been reaped by the shell that started it, before the helpers run: that is no error.
 #[test]
 fn program_that_ends_at_once_is_no_error() {
     let lab = Lab::without_routes();
@@ -248,8 +248,8 @@ fn program_that_ends_at_once_is_no_error() {
     }
 }
 
-/// A signal of the terminal to the program's process group reaches the program alone; but the scheduler,
-/// where it goes by sessions (autogroup), takes program and helpers for one.
+/// A signal of the terminal to the program's process group does not reach the helpers. But the scheduler groups
+/// processes by session (autogroup), so program and helpers share one.
 #[test]
 fn helpers_share_the_programs_session_but_not_its_group() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);
@@ -288,7 +288,7 @@ fn killed_proxy_terminates_the_program() {
     }
 }
 
-/// Without the process that monitors both: the kernel kills the program, and the proxy ends with it.
+/// The process that monitors both is killed: the kernel kills the program, and the proxy ends with it.
 #[test]
 fn killed_monitor_ends_program_and_proxy() {
     let mut server = Private::start(true, "--protocol=tcp", PYTHON);
@@ -318,7 +318,7 @@ fn suspended_monitor_goes_on_after_sigcont() {
     assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
 }
 
-/// Nor does it shorten the time that the program has to end by itself.
+/// SIGSTOP and SIGCONT do not shorten the time that the program has to end by itself.
 #[test]
 fn suspended_monitor_keeps_its_deadline() {
     let mut server = Private::start(

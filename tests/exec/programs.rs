@@ -1,13 +1,17 @@
 //! `peername exec` with well-known programs: every program, by every mechanism that reaches it, over both
 //! families.
 //!
-//! ```text program listens on balancer connects over header names IPv4 an IPv4 socket IPv4 an IPv4 client
-//! IPv6 on IPv4 the same IPv4 an IPv6 client dual-stack both families IPv4 an IPv4 client IPv6 both families
-//! IPv6 an IPv6 client ```
+//! ```text
+//!                    program listens on        balancer connects over   header names
+//!   IPv4             an IPv4 socket            IPv4                     an IPv4 client
+//!   IPv6 on IPv4     an IPv4 socket            IPv4                     an IPv6 client
+//!   dual-stack       both families             IPv4                     an IPv4 client
+//!   IPv6             both families             IPv6                     an IPv6 client
+//! ```
 //!
-//! Each with hand-made headers of both versions; then HAProxy (version 2) stands in front of the first two,
-//! nginx (version 1) of the others. The evidence is the client that the program reports. The result of each
-//! cell is in `docs/exec.md`.
+//! Each row with hand-made headers of both versions. Then HAProxy (version 2) sends to the IPv4 socket, and nginx
+//! (version 1) to the dual-stack one. The evidence is the client that the program reports. The result of each cell is
+//! in `docs/exec.md`.
 
 mod catalogue;
 mod clients;
@@ -121,8 +125,8 @@ fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
     Conn::connect(&running.lab.balancer, to)
 }
 
-/// Asserts that such a program is refused at the start, by name, rather than started to take its balancer for
-/// its client.
+/// Asserts that `exec` refuses to start such a program, with an error that names it: the program would report its
+/// balancer as its client.
 fn assert_refused(program: &Program) {
     let host = Host::new();
     let scratch = crate::harness::lab::Scratch::new();

@@ -1,4 +1,4 @@
-//! Services for a check to ask, sound ones and broken ones. The tests of crates/intercept use the same.
+//! Check services: sound ones, and ones with a fault. The tests of crates/intercept use them, too.
 #![allow(dead_code, reason = "each of the two has a use for most of it")]
 
 pub(crate) mod broken;

@@ -44,7 +44,7 @@ fn metrics_count_what_happened_by_listener_and_outcome() {
     up.send(b"a reply");
     assert_eq!(down.recv(7), b"a reply");
     drop((down, up));
-    // Neither has a header that can be served: one is none, the other claims loopback.
+    // Two connections that are not served: one without a header, and one with a header that claims loopback.
     let no_header = rig.connect_and_send(b"GET / HTTP/1.1\r\n\r\n");
     no_header.wait_closed();
     let denied = rig.connect_and_send(b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n");

@@ -60,8 +60,7 @@ fn draining_proxy_finishes_open_connections() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// At the connection limit, connections in the queue wait for a permit, and are not reset because the proxy
-/// is told to stop.
+/// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
 #[test]
 fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     let few = ["prlimit", "--nofile=96:96"];
@@ -93,8 +92,8 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// Connections in the queue take no descriptor from those that hold a permit and are still on their way to
-/// the backend.
+/// Connections in the accept backlog take no descriptor from connections that hold a permit and do not have their
+/// backend yet.
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
     let few = ["prlimit", "--nofile=96:96"];
@@ -211,8 +210,8 @@ fn idle_proxy_stops_at_once() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// A proxy that listens can be told to stop, also while it still probes the reply path (which takes a second
-/// when replies do not come back): its supervisor must not take that for a crash.
+/// A proxy that listens exits with success on SIGTERM, even while it still probes the reply path (a second when replies
+/// do not come back): its supervisor must not take the exit for a crash.
 #[test]
 fn proxy_stops_during_the_reply_path_probe() {
     let lab = Lab::without_routes();

@@ -49,7 +49,7 @@ fn header_payload_and_fin_in_one_flight_are_relayed() {
     }
 }
 
-/// Every proxy we know of read the header in one call and failed when it came in two.
+/// Every other proxy that we know of read the header in one call, and failed when it came in two.
 #[test]
 fn header_may_be_split_at_every_byte() {
     let rig = ProxyRig::new(&[]);
@@ -252,7 +252,7 @@ fn header_for_udp_is_refused_over_tcp() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Only the first header is one. Bytes after it that look like another are the client's data.
+/// Only the first header is parsed. Bytes after it that look like a header are payload.
 #[test]
 fn second_header_is_payload() {
     let rig = ProxyRig::new(&[]);

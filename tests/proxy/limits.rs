@@ -19,7 +19,7 @@ use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_exe
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 use crate::harness::server::{Redis, Server};
 
-/// The backend has an address that only a local route makes this host's.
+/// `[::]` includes every address of this host, so each target is the proxy's own listener.
 #[test]
 fn proxy_does_not_start_with_itself_as_backend() {
     let lab = Lab::new();
@@ -88,7 +88,8 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         "--workers=1",
         "--log-format=json",
     ];
-    // One of the two limits has a watch for a client, but none for its backend.
+    // With one of the two limits, a client's connection gets a watch, and the connection to its backend does not.
+    // it.
     for (command, limit) in [
         (PROXY_ARGS, 40),
         (PROXY_ARGS, 41),
@@ -172,7 +173,7 @@ fn exceed_pending_limit(rig: &ProxyRig, mut silent: Vec<Conn>) -> Vec<Conn> {
 fn connection_with_its_header_needs_no_pending_slot() {
     let rig = ProxyRig::new(&["--max-pending-per-peer=10"]);
     let _silent = exceed_pending_limit(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
-    // The header is there when the proxy looks for the first time.
+    // The header has arrived before the proxy polls the connection for the first time.
     rig.proxy.suspend();
     let client = fresh_client_v4();
     let down = rig.connect_and_send(&header_for(client));

@@ -120,8 +120,7 @@ fn draining_listener_serves_its_backlog() {
     for conn in &queued {
         conn.send_if_open(&header_for(late));
     }
-    // The backlog is served before that of other listeners, but after connections that wait for a permit
-    // already.
+    // The backlog is served before those of other listeners, but after connections that already wait for a permit.
     for place in 1.. {
         assert!(place <= 6, "others come first");
         served.pop().expect("a connection").reset();
@@ -282,8 +281,8 @@ impl Site {
         (down, up)
     }
 
-    /// Counts how many connections are served at once. Returns when most of them are closed again: some
-    /// exceeded the limit, are connected now, and wait for the backend.
+    /// Counts how many connections are served at once. Returns once most of them are closed again. The connections over
+    /// the limit get their turn then, and wait for the backend.
     fn capacity(&self) -> usize {
         let crowd = self.accept_until_full();
         let (served, crowded) = (crowd.len(), self.proxy.count_fds());
@@ -299,7 +298,7 @@ impl Site {
         loop {
             let client = fresh_client_v4();
             let down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
-            // The one that exceeded the limit last time may have been accepted since.
+            // The connection that exceeded the limit last time may have been accepted since.
             let served = self.proxy.accept_until_full(&self.backend);
             match served.into_iter().find(|up| up.peer_addr() == client) {
                 Some(up) => open.push((down, up)),

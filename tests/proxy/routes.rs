@@ -59,13 +59,13 @@ fn killed_proxy_leaves_no_rules() {
     });
 }
 
-/// A proxy with a killed route keeper goes on for as long as the rules are there; when another process
-/// removes them it ends, for a service manager to start it again.
+/// A proxy whose route keeper was killed goes on as long as the rules exist. When another process removes them, the
+/// proxy exits, so that a service manager starts it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     let site = Site::new();
     let scratch = Scratch::new();
-    // Then the probe over IPv6 tells nothing.
+    // Without IPv6 the probe over IPv6 proves nothing: the IPv4 one must notice.
     let server = &site.lab.server;
     server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
     let with_target = |target: &str| {
@@ -75,7 +75,7 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
         );
         scratch.write("proxy.toml", &table)
     };
-    // The current target counts, not the one at the start.
+    // The target of the reload must be probed, not the target at the start.
     let args = ["proxy", "--config", &with_target("127.0.0.2:9000")];
     let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
     with_target("127.0.0.1:9000");
@@ -95,7 +95,7 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
         &header_for(fresh_client_v4()),
     );
     site.v4.accept();
-    // As the next proxy's keeper would.
+    // The next proxy's keeper would remove them in the same way.
     server.run(BINARY, &["routes", "remove", "--all"]);
     let status = proxy.wait_exit(Duration::from_secs(10)).expect("an end");
     assert_eq!(status.code(), Some(1));

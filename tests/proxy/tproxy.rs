@@ -104,8 +104,8 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
     }
 }
 
-/// `same` is the port that the balancer sent to, not the listener's; that would be the proxy itself if it
-/// listened on loopback, too.
+/// `same` is the port that the balancer sent to. The listener's port would be wrong: if the proxy listened on loopback,
+/// too, the target would be the proxy itself.
 #[test]
 fn target_port_same_is_the_original_destination_port() {
     let lab = Lab::new();

@@ -28,7 +28,7 @@ fn small_messages_are_relayed_by_io_uring() {
         let (down, up) = rig.connect_client(fresh_client_v4());
         converse(&down, &up, messages);
         assert_eq!(has_ring(&rig.proxy), goes_by_ring, "{relay}, {messages}");
-        // And its two sockets must raise no epoll event.
+        // The two sockets of the connection must not be watched by epoll.
         let is_watched = watched(&rig.proxy) > before;
         assert_eq!(is_watched, !goes_by_ring, "{relay}, {messages}");
         let large = pattern(1, 4 << 20);

@@ -35,7 +35,8 @@ fn client_keeps_its_port_through_another_balancer() {
         rig.send_from_balancer(&[&header, b"first"]);
         rig.backend_v4.expect_datagram(b"first", client);
         answered(&rig, &rig.balancer);
-        // As long as the first balancer sends, both have the client, and the second cannot have its port.
+        // As long as the first balancer sends, the client keeps a session there, and the session of the second one
+        // can't have its port.
         second.send(LISTEN_V4, &[&header, b"too soon"]);
         let (_, beside) = rig.backend_v4.recv();
         assert!(
@@ -50,7 +51,7 @@ fn client_keeps_its_port_through_another_balancer() {
             rig.backend_v4.expect_datagram(b"failover", client);
             answered(&rig, &third);
         }
-        // Datagrams that the server sends on its own go where the client was heard last.
+        // Datagrams that the server sends on its own go to the balancer that sent last.
         thread::sleep(Duration::from_millis(3200));
         rig.send_from_balancer(&[&header, b"back"]);
         rig.backend_v4.expect_datagram(b"back", client);

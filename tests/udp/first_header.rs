@@ -1,4 +1,4 @@
-//! `--udp-header=first`: after one header, the balancer's address and port stand for the client (a flow).
+//! `--udp-header=first`: after one header, the balancer's address and port identify the client (a flow).
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ fn new_header_replaces_the_client_of_a_flow() {
     }
 }
 
-/// A client is where its last header came from, as a balancer behind NAT changes its ports: a peer that may
-/// send headers is trusted with that.
+/// Replies go to the balancer's address and port that last sent a header of the client: a balancer behind NAT changes
+/// its port. A peer that may send headers is trusted to do that.
 #[test]
 fn header_moves_a_live_client_to_another_flow() {
     let rig = UdpRig::new(&["--udp-header=first"]);
@@ -50,7 +50,7 @@ fn header_moves_a_live_client_to_another_flow() {
     rig.backend_v4.expect_datagram(b"here now", client);
     rig.backend_v4.send(client, &[b"answer"]);
     second.expect_datagram(b"answer", LISTEN_V4);
-    // Its old port is still a flow of the client's, and takes it back without a header.
+    // The old port is still a flow of this client: a datagram from it, even without a header, moves the client back.
     rig.send_from_balancer(&[b"back"]);
     rig.backend_v4.expect_datagram(b"back", client);
     rig.backend_v4.send(client, &[b"answer"]);
@@ -76,7 +76,7 @@ fn flows_are_separated_by_port() {
     assert_eq!(rig.stop_and_count_drops().get("no_header"), Some(&1));
 }
 
-/// A flow lives as long as it is used, and `--close-after` longer.
+/// A flow lives as long as datagrams use it, and then for `--close-after`.
 #[test]
 fn idle_flow_expires() {
     let rig = UdpRig::new(&["--udp-header=first", "--close-after=2s"]);
@@ -106,8 +106,8 @@ fn local_header_makes_a_flow_the_balancers() {
     rig.balancer.expect_datagram(b"well", LISTEN_V4);
 }
 
-/// The balancer's port stands for another client when a reply to the one before comes late: it must not reach
-/// the new client.
+/// The balancer has assigned its port to another client when a late reply to the first one comes. The new client must
+/// not get it.
 #[test]
 fn late_reply_does_not_reach_the_next_client() {
     let mut rig = UdpRig::new(&["--udp-header=first"]);

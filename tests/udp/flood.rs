@@ -22,8 +22,8 @@ fn flood_evicts_no_established_session_by_default() {
     assert_withstands_flood(UdpRig::start_through(&descriptors, &["--workers=2"]), 4096);
 }
 
-/// A table full of answered clients is the usual case with DNS. New clients that come together get their
-/// replies; and of more than that, at least the requests get through.
+/// With DNS, a table full of answered clients is the usual case. An eighth as many new clients at once get their
+/// replies. If more come at once, all of their requests still reach the backend.
 #[test]
 fn full_table_evicts_for_new_clients() {
     let rig = UdpRig::new(&["--workers=1", "--max-sessions-per-balancer=64"]);

@@ -110,7 +110,7 @@ fn converse(
     }
 }
 
-/// Unusual datagrams go through user space, between two that do not.
+/// Each unusual datagram goes through user space. The session's usual datagrams before and after it do not.
 #[test]
 fn unusual_datagrams_go_through_user_space() {
     let mut rig = UdpRig::new(&[KERNEL]);
@@ -169,7 +169,7 @@ fn header_that_differs_in_one_byte_is_another_session() {
     assert!(in_kernel(&totals) > 10, "{totals}");
 }
 
-/// The reply goes where the last request came from, also when the one before came through the kernel.
+/// The reply goes where the last request came from, even if the request before it was carried by the kernel.
 #[test]
 fn offload_follows_a_balancer_to_another_port() {
     let mut rig = UdpRig::new(&[KERNEL]);

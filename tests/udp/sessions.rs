@@ -234,8 +234,8 @@ fn suspended_proxy_reads_its_sockets_before_it_exits() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A session with a reply that came meanwhile is not idle, either. Which of the two the proxy handles first is
-/// by chance.
+/// A session with a reply that arrived during the suspension is not idle, either. The proxy may handle the reply or the
+/// expiry first, so this is tried several times.
 #[test]
 fn pending_reply_keeps_a_session_alive() {
     let rig = UdpRig::new(&["--workers=1", "--close-after=1s"]);
@@ -250,8 +250,8 @@ fn pending_reply_keeps_a_session_alive() {
     }
 }
 
-/// `ss --kill` on a session's socket makes it deaf. The client gets another one; on a listener's socket, the
-/// proxy exits, to be restarted.
+/// `ss --kill` destroys a session's socket, which then receives nothing; the client gets another. If it destroys a
+/// listener's socket, the proxy exits, to be restarted.
 #[test]
 fn destroyed_session_socket_is_replaced() {
     let mut rig = UdpRig::new(&["--workers=1"]);
@@ -265,8 +265,8 @@ fn destroyed_session_socket_is_replaced() {
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
-/// The kernel reports it once, which may be to a send in progress. From then on no event wakes the session,
-/// and a client that goes on sending would keep it for ever.
+/// The kernel reports the destruction of a socket once, maybe to a send in progress. From then on no event wakes the
+/// session, and a client that goes on sending would keep the session for ever.
 #[test]
 fn destroyed_socket_is_noticed_by_sending() {
     let mut rig = UdpRig::new(&["--workers=1"]);
@@ -284,7 +284,7 @@ fn destroyed_socket_is_noticed_by_sending() {
     assert_eq!(rig.stop_and_count_drops().get("socket_destroyed"), Some(&3));
 }
 
-/// Waits for the log line of a session that ended because of its socket: neither a peer's fault nor a rule's.
+/// Waits for the log line of a session that ended because its socket was destroyed: a local fault, not a peer's.
 #[track_caller]
 fn wait_destroyed(rig: &UdpRig) {
     let line = rig.proxy.wait_line("a session's end", |line| {

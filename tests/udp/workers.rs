@@ -38,7 +38,7 @@ fn client_stays_with_its_worker() {
     }
 }
 
-/// Clients are spread: every worker has sessions to end.
+/// Clients are spread over the workers: every worker has sessions.
 #[test]
 fn clients_are_spread_over_the_workers() {
     for dialect in ["each", "spp"] {
@@ -47,8 +47,7 @@ fn clients_are_spread_over_the_workers() {
             "--max-sessions=4",
             &format!("--udp-header={dialect}"),
         ]);
-        // One session per worker: of 100 clients from one balancer socket as many sessions stay as there are
-        // workers.
+        // Each worker may have one session, so as many sessions remain of 100 clients as there are workers.
         let mut open = BTreeSet::new();
         for client in (0..50)
             .map(|_| fresh_client_v4())
@@ -73,7 +72,7 @@ fn clients_are_spread_over_the_workers() {
     }
 }
 
-/// Two listeners of different families, two ways to write an address: still the same worker.
+/// Two listeners of different families show the client in two forms; both steer to the same worker.
 #[test]
 fn client_has_the_same_worker_at_every_listener() {
     let mut rig = UdpRig::new(&["--workers=8"]);

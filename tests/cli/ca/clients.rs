@@ -5,7 +5,8 @@ use std::process::Output;
 use super::server;
 use crate::harness::rig::ca::CaRig;
 
-/// Asserts both, so that no client passes that does not verify at all.
+/// Asserts that the client fails without the variables of `ca env`, and succeeds with them: a client that verifies
+/// nothing does not pass.
 fn assert_trusts_only_with_our_variables(rig: &CaRig, client: &str) {
     let without = run_client(rig, client);
     assert!(!without.status.success(), "verifies nothing: {client}");
@@ -50,7 +51,8 @@ fn openssl_in_strict_mode_trusts_the_authority() {
     assert_trusts_only_with_our_variables(&rig, &format!("{ask} -connect 127.0.0.1:{port}"));
 }
 
-/// It verifies the certificate, but does not accept an ECDSA signature in the handshake.
+/// The client verifies the certificate as usual, but accepts RSA signatures only: an ECDSA signature in the handshake
+/// fails.
 #[test]
 fn client_that_requires_rsa_is_served() {
     let rig = CaRig::new(&[]);
@@ -115,7 +117,8 @@ fn java_trusts_the_authority() {
     for name in ["www.example.com", "127.0.0.1"] {
         assert_trusts_only_with_our_variables(&rig, &format!("{java} https://{name}:{port}/"));
     }
-    // And it still trusts the host's roots.
+    // Java still trusts the host's roots: its trust store has as many certificates as the bundle of the roots and the
+    // authority.
     let count = |store: &str| {
         let said = rig.shell_succeeds(&format!(
             "keytool -list {store} 2>/dev/null | grep -c trustedCertEntry"
@@ -137,7 +140,7 @@ fn compile_java(rig: &CaRig) {
     rig.shell_succeeds("javac -d $DIR $DIR/Client.java");
 }
 
-/// Paths with characters that a shell, or Java after it, could interpret.
+/// Paths may have characters that a shell interprets, or Java, which gets the path from the shell.
 #[test]
 fn ca_files_may_have_any_path() {
     let rig = CaRig::new(&[]);
@@ -148,7 +151,7 @@ fn ca_files_may_have_any_path() {
     let said = rig.shell(&env);
     let said = String::from_utf8_lossy(&said.stderr);
     assert!(said.contains("mkdir -p -m 755 "), "{said}");
-    // As the message tells its reader to.
+    // The command that the message recommends.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {
         let served = run_client(&rig, &format!("{env}; {client} https://127.0.0.1:{port}/"));
@@ -157,7 +160,7 @@ fn ca_files_may_have_any_path() {
     }
 }
 
-/// Clients have the root; a server has to send the chain that leads to it.
+/// Clients have the root only; a server has to send the chain that leads to it.
 #[test]
 fn intermediate_authority_sends_its_chain() {
     let rig = CaRig::new(&[]);

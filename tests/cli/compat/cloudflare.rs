@@ -34,7 +34,7 @@ fn readme_example_over_loopback_works() {
     assert_ne!(seen.port(), 11, "the port is not kept unless asked for");
 }
 
-/// The rules that it prints itself, by mark and connection tracking.
+/// The routing rules that mmproxy prints: they use a mark and connection tracking.
 #[test]
 fn readme_example_with_marks_works() {
     let (rig, lab) = (CompatRig::new(), Lab::without_routes());

@@ -1,4 +1,4 @@
-//! Defects of the predecessors that peername must not have in their place, where no other test shows it.
+//! Defects of the predecessors that peername must not have under their names. Only those that no other test covers.
 
 use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,8 +14,8 @@ use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
 
-/// go-mmproxy with `-listeners 8` had a socket for the client in each of them: most replies went to another
-/// balancer port than the one that had asked.
+/// go-mmproxy with `-listeners 8` had a socket for the client in each of eight listeners: most replies went to a
+/// balancer port other than the one that had sent the request.
 #[test]
 fn udp_replies_go_to_the_port_that_asked() {
     let (rig, lab) = (CompatRig::new(), Lab::new());
@@ -78,8 +78,8 @@ fn connection_needs_two_descriptors() {
     assert_eq!(proxy.count_fds() - before, 2 * 50);
 }
 
-/// mmproxy-rs used `--listeners`, 1 by default, as the length of the accept backlog: of connections that came
-/// together most waited a second for their second SYN.
+/// mmproxy-rs used `--listeners`, 1 by default, as the length of the accept backlog: of connections that came together,
+/// most had to send their SYN again after a second.
 #[test]
 fn one_listener_has_a_full_accept_backlog() {
     let rig = CompatRig::new();
@@ -105,7 +105,7 @@ fn one_listener_has_a_full_accept_backlog() {
     }
 }
 
-/// cloudflare/mmproxy accepted version 1 of six words, in one piece, before any payload.
+/// cloudflare/mmproxy accepted only version 1 headers of six words that arrived in one piece, before any payload.
 #[test]
 fn cloudflare_accepts_every_header() {
     let site = Cloudflare::new();
@@ -116,7 +116,7 @@ fn cloudflare_accepts_every_header() {
         &b"PROXY UNKNOWN\r\n"[..],
         &header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
     ] {
-        let _nobody = site.open(&[unknown]);
+        let _clientless = site.open(&[unknown]);
         assert!(site.backend.accept().peer_addr().ip().is_loopback());
     }
     let text = header_bytes::v1(client, FRONT_V4);
@@ -128,8 +128,8 @@ fn cloudflare_accepts_every_header() {
     assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
 }
 
-/// It took the end of one direction for the end of both, and wrote the first payload once, whatever write(2)
-/// returned.
+/// cloudflare/mmproxy closed both directions when one ended. It called write(2) once for the first payload, and lost
+/// what that call did not take.
 #[test]
 fn cloudflare_loses_nothing() {
     let site = Cloudflare::new();
@@ -157,7 +157,8 @@ fn cloudflare_loses_nothing() {
     assert_eq!(end, End::Fin);
 }
 
-/// It exited with 0 at all errors of accept(2) but one, and its checks needed programs at fixed paths.
+/// cloudflare/mmproxy exited with 0 at all errors of accept(2) but one, and its self-test needed programs at fixed
+/// paths.
 #[test]
 fn cloudflare_survives_missing_resources() {
     let (rig, lab) = (CompatRig::new(), Lab::new());
@@ -174,7 +175,7 @@ fn cloudflare_survives_missing_resources() {
         let failed = proxy.log().matches("# [!] CHECK FAILED").count();
         (failed == 8).then_some(())
     });
-    // Two connections came with the self-test.
+    // Two connections were made by the self-test.
     backend.accept();
     backend.accept();
     let crowd: Vec<Conn> = (0..100)
@@ -259,8 +260,8 @@ impl Cloudflare {
     }
 }
 
-/// At once: many more than a backlog of one holds, and fewer than the backend's own (128), which is not
-/// emptied meanwhile.
+/// Connections that are opened at once: many more than a backlog of one holds, and fewer than the backend's own backlog
+/// (128). The backend accepts none of them meanwhile.
 const CLIENTS: usize = 100;
 
 /// SYNs and final ACKs that found a full accept backlog (netstat(8), TcpExt).
@@ -279,7 +280,7 @@ fn listen_overflows(host: &Host) -> u64 {
         .expect("ListenOverflows")
 }
 
-/// A log that can't be written, as on a full disk, is no reason not to serve.
+/// A log that can't be written, as on a full disk, must not stop the proxy.
 #[test]
 fn full_log_does_not_stop_the_proxy() {
     let (rig, lab) = (CompatRig::new(), Lab::new());

@@ -50,7 +50,7 @@ fn path_networks_readme_works() {
             "sudo ./go-mmproxy -l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
         )
         .wait_listening(&[v4([127, 0, 0, 1], 25577)]);
-    // An IPv6 client behind an IPv4 balancer, too, which go-mmproxy dropped.
+    // Including an IPv6 client behind an IPv4 balancer, which go-mmproxy dropped.
     for client in [fresh_client_v4(), crate::harness::addr::fresh_client_v6()] {
         let backend = if client.is_ipv4() {
             &v4_backend
@@ -128,9 +128,9 @@ fn example_unit_works() {
     }
 }
 
-/// path-network's unit allows no more than this bounding set: CAP_NET_ADMIN permits spoofed sources as well.
-/// By the file, or under `no_new_privs`, as with `DynamicUser=`, by the ambient set of a drop-in; and the
-/// error names the one that works.
+/// path-network's unit allows no more than this bounding set: CAP_NET_ADMIN permits spoofed sources as well. The
+/// capabilities come from the file, or under `no_new_privs` (as with `DynamicUser=`) from the ambient set of a drop-in.
+/// Without either, the error names the ambient set, which would work.
 #[test]
 fn path_networks_bounding_set_suffices() {
     let (scratch, host) = (Scratch::new(), Host::new());
@@ -164,7 +164,7 @@ fn path_networks_bounding_set_suffices() {
         let _down = Conn::connect_and_send(&host, listen, &header_bytes::v1(client, listen));
         assert_eq!(backend.accept().peer_addr(), client);
     }
-    // setpriv itself keeps what it can; the program it executes has nothing left.
+    // setpriv itself keeps the capabilities in the bounding set; the program that it executes has none.
     let program = [AS_NOBODY, &[bounding, "setpriv", "--no-new-privs", &copy]].concat();
     let output = Peername::run_with_input(&host, &program, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -23,9 +23,9 @@ const TARGET: SocketAddr = v4([127, 0, 0, 1], 54321);
 
 /// The result of a connection or datagram with such a header.
 enum Expected {
-    /// The backend gets `moredata` from this client.
+    /// The backend gets `moredata` from this client's address.
     From(SocketAddr),
-    /// The backend gets it from the proxy's own address.
+    /// The backend gets `moredata` from the proxy's own address.
     FromProxy,
     /// Nothing reaches the backend.
     Refused,
@@ -152,8 +152,8 @@ fn every_udp_header_has_its_result() {
     }
 }
 
-/// `TestListenTCP_DynamicDestination` and `TestListenUDP_DynamicDestination` with the destination that they
-/// name: it is on loopback, where services trust every peer that reaches them, and here any peer may send
+/// `TestListenTCP_DynamicDestination` and `TestListenUDP_DynamicDestination`, with the destination of that suite: a
+/// port on loopback. It is refused: services on loopback trust every peer that reaches them, and here any peer may send
 /// headers.
 #[test]
 fn dynamic_destinations_on_loopback_are_refused() {
@@ -171,7 +171,7 @@ fn dynamic_destinations_on_loopback_are_refused() {
     )
     .wait_closed();
     backend.assert_no_connection();
-    // The target is no other destination.
+    // The fixed target is allowed, although it is on loopback.
     let _down = Conn::connect_and_send(&host, LISTEN, &header_bytes::v1(CLIENT, TARGET));
     assert_eq!(target.accept().peer_addr(), CLIENT);
     proxy.wait_line("what is refused now", |line| {

@@ -32,7 +32,7 @@ fn dynamic_destination_works() {
         );
         assert_eq!(backend.accept().peer_addr(), client);
     }
-    // Loopback except the targets, and the proxy itself: both would be reachable.
+    // A port on loopback that is not the target, and the proxy itself. Both would be reachable.
     for refused in [v4([127, 0, 0, 1], 9103), LISTEN_V4] {
         Conn::connect_and_send(
             &lab.balancer,
@@ -76,7 +76,7 @@ fn dynamic_destination_without_a_list_works() {
     private.assert_no_connection();
 }
 
-/// Both at once: a connection that a TPROXY rule brings goes where its header says.
+/// Both options at once: a connection that a TPROXY rule redirects goes to the destination in its header.
 #[test]
 fn listen_transparent_works_with_dynamic_destination() {
     let (rig, lab) = (CompatRig::new(), Lab::without_routes());

@@ -73,7 +73,8 @@ fn long_options_work() {
     }
 }
 
-/// Help exits with 1. Its errors exited with 0, which no failed start does here.
+/// Help exits with 1, as in mmproxy-rs. Errors exit with 1, too: in mmproxy-rs they exited with 0, but here a failed
+/// start never does.
 #[test]
 fn help_and_errors_exit_with_1() {
     let (rig, lab) = (CompatRig::new(), Lab::new());
@@ -104,7 +105,7 @@ fn rust_log_sets_the_log_level() {
         )
         .wait_listening(&[LISTEN_V4]);
     Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"no header\r\n").wait_closed();
-    // Refusals are a warning, which is throttled; a line for each would have the port.
+    // Only the throttled warning about refusals is logged, not a line for each: such a line would have the peer's port.
     let said = proxy.log();
     assert!(
         !said.contains("listening") && !said.contains("10.81.0.2:"),

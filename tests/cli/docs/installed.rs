@@ -51,7 +51,7 @@ fn service_page_works_as_written() {
     ] {
         assert!(page.lines().any(|words| words.trim() == line), "{line}");
     }
-    // Beside the program, where `make release` puts them.
+    // Builds the library beside the program, where `make release` puts it.
     built_library();
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);

@@ -15,7 +15,7 @@ fn assert_refused(output: &Output, code: i32, why: &str) {
     assert!(output.stdout.is_empty(), "{output:?}");
 }
 
-/// Their connections would have no header, silently.
+/// The connections of such a program would silently have no header.
 #[test]
 fn program_that_no_library_covers_does_not_start() {
     let host = Host::new();

@@ -123,8 +123,8 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
 
 const TRIES: usize = 10_000;
 
-/// One process that stays, and one after the other that has lost the library, by a bare system call, and ends
-/// after three connections.
+/// One process that has the library and stays. Beside it a sequence of processes without the library, each started by a
+/// bare execve(2) and ended after three connections.
 const TURNS: &str = "
 import ctypes, os, platform, socket, sys, threading
 listener = socket.create_server(('10.81.0.1', 8443), backlog=128)

@@ -58,7 +58,7 @@ fn dovecot_logs_the_client() {
     assert_nothing_without_a_header(&program);
 }
 
-/// Daemonised, then SIGUSR2 (a new master, with a new environment, on the old listeners) and SIGQUIT to the
+/// nginx as a daemon: SIGUSR2 starts a new master, with a new environment, on the old listeners; then SIGQUIT ends the
 /// old one. Clients come all the while, and each is logged with its own address.
 #[test]
 fn nginx_upgrade_loses_no_client() {

@@ -56,7 +56,7 @@ fn service_of_runit_sees_its_clients() {
     }
 }
 
-/// 32 bits, static, without a C library: started by a shell, which has the library, under either mechanism.
+/// A 32-bit, static program without a C library, started by a shell that has the library, under either mechanism.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn child_of_32_bits_sees_its_clients() {

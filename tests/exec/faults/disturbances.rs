@@ -14,8 +14,8 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, v2};
 
 const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
 
-/// A signal every millisecond, while connections come whole and in pieces, to servers that wait in accept(2)
-/// and to those that don't.
+/// A signal every millisecond, to servers that block in accept(2) and to servers that don't, while connections arrive
+/// whole and in pieces.
 #[test]
 fn storm_of_signals_loses_no_connection() {
     for mechanism in BOTH {
@@ -44,8 +44,8 @@ fn storm_of_signals_loses_no_connection() {
     }
 }
 
-/// A connection that waited for a listener that is closed is refused; one that still waits when it is opened
-/// again is served.
+/// A connection that waits for a closed listener is refused; one that still waits when the listener is opened again is
+/// served.
 #[test]
 fn reopened_listener_serves_waiting_connections() {
     for mechanism in BOTH {
@@ -117,8 +117,8 @@ fn full_backlog_delays_the_wakeup_only() {
     }
 }
 
-/// Their headers are complete, and they reset before the program accepts them. It gets them all the same, as
-/// from the kernel, reports their clients, and closes them.
+/// Clients send the rest of their headers and reset before the program accepts. The program still gets these
+/// connections, as the kernel would give them, reports their clients, and closes them.
 #[test]
 fn connection_reset_before_accept_is_accepted_with_its_client() {
     for mechanism in BOTH {
@@ -183,7 +183,7 @@ fn killed_program_leaves_nothing() {
     }
 }
 
-/// The helper is killed before the program has accepted anything.
+/// The helper is killed before the program has accepted anything: slow headers are refused, complete ones served.
 #[test]
 fn helper_killed_at_once_is_contained() {
     let served = ServerRig::with_mode(PRELOAD, "--accept=level --brief", &[]);
@@ -199,9 +199,8 @@ fn helper_killed_at_once_is_contained() {
     served.assert_report(&served.report_for(&v2(client)), client);
 }
 
-/// As in a container without an init: it is process 1, and the helpers are orphans, which it would have to
-/// reap. None of them ends before it. SIGTERM does what it does to any process 1 that does not handle it:
-/// nothing.
+/// As in a container without an init, the program is process 1, and would have to reap the helpers, which are orphans.
+/// So no helper may exit before the program. SIGTERM has no effect, as on any process 1 without a handler for it.
 #[test]
 fn program_may_be_process_1() {
     for mechanism in BOTH {

@@ -11,8 +11,8 @@ use crate::harness::lab::{WAIT_LIMIT, wait_for};
 use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
-/// The kernel would answer ENOSYS to accept(2), at which a server spins. So the program is terminated,
-/// whatever it was doing, with its descendants.
+/// The kernel would answer ENOSYS to accept(2), and the server would spin. So the program and its descendants are
+/// terminated, whatever they do.
 #[test]
 fn killed_supervisor_ends_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
@@ -76,8 +76,8 @@ fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// No helper is left that could end the program, so the kernel does: it kills all processes of it that
-/// accept, also those that ignore SIGTERM, at once.
+/// No helper is left that could end the program, so the kernel does: it kills at once all processes of the program that
+/// accept, including those that ignore SIGTERM.
 #[test]
 fn supervisor_and_monitor_killed_at_once_end_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {

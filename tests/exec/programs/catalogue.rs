@@ -23,7 +23,7 @@ pub(super) struct Program {
     /// Where the program reports its client, and the text before the address.
     pub(super) answers: Answers,
     pub(super) marker: &'static str,
-    /// Whether the next client comes only after the child for the last one has ended. Its SIGCHLD can
+    /// Whether the next client connects only after the child for the last one has exited. The SIGCHLD of that child can
     /// interrupt getpeername(2) under a supervisor, and socat does not repeat the call.
     pub(super) one_at_a_time: bool,
     /// A real client behind HAProxy.

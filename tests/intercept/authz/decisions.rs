@@ -83,7 +83,7 @@ fn denied_connect_has_a_response_for_its_client() {
         said.contains("CONNECT tunnel failed, response 403"),
         "{said}"
     );
-    // A browser would show nothing of that.
+    // A browser shows no body of a refused CONNECT, so it gets the page inside the tunnel.
     let page = rig.curl(&[
         "-A",
         "Mozilla/5.0",
@@ -96,8 +96,9 @@ fn denied_connect_has_a_response_for_its_client() {
         "{page}"
     );
     assert_eq!(rig.origin_log(), Vec::<String>::new());
-    // The connection is of no more use. 200, as gRPC has it, would grant the tunnel, whatever else the
-    // response says. No client follows a redirection for a CONNECT; a request may be sent elsewhere.
+    // The connection to the proxy can't be used any further. The status of a denied CONNECT can't be 200, as gRPC would
+    // have it: that grants the tunnel, whatever else the response says. Nor can it be a redirection, which no client
+    // follows for a CONNECT; for a request it can.
     assert_eq!(rig.curl_status(&["http://other.test/"]), 302);
     for (host, header) in [
         ("b.test", "Host: b.test:443"),

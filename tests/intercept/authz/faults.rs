@@ -91,8 +91,8 @@ fn assert_all_denied(scheme: &str, rule: &str, more: &[Fault]) {
     );
 }
 
-/// Sends so many requests at once that they all wait for the check, then more of them, once the circuit
-/// breaker is open. Asserts that all are denied; returns whether that was in time.
+/// Sends many requests at once, which all wait for the check. Then sends more of them, when the circuit breaker is
+/// open. Asserts that all are denied; returns whether in time.
 fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     let (before, begun) = (peak_memory_kib(proxy), Instant::now());
     let (answers, late) = with_wakeup_delay(|| send_at_once(lab));
@@ -108,7 +108,7 @@ fn denied_in_time(lab: &Lab, proxy: &Process, what: &str) -> bool {
     // One request a second may probe whether the service is back.
     assert!(asked <= begun.elapsed().as_secs(), "{what}: {asked} asked");
     took.sort();
-    // Nothing is waited for but the processor.
+    // A denial waits for nothing but the processor.
     let median = took[took.len() / 2];
     println!(
         "{what}: {slowest:?}, {grown} KiB; then {median:?}; a clock was {late:?} and {more_late:?} late"
@@ -152,9 +152,8 @@ fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     (took, asked)
 }
 
-/// Runs `work`; returns also twice the longest delay with which a thread woke up that only slept meanwhile:
-/// the proxy and its client are both woken in a request's last moments, and wait for the processor like that
-/// thread.
+/// Runs `work`. Also returns how long the proxy and its client may have waited for the processor: twice the longest
+/// delay of a thread that only slept meanwhile. Twice, because both are woken at the end of a request.
 fn with_wakeup_delay<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     const TICK: Duration = Duration::from_millis(1);
     let done = AtomicBool::new(false);

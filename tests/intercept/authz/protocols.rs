@@ -11,17 +11,17 @@ use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
 
-/// A check service, and how the test sets its decision.
+/// A check service of either kind.
 enum Kind {
-    /// The service, and its answer for a denial.
-    Told(Service, &'static str),
-    /// The policy has both decisions.
+    /// A service that the test tells its answer, and the answer for a denial.
+    Scripted(Service, &'static str),
+    /// OPA with a policy that allows some requests and denies others.
     Opa(Opa),
 }
 
 impl Kind {
-    fn says_no(&mut self) {
-        if let Self::Told(service, no) = self {
+    fn set_denial(&mut self) {
+        if let Self::Scripted(service, no) = self {
             service.set_answer(no);
         }
     }
@@ -29,7 +29,7 @@ impl Kind {
     /// The check's request about this path, or about a tunnel, in terms common to all protocols.
     fn asked(&self, path: Option<&str>) -> Value {
         match self {
-            Self::Told(service, _) => {
+            Self::Scripted(service, _) => {
                 let asked = service.next_request();
                 match asked.get("headers") {
                     Some(headers) => of_forward_auth(headers),
@@ -116,7 +116,7 @@ fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Inter
         (rig.origin_log().len() == 2).then_some(())
     });
 
-    service.says_no();
+    service.set_denial();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(error.contains("tunnel failed, response 451"), "{error}");
@@ -146,7 +146,7 @@ fn ext_authz_sees_the_request_and_decides() {
     assert_asked_and_obeyed("grpc://127.0.0.1:9191", &[], |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::ext_authz(CHECK));
         service.set_answer(YES);
-        Kind::Told(service, NO)
+        Kind::Scripted(service, NO)
     });
 }
 
@@ -159,7 +159,7 @@ fn forward_auth_sees_the_request_and_decides() {
     assert_asked_and_obeyed("http://127.0.0.1:9191/verify", &take, |rig| {
         let mut service = rig.lab.balancer.enter(|| Service::forward_auth(CHECK));
         service.set_answer(YES);
-        Kind::Told(service, NO)
+        Kind::Scripted(service, NO)
     });
 }
 

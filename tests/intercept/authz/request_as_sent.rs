@@ -34,7 +34,7 @@ fn hop_by_hop_headers_are_not_shown_to_the_check() {
     );
 }
 
-/// A URL may have a query and no path; the request to the origin then has the path `/`, and so has the check.
+/// A URL may have a query and no path. The request to the origin then has the path `/`, and the check sees that path.
 #[test]
 fn path_is_checked_as_it_is_sent() {
     let (rig, check) = start_checked(&[]);

@@ -21,7 +21,7 @@ fn redirected_connections_reach_their_original_destination() {
         let answer = rig.curl_without_proxy(&[url]);
         assert!(answer.starts_with(&format!("GET {decided} ")), "{answer}");
     }
-    // The certificate proves which host is at an address; the proxy resolves a name that comes without TLS.
+    // With TLS the certificate proves the host, so any address will do. Without TLS the proxy resolves the name itself.
     let elsewhere = rig.curl_without_proxy(&[
         "--connect-to",
         "h1.test:443:10.81.0.1:443",
@@ -169,8 +169,8 @@ fn client_that_rejects_the_authority_three_times_is_passed_through() {
     });
     assert_eq!([0; 2].map(|_| pinned("a.test")), [true; 2]);
     assert!(!pinned("b.test"), "another host is another matter");
-    // A program in between that accepts the authority shows that the client can be served: the failures before
-    // no longer count.
+    // A success of another program in between shows that the client can be served, so the count of failures starts
+    // again.
     assert!(!pinned("b.test"));
     assert!(
         rig.curl(&["https://b.test/echo"])

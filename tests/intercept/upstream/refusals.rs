@@ -57,7 +57,7 @@ fn each_request_of_a_connection_is_verified() {
 #[test]
 fn each_certificate_error_has_its_code() {
     let rig = InterceptRig::new(&[]);
-    // Valid for no day, which includes the second it was made in.
+    // The expired certificate has a validity of zero days: it is valid in the second it was made in.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     for (host, code) in [
         ("expired.test", "upstream_tls_expired"),

@@ -20,7 +20,7 @@ fn streams_of_one_client_do_not_block_another() {
     );
 }
 
-/// The limit of two is the origin's; the client's is another.
+/// The origin allows two streams per connection, the proxy's client more.
 #[test]
 fn streams_beyond_the_origins_limit_open_another_connection() {
     let rig = InterceptRig::new(&["--workers=1", "--allow-destination=10.81.0.1:8443"]);
@@ -52,7 +52,7 @@ fn idle_connection_serves_another_client() {
     assert_eq!(count_connections(&seen).len(), 1, "{seen:?}");
 }
 
-/// Forty at once make no forty handshakes.
+/// Forty concurrent requests share one handshake per connection of their client.
 #[test]
 fn concurrent_streams_share_a_connection() {
     let rig = InterceptRig::new(&["--workers=1"]);

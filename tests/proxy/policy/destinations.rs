@@ -109,8 +109,8 @@ fn unlisted_destination_is_refused() {
     });
 }
 
-/// By any address of this host, listed or not: go-mmproxy loops forty times through itself with forty headers
-/// in one connection.
+/// The proxy's listener is refused as a destination by any address of this host, listed or not. go-mmproxy loops
+/// through itself forty times for forty headers in one connection.
 #[test]
 fn destination_is_never_the_proxy() {
     let rig = ProxyRig::new(&[
@@ -128,7 +128,7 @@ fn destination_is_never_the_proxy() {
     for way in ways.map(addr) {
         assert_refused(&rig, &v2(client_of(way), way, &[]));
     }
-    // A client with a balancer's address would be trusted by whatever it reaches here.
+    // This claimed source is in the trusted network: a connection from it to this host could claim any client.
     let trusted = v4([10, 81, 0, 77], 40_001);
     assert_refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
     wait_for("five reasons", || {
@@ -167,14 +167,14 @@ fn destination_by_a_local_route_is_never_the_proxy() {
     });
 }
 
-/// A balancer that sends connections back to this proxy must not be a destination. When it is, the second
-/// pass needs the same two endpoints as the first, and ends there.
+/// A balancer that sends connections back to this proxy must not be a destination. If it is one, the second pass needs
+/// the same 4-tuple as the first, and is refused.
 #[test]
 fn loop_through_a_balancer_ends() {
     assert_loop_ends(&[]);
 }
 
-/// Only the client's port distinguishes the second pass from another connection.
+/// `--source-port=any` must not apply here: only with the client's port does the second pass need the same 4-tuple.
 #[test]
 fn loop_through_a_balancer_ends_with_any_source_port() {
     assert_loop_ends(&["--source-port=any"]);
@@ -203,7 +203,7 @@ fn assert_loop_ends(more: &[&str]) {
     ];
     let args = [&args[..], more].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
-    // From this host: the rule keeps the frontend from answering others.
+    // The client is on this host: the rule keeps the frontend from answering other hosts.
     let client = Conn::connect(&lab.server, front);
     client.send(b"round and round?");
     let _ = client.wait_closed();
@@ -306,7 +306,7 @@ fn missing_rules_are_noticed_for_each_destination() {
     wait_for("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
-        // The first connection, which was let through before the probe, may have got its reply by now.
+        // An earlier connection, from before the probe, may be accepted first: its reply now comes back, too.
         let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
         all.any(|up| up.peer_addr() == client).then_some(())
     });

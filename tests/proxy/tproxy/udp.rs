@@ -104,8 +104,8 @@ fn taken_reply_port_is_named_in_the_log() {
     });
 }
 
-/// Replies to this host's own datagrams reach it, even on sockets that are not connected; but datagrams of the
-/// proxy's balancers are no such replies, not even where the proxy spoke last.
+/// Replies to datagrams of this host's own programs reach them, even on unconnected sockets. A request of a balancer is
+/// never taken for such a reply, even if the last datagram of its flow was the proxy's.
 #[test]
 fn replies_to_this_hosts_own_datagrams_reach_it() {
     let lab = Lab::new();
@@ -128,7 +128,8 @@ fn replies_to_this_hosts_own_datagrams_reach_it() {
         assert_eq!(from, addr(&format!("{own}:15000")));
         elsewhere.send(from, &[b"me"]);
         asks.expect_datagram(b"me", SocketAddr::new(balancer, 9000));
-        // A connection tracker that has forgotten the request takes the proxy's reply for one.
+        // Once connection tracking has forgotten the request, it takes the proxy's reply for the first packet of a
+        // flow.
         let backend = DatagramSocket::bind(&lab.server, addr(target));
         let to = addr(&format!("{own}:15001"));
         let client = client_like(to);

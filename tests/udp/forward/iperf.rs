@@ -38,8 +38,8 @@ fn download_loses_nothing() {
     }
 }
 
-/// Replies wait in the session's socket while the process has no processor. With the kernel's default buffer 50 ms of this
-/// stream fit into it.
+/// Replies wait in the session's socket while the process does not run. The kernel's default buffer would hold 50 ms of
+/// this stream.
 #[test]
 fn replies_wait_while_the_process_does_not_run() {
     assert_within(5, Duration::ZERO, || {
@@ -105,8 +105,9 @@ impl Chain {
         Report::read(&said).unwrap_or_else(|| panic!("no report: {said}"))
     }
 
-    /// Asserts that each lost datagram found a receive buffer full, and that what a process of ours lost so is counted by it.
-    /// Returns how many those are; others are iperf's, which with `--reverse` has the kernel's default buffer.
+    /// Asserts that every lost datagram was dropped at a full receive buffer, and that `proxy` and `forward` count the
+    /// drops at their own sockets. Returns the number of drops on their hosts. The client's drops are not included:
+    /// with `--reverse`, its iperf has the kernel's default buffer.
     #[track_caller]
     fn assert_accounts_for(&mut self, heard: &Report) -> u64 {
         let overruns = |host: &Host| {
@@ -133,7 +134,7 @@ impl Chain {
 fn iperf(role: &str, addr: SocketAddr, more: &[&str]) -> Vec<String> {
     let family = if addr.is_ipv6() { "--ipv6_domain" } else { "" };
     let (ip, port) = (addr.ip(), addr.port());
-    // The largest buffer it may have: iperf must not lose what the proxy did not.
+    // The largest buffer that the kernel allows: iperf must not lose datagrams that the proxy did not lose.
     let usual = format!("{role} {ip} --port {port} --udp --window 2M --reportstyle C {family}");
     let usual = usual.split_ascii_whitespace().map(str::to_owned);
     usual
@@ -157,7 +158,7 @@ impl Report {
     }
 }
 
-/// What a process has lost in full receive buffers, by its own last line.
+/// The datagrams that a process has lost at full receive buffers, by the last line of its log.
 fn counted(process: &mut Peername) -> i64 {
     let totals = process.stop();
     let dropped = totals["datagrams_dropped"].as_str().expect("a field");
