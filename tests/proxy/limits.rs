@@ -89,7 +89,6 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
         "--log-format=json",
     ];
     // With one of the two limits, a client's connection gets a watch, and the connection to its backend does not.
-    // it.
     for (command, limit) in [
         (PROXY_ARGS, 40),
         (PROXY_ARGS, 41),
