@@ -15,7 +15,7 @@ SYSCONFDIR ?= /etc
 # The build that is installed.
 RELEASE ?= $(TARGET)/release
 
-.PHONY: help setup demo libraries test check bench bench-exec bench-intercept competitors fuzz release install uninstall dist clean
+.PHONY: help setup demo libraries test check bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ demo: ## Show what peername does: the client that a backend sees, without and wi
 
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
 	$(PRELOAD)
-	@mkdir -p $(TARGET)/debug && install -m 755 $(LIBRARIES:%=$(TARGET)/release/%) $(TARGET)/debug/
+	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/release/%)
 
 test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -58,6 +58,10 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 		END { exit bad }'
 	@checks/module_cycles.py $(CRATES)
 	@checks/words.py
+	@checks/bpf_object.sh --check
+
+bpf: ## Compile the eBPF program, whose object is kept in the repository (clang 14)
+	checks/bpf_object.sh
 
 bench: ## Compare with no proxy, HAProxy and nginx; results in bench/out
 	$(CARGO) build --release --locked --package peername --package peername-bench
@@ -149,8 +153,11 @@ CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates
 	crates/preload/*/src/lib.rs bench/src/main.rs)))
 
 # In a build of its own, so that no other package enables the standard library in its dependencies.
-PRELOAD := $(CARGO) build --release --locked --package peername-preload --package peername-preload-connect \
-	--features freestanding
+define PRELOAD
+$(CARGO) build --release --locked --package peername-preload --package peername-preload-connect --features freestanding
+@cd $(TARGET)/release && install -m 755 libpeername_preload.so libpeername.so && \
+	install -m 755 libpeername_preload_connect.so libpeername_connect.so
+endef
 LIBRARIES := libpeername.so libpeername_connect.so
 
 # The maximum number of lines of a source file, tests included. A longer one holds more than one idea.

@@ -10,9 +10,6 @@
 set -euo pipefail
 
 packages=(
-    clang            # the kernel's data path is compiled with it, for which other compilers have no target
-    libbpf-dev       # and its headers
-    linux-libc-dev
     iproute2         # ip: namespaces, veth pairs, routes
     nftables         # nft: a backend that does not answer, TPROXY rules
     iptables         # the TPROXY rules of another README, word for word

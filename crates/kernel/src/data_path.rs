@@ -46,11 +46,8 @@ impl fmt::Debug for DataPath {
 ///
 /// # Errors
 ///
-/// [`Error`]: the program was not built, the kernel is too old, or a capability is missing.
+/// [`Error`]: the kernel is too old, or a capability is missing.
 pub fn try_load() -> Result<(), Error> {
-    if PROGRAM.is_empty() {
-        return Err(Error::NotBuilt);
-    }
     let mut program = EbpfLoader::new()
         .map_max_entries("requests", 1)
         .map_max_entries("replies", 1)
@@ -74,9 +71,6 @@ impl DataPath {
     ///
     /// [`Error`].
     pub fn attach(devices: &[String], max_flows: u32) -> Result<Self, Error> {
-        if PROGRAM.is_empty() {
-            return Err(Error::NotBuilt);
-        }
         let mut program = EbpfLoader::new()
             .map_max_entries("requests", max_flows)
             .map_max_entries("replies", max_flows)
@@ -184,5 +178,5 @@ fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Empty where it could not be compiled (`build.rs`).
-static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/udp.o"));
+/// Compiled from `bpf/udp.c` by `make bpf`, and kept in the repository: users need no clang.
+static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/udp.o");

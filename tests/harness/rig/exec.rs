@@ -299,15 +299,19 @@ fn libraries() -> &'static [PathBuf; 2] {
             .output()
             .expect("cargo");
         assert!(output.status.success(), "{output:?}");
-        ["libpeername.so", "libpeername_connect.so"].map(|name| {
-            let (built, place) = (target.join("release").join(name), directory.join(name));
-            if built != place {
-                // Replaced by rename, so that a program that has the old file loaded keeps it whole.
-                let beside = directory.join(format!(".{name}"));
-                fs::copy(&built, &beside).expect("a copy");
-                fs::rename(&beside, &place).expect("a rename");
-            }
-            place
+        let names = [
+            ("libpeername_preload.so", "libpeername.so"),
+            ("libpeername_preload_connect.so", "libpeername_connect.so"),
+        ];
+        names.map(|(built, installed)| {
+            // Replaced by rename, so that a program that has the old file loaded keeps it whole.
+            let (temporary, path) = (
+                directory.join(format!(".{installed}")),
+                directory.join(installed),
+            );
+            fs::copy(target.join("release").join(built), &temporary).expect("a copy");
+            fs::rename(&temporary, &path).expect("a rename");
+            path
         })
     })
 }

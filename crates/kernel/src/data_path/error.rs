@@ -8,12 +8,6 @@ use aya::programs::ProgramError;
 /// Why the kernel cannot carry flows.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program was not built.
-    #[error(
-        "this peername was built without the data path in the kernel: build it where clang and libbpf's headers are \
-         (Debian: clang, libbpf-dev)"
-    )]
-    NotBuilt,
     /// The object or its maps could not be loaded.
     #[error(
         "making the tables of the data path in the kernel, which needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN at the start"
