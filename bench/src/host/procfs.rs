@@ -145,8 +145,9 @@ fn ticks_to_duration(ticks: u64) -> Duration {
 impl Cpu {
     /// The time used between `earlier` and `self`.
     ///
-    /// Threads are counted in nanoseconds, but the time of a thread is lost when it exits; processes keep it, in clock
-    /// ticks. So the sum of the threads is used unless the sum of the processes exceeds it by more than rounding.
+    /// The threads' counters are exact, in nanoseconds, but lose threads that have exited. The processes' counters keep
+    /// those, in clock ticks. So the sum over threads is used, unless the sum over processes exceeds it by more than
+    /// rounding.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         let threads = self.threads.saturating_sub(earlier.threads);
         let processes = self.processes.saturating_sub(earlier.processes);
@@ -220,7 +221,8 @@ fn pss(pid: u32) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// User and system time of a few processes are each truncated to a tick of 10 ms, at both ends of the interval.
+/// The kernel truncates user and system time of each process to ticks of 10 ms, at both ends of the interval; this is
+/// enough for a few processes.
 const ROUNDING: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

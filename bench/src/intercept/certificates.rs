@@ -40,8 +40,8 @@ pub(crate) fn write_origin_ca(root: &Path, certificate: &Path, key: &Path) -> Re
     save(key, &pair.serialize_pem())
 }
 
-/// Certificates of the origin's hosts: one for each, as real origins have, but all with one key, as the origin is not
-/// what is measured.
+/// Certificates of the origin's hosts: one for each host, as real origins have. All have one key, because the cost of
+/// the origin is not measured.
 #[derive(Debug)]
 pub(crate) struct HostCertificates {
     issuer: Issuer<'static, KeyPair>,

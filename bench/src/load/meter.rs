@@ -20,7 +20,7 @@ pub(super) struct Meter {
     deadline: Instant,
 }
 
-/// What a measured interval took; `cpu` is the proxy's, `cpu_of_all` that of generator and backend too.
+/// Time and CPU time of a measured interval: `cpu` is the proxy's alone, `cpu_of_all` includes generator and backend.
 pub(super) struct Usage {
     elapsed: Duration,
     pub(super) cpu: Option<Duration>,

@@ -22,7 +22,7 @@ pub(crate) fn say_client(peer: SocketAddr, client: SocketAddr) {
     }
 }
 
-/// Formats without `core::fmt`, which would bring paths to a panic: a version 1 header has the address as text.
+/// Formats the address by writing a version 1 header, which has it as text. `core::fmt` would bring paths to a panic.
 fn say_address(what: &str, address: SocketAddr) {
     let header = PlainHeader::v1(address, address);
     let mut words = header.as_bytes().split(|&byte| byte == b' ');

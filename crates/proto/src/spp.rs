@@ -48,7 +48,7 @@ impl Spp {
         })
     }
 
-    /// The header as it is sent, to the backend or, the same, back to the proxy.
+    /// Encodes the header for a datagram to the backend, or for its reply: both carry the same bytes.
     ///
     /// A parsed header is encoded to exactly the bytes that it was parsed from.
     pub fn to_bytes(self) -> [u8; Self::LEN] {

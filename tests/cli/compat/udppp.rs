@@ -74,7 +74,7 @@ fn readme_command_of_the_upstream_server_works() {
         assert_eq!(seen.ip(), client.ip());
         assert_ne!(seen.port(), client.port());
     }
-    // Invalid datagrams and a server that has stopped ended udppp, or a part of it.
+    // In udppp, an invalid datagram or a stopped server ended the process or one of its tasks.
     balancer.send(front, &[b"no header"]);
     drop(_server);
     let client = fresh_client_v4();

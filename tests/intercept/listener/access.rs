@@ -128,8 +128,8 @@ fn access_by_name_and_password() {
     assert!(!echo.contains("YW5u"), "{echo}");
 }
 
-/// A client that does not trust the authority reports that in its own error; the audit line tells the
-/// operator, and has no status, since the client got none.
+/// A client that does not trust the authority reports that in its own error. The operator finds it in the audit line,
+/// which has no status: the client got no response.
 #[test]
 fn client_that_rejects_the_authority_is_in_the_audit_log() {
     let rig = InterceptRig::new(&[]);

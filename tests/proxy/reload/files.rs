@@ -58,7 +58,7 @@ fn endless_file_does_not_stop_later_reloads() {
             .then_some(())
     });
     lab.server.run("rm", &[&file]);
-    // What the refused reloads could not hold up: the balancer's trust is withdrawn.
+    // The next reload works, although those before were refused: it withdraws the balancer's trust.
     scratch.write("trusted", "192.0.2.0/24\n");
     reload(&config(&list), "\"reloaded\"");
     Conn::assert_refused(&lab.balancer, LISTEN_V4);

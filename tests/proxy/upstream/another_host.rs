@@ -73,7 +73,7 @@ fn health_checks_are_marked() {
     assert_eq!(down.recv(4), b"well");
 }
 
-/// By sending a probe, not from settings.
+/// The probe connects to the backend; it does not judge by settings.
 #[test]
 fn doctor_probes_the_reply_path() {
     let site = Site::new();
@@ -136,8 +136,8 @@ impl Site {
     fn new() -> Self {
         let (lab, backend) = (Lab::without_routes(), Host::new());
         lab.server.add_veth("eth1", &backend, "eth0");
-        // A host sends neighbour solicitations from its link-local address where the packet in question has a
-        // client's.
+        // A host that wants to send a packet from a client's address sends the neighbour solicitation from its
+        // link-local address, so both hosts need one.
         let [here, there] = [
             ["10.82.0.1/24", "fd82::1/64", "fe80::1/64"],
             ["10.82.0.5/24", "fd82::5/64", "fe80::5/64"],

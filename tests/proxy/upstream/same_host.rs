@@ -1,8 +1,8 @@
 //! Balancer, proxy and backend on one host, in one network namespace.
 //!
-//! A header without a client must not make the proxy connect from the balancer's own address and port: here
-//! they are in use by the very connection that brought it, and connect(2) would fail. mmproxy-rs and HAProxy
-//! with `usesrc client` do that and refuse their balancer's health checks.
+//! A header without a client must not make the proxy connect from the balancer's own address and port: on one host the
+//! balancer's connection to the proxy uses them, and connect(2) would fail. mmproxy-rs, and HAProxy with `usesrc
+//! client`, make that mistake and refuse their balancer's health checks.
 
 use std::net::SocketAddr;
 
@@ -59,8 +59,8 @@ fn haproxy_checks_with_version_1_pass_where_local_clients_are_allowed() {
     assert_checks_and_serves("send-proxy", &["--source-policy=allow-local"]);
 }
 
-/// A claim of one's own address is redundant only with the port of the same connection; and the header to the
-/// backend carries no client, or it would collide with a local client.
+/// A peer may claim its own address only with the port of the same connection. The header to the backend then carries
+/// no client, because that client's endpoint is in use on this host.
 #[test]
 fn peer_that_claims_its_own_endpoint_is_treated_as_local() {
     let lab = Lab::without_routes();
@@ -103,8 +103,8 @@ fn collisions(mut proxy: Peername) -> u64 {
     proxy.stop()["port_collisions"].as_u64().expect("a number")
 }
 
-/// The same over UDP: the balancer's own datagrams reach the server, and their replies the balancer, beside
-/// those of a client.
+/// The same over UDP: the balancer's own datagrams reach the server, and their replies reach the balancer, while a
+/// client is served too.
 #[test]
 fn datagram_without_a_client_is_served_on_the_same_host() {
     let lab = Lab::without_routes();

@@ -7,7 +7,7 @@ use crate::header::Header;
 pub enum Carrier {
     /// A byte stream: the header may arrive in pieces.
     Stream,
-    /// One datagram: the header is in it whole, and is of version 2, or it is invalid (section 2).
+    /// One datagram: the header must be complete in it, and of version 2 (section 2).
     Datagram,
 }
 
@@ -16,11 +16,10 @@ pub enum Carrier {
 pub enum Parsed<'a> {
     /// A header, and possibly data after it.
     Complete(Header<'a>),
-    /// The start of a header, which takes at least this many bytes in all, counted from offset 0.
+    /// The start of a header. The number is the least total length that the header can have, counted from offset 0.
     ///
-    /// It is always more than there are now, and never more than the header will take: a reader that reads
-    /// exactly up to it never consumes a byte of the data behind the header. A wrong byte may be
-    /// detected earlier. If the stream ends or a deadline passes at this point, the header is
-    /// invalid.
+    /// It is always more than there are bytes now, and never more than the header will take. So a reader that reads
+    /// exactly up to it never consumes a byte of the data behind the header. A wrong byte may be detected earlier. If
+    /// the stream ends or a deadline passes at this point, the header is invalid.
     NeedMore(usize),
 }

@@ -13,7 +13,7 @@ use super::control::{Control, PktInfo};
 /// A datagram to send, or several of one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Which of the slices given to [`SendBatch::send`] it is made of.
+    /// Its bytes: a range of the slices given to [`SendBatch::send`].
     pub parts: Range<usize>,
     /// Destination; `None` on a connected socket.
     pub to: Option<SocketAddr>,

@@ -8,12 +8,12 @@ use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{Capability, is_effective, keep_only, set_effective};
 use peername_sys::socket::upstream::UpstreamSocket;
 
-/// Drops every capability but the fewest with which each connection can be made: CAP_NET_RAW to
-/// spoof the client's address, or CAP_NET_ADMIN where there is no other, or both where an old kernel
-/// requires it for `mark`; and CAP_NET_BIND_SERVICE to use a port below 1024.
+/// Drops every capability but the fewest that suffice for each connection. CAP_NET_RAW is kept to spoof the client's
+/// address; CAP_NET_ADMIN if there is no CAP_NET_RAW; both if an old kernel requires CAP_NET_ADMIN for `mark`.
+/// CAP_NET_BIND_SERVICE is kept for ports below 1024.
 ///
-/// The setup of a connection is tried with these alone, so that a missing permission fails the
-/// start instead of each connection.
+/// The setup of a connection is tried with these capabilities alone, so that a missing permission fails the start
+/// instead of each connection.
 pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
     let mut last = Ok(());
     for sufficient in SUFFICIENT_CAPABILITIES {

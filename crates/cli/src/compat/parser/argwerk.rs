@@ -23,7 +23,7 @@ pub(in crate::compat) enum Value {
     None,
     /// Always.
     Needed,
-    /// Unless that word looks like another option; then the option is ignored.
+    /// The next word, unless that looks like another option; without a value, the option has no effect.
     Optional,
 }
 
