@@ -90,8 +90,8 @@ fn called_as(name: &OsStr, args: &[OsString]) -> Option<Program> {
 }
 
 /// Two programs are called `mmproxy`: this returns the one that understands the command line. If both do, it is
-/// cloudflare's if the command line has the four options that that program requires. A mark too many does less harm
-/// than one too few.
+/// cloudflare's if the command line has all four options which that program requires. Guessing cloudflare's wrongly
+/// sets a firewall mark too many, which does less harm than one too few.
 fn disambiguate_mmproxy(args: &[OsString]) -> Program {
     match (mmproxy_rs::understands(args), cloudflare::understands(args)) {
         (false, true) => Program::Cloudflare,
@@ -101,8 +101,8 @@ fn disambiguate_mmproxy(args: &[OsString]) -> Program {
 }
 
 impl Translation {
-    /// Prints the native command line and runs it. No failure is exit 0 or 2: none of the programs had 2 for the errors
-    /// that are detected here.
+    /// Prints the native command line and runs it. A failure never exits with 0, nor with 2: none of the programs had 2
+    /// for the errors that are detected here.
     pub(crate) fn run(&self) -> ExitCode {
         let words = iter::once(OsString::from("peername")).chain(self.words.iter().cloned());
         let args = match Args::try_parse_from(words) {

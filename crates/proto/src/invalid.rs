@@ -44,7 +44,7 @@ pub enum Invalid {
         /// The first byte that is wrong.
         offset: usize,
     },
-    /// A version 1 line isn't over in time.
+    /// A version 1 line does not end within the maximum length.
     #[error(
         "version 1 line: no CRLF within {} octets; the sender breaks section 2.1",
         crate::V1_MAX_LEN

@@ -61,8 +61,8 @@ proptest! {
         let mut wrong = right.clone();
         let bit = bit.index(wrong.len() * 8);
         wrong[bit / 8] ^= 1 << (bit % 8);
-        // A flip can take the checksum itself away (its type, a length before it, the family), or make
-        // the header LOCAL or UNSPEC; it never passes the checksum, nor for the same header.
+        // A flip can remove the checksum itself (its type, a length before it, the family), or make the header LOCAL or
+        // UNSPEC. In all other cases it is an error.
         match parse(&wrong, Carrier::Stream) {
             Ok(Parsed::Complete(header)) => {
                 prop_assert_eq!(header.tlvs.get(kind::CRC32C), None);

@@ -93,7 +93,7 @@ impl Options {
         Ok(Self {
             mark: mark.map_err(|_| wrong("--mark has to be >= 0 and below 2^32"))?,
             close_after: close_after.map_err(|_| wrong("-close-after has to be >= 0"))?,
-            listeners: listeners.min(MOST_WORKERS),
+            listeners: listeners.min(MAX_WORKERS),
             verbose,
         })
     }
@@ -126,7 +126,7 @@ fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>
         .fold(native, allow)
 }
 
-/// The target, with its name resolved now, if it is on loopback, which the list excludes.
+/// Returns the target if it is on loopback, which the list excludes. Resolves its name now.
 fn on_loopback(
     given: Option<&OsStr>,
     default: SocketAddr,
@@ -168,7 +168,7 @@ const FLAGS: &[Flag] = &[
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 /// The most that `--workers` accepts.
-const MOST_WORKERS: i64 = 1024;
+const MAX_WORKERS: i64 = 1024;
 
 const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrate.md):
   -4 address              where IPv4 clients go (default 127.0.0.1:443)

@@ -29,7 +29,7 @@ pub(super) fn translate(
     let protocol = protocol(&given)?;
     let mark = number::<u32>(&given, "mark")?;
     let close_after = number::<u64>(&given, "close-after")?;
-    // mmproxy-rs used it as the length of the accept backlog, though its help said the number of sockets, which it is here.
+    // mmproxy-rs used the value as the length of the accept backlog; its help said the number of sockets, as here.
     let listeners = number::<u32>(&given, "listeners")?.unwrap_or(1);
     let mut notes = Vec::new();
     let subnets = given.last("allowed-subnets");

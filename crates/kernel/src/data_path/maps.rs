@@ -48,7 +48,7 @@ pub(super) struct Maps {
     replies: EbpfHashMap<MapData, AddressPairKey, RewriteValue>,
     ports: Array<MapData, u8>,
     totals: PerCpuArray<MapData, u64>,
-    /// What of `totals` was reported.
+    /// The part of `totals` that was reported already.
     reported: Totals,
     /// Installed flows, and the final usage of those that [`Maps::evict_all`] evicted.
     flows: HashMap<InstalledFlow, Option<Usage>>,

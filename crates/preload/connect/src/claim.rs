@@ -9,8 +9,8 @@
 //!
 //! Under the name `libproxyproto_connect.so`, and without PEERNAME_SOURCE, the variables of that project are read as it
 //! reads them: LIBPROXYPROTO_ADDR (default 127.0.0.1), LIBPROXYPROTO_PORT (8080) and LIBPROXYPROTO_VERSION (0 for no
-//! header, 1 or 2; default 2). Unlike there, an invalid address ends the program at its start, as an invalid version
-//! does in both; that project continues without headers.
+//! header, 1 or 2; default 2). An invalid version ends the program at its start, in that project as here. An invalid
+//! address does so here only; there the program continues without headers.
 
 use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -86,8 +86,9 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the bundle:
-/// then the system's directories are read, or an authority that was trusted once would stay in the bundle for ever.
+/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the
+/// bundle. The system's directories are read then: otherwise an authority that was trusted once would stay in the
+/// bundle for ever.
 fn host_ca_certificates(bundle: &Path) -> Vec<CertificateDer<'static>> {
     let is_bundle_set = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
     let found = if is_bundle_set {

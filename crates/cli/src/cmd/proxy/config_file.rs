@@ -131,8 +131,8 @@ impl File {
     }
 }
 
-/// All errors that the parser reports: that of the syntax, or else those of each key. By itself the parser stops at the first
-/// error of a table.
+/// All errors that the parser reports: the syntax error, or else one for each wrong key. By itself the parser stops at
+/// the first error of a table.
 fn mistakes(text: &str) -> Vec<toml::de::Error> {
     let (table, mut mistakes) = DeTable::parse_recoverable(text);
     // After a syntax error, further errors may be consequences of it.

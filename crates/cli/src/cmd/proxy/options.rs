@@ -288,7 +288,8 @@ impl Listener {
         })
     }
 
-    /// Whether clients of a family are expected from the start: their target is configured, or, for IPv4, none is.
+    /// Whether clients of this family are expected from the start. They are if their target is configured; IPv4 clients
+    /// also if no target is configured.
     pub(super) fn expects(&self, is_ipv4: bool) -> bool {
         match is_ipv4 {
             true => self.target_v4.is_some() || self.target_v6.is_none(),

@@ -73,8 +73,8 @@ impl Setup {
             .collect()
     }
 
-    /// The backends to probe at the start: those for which clients are expected, and whether one port of it represents all.
-    /// Any other is probed when its first client connects.
+    /// The backends to probe at the start: those for which clients are expected. A backend with `any_port` represents
+    /// all of its ports. Any other backend is probed when its first client connects.
     pub(crate) fn probes(&self) -> impl Iterator<Item = ProbeTarget> + '_ {
         self.services
             .iter()

@@ -5,7 +5,7 @@ use crate::{Carrier, parse};
 const ENDINGS: &[u8] = b"\n\r :.1CPKNOW46TUXRY";
 
 #[test]
-fn the_first_wrong_octet_is_told() {
+fn first_wrong_byte_is_reported() {
     use V1Field::{Destination, DestinationPort, Ignored, LineEnd, Protocol, Source, SourcePort};
     for (line, field, offset, reason) in [
         ("PROXY tcp4", Protocol, 6, "v1_protocol"),
@@ -66,7 +66,7 @@ fn the_first_wrong_octet_is_told() {
 
 /// `NeedMore` is returned only where more bytes can help: from every such prefix a valid line can be reached.
 #[test]
-fn no_false_hope() {
+fn need_more_can_always_become_a_valid_line() {
     let lines: [&[u8]; 6] = [
         b"PROXY TCP4 192.0.2.255 1.20.0.3 65535 0\r\n",
         b"PROXY TCP6 2001:db8::a:1 1:2:3:4:5:6:7:8 1 443\r\n",
