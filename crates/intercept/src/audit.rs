@@ -36,7 +36,7 @@ pub(crate) struct AuditRecord {
     status: Option<StatusCode>,
     code: Option<&'static str>,
     error: Option<String>,
-    /// The request's body, as far as the origin was sent it.
+    /// The bytes of the request's body that were sent to the origin.
     pub(crate) sent: Arc<BodyProgress>,
     /// Bytes of the response's body that the client was sent.
     pub(crate) received: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct UpstreamFields {
     pub(crate) reused: bool,
 }
 
-/// How much of a request's body the origin was sent.
+/// How many bytes of a request's body were sent to the origin.
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     pub(crate) bytes: AtomicU64,

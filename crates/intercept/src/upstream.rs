@@ -129,8 +129,8 @@ impl Upstream {
         self.dialer.connect_tunnel(to, client).await
     }
 
-    /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts what of its
-    /// body was sent.
+    /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts the bytes
+    /// of its body that were sent.
     ///
     /// A request on a reused connection that the origin closes is retried, if nothing of it was sent or its method is
     /// safe (RFC 9112, section 9.3.1).

@@ -102,8 +102,8 @@ impl Mint {
         })
     }
 
-    /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and of the protocols in `alpn` the first that
-    /// the client supports too. Single flight: however many calls at once need a host that is not cached, one certificate
+    /// The server configuration for a handshake as `host`: TLS 1.2 and 1.3, and the first protocol in `alpn` that the
+    /// client supports, too. Single flight: however many calls at once need a host that is not cached, one certificate
     /// is made. [`Mint::admit`] decides whether a client may cause one.
     ///
     /// Takes tens of microseconds. It waits only for the first client without ECDSA in a key epoch, while a thread
@@ -135,8 +135,8 @@ impl Mint {
         Ok(Arc::new(config))
     }
 
-    /// Admits a client to a certificate for this host, under a rate limit if there is none yet. A client that is over its
-    /// limit waits here.
+    /// Admits a client to a certificate for this host. A certificate that has yet to be made counts against the
+    /// client's rate limit; a client that is over its limit waits here.
     ///
     /// # Errors
     ///

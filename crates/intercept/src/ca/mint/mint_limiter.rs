@@ -71,5 +71,5 @@ impl MintLimiter {
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// Clients remembered; more would have to ask within two seconds for one to be evicted.
+/// Clients that are remembered. One is evicted too early only if more of them ask within two seconds.
 const MAX_CLIENTS: u64 = 65_536;
