@@ -35,8 +35,8 @@ fn reply_to_a_link_local_balancer_leaves_by_its_link() {
     }
 }
 
-/// Each port is as a listener of its own, also for one client behind one balancer's port, and where only the
-/// first datagram names the client.
+/// Each destination port counts as a listener of its own: even for one client behind one port of a balancer, and even
+/// if only the first datagram names the client.
 #[test]
 fn replies_come_from_the_original_destination_port() {
     for dialect in ["each", "first"] {

@@ -141,7 +141,8 @@ impl Maps {
         }
     }
 
-    /// What was counted since the last call that returned a value; `None` when it can't be read now.
+    /// The counts since the last call that returned a value; `None` when they can't be read now, and are then part of
+    /// the next value.
     pub(super) fn take_totals(&mut self) -> Option<Totals> {
         let now = self.totals();
         Some(self.reported.replace(now?))

@@ -50,9 +50,9 @@ pub fn set_no_new_privs() -> Result<()> {
 /// Drops every capability of the calling thread except those of `keep` that it has, and the means to
 /// regain them: clears the bounding, inheritable and ambient sets and sets `no_new_privs`.
 ///
-/// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the
-/// bounding set stays as it is, which is harmless under `no_new_privs`; and so does the inheritable set
-/// in a sandbox that forbids capset(2).
+/// Capabilities belong to threads: call it before any other thread exists. Without CAP_SETPCAP the bounding set stays
+/// as it is, and in a sandbox that forbids capset(2) so does the inheritable set. Both are harmless under
+/// `no_new_privs`.
 ///
 /// # Errors
 ///

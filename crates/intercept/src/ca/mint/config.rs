@@ -12,7 +12,7 @@ use super::error::MintError;
 pub struct MintConfig {
     /// How many certificates are cached; beyond that the least used are evicted. Each takes less than 2 KiB.
     pub capacity: u64,
-    /// How long a leaf key is used. Certificates last a week, so at most that, and at least a minute.
+    /// How long a leaf key is used: at least a minute, and at most a week, which is the lifetime of certificates.
     pub key_lifetime: Duration,
     /// New certificates that one client (an IPv4 address or an IPv6 /64) may cause in a second.
     pub per_client: u32,
@@ -43,6 +43,6 @@ impl MintConfig {
     }
 }
 
-/// New certificates a second: more than a gateway with hundreds of clients behind it, or a crawler, asks for, and a
-/// twentieth of a core's time.
+/// New certificates in a second. A gateway with hundreds of clients behind it, or a crawler, asks for fewer; making so
+/// many takes a twentieth of a core's time.
 const PER_CLIENT: u32 = 1000;
