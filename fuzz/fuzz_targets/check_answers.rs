@@ -3,10 +3,9 @@
 #![no_main]
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::service::auth::v3::CheckResponse;
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use libfuzzer_sys::fuzz_target;
+use peername_intercept::authz::ext_authz_messages::{CheckResponse, HttpResponse};
 use peername_intercept::authz::{
     AuthzResponse, Decision, AuthzError, ext_authz_reply, forward_auth_reply, opa_reply,
 };
@@ -29,7 +28,7 @@ fn ext_authz(bytes: &[u8]) {
         return;
     };
     let code = reply.status.as_ref().map(|status| status.code);
-    let is_ok = matches!(reply.http_response, Some(HttpResponse::OkResponse(_)));
+    let is_ok = matches!(reply.http_response, Some(HttpResponse::Ok(_)));
     let is_bare = reply.http_response.is_none();
     if check_decision(ext_authz_reply(reply)) {
         assert!(code == Some(0) && (is_ok || is_bare) || code.is_none() && is_ok);

@@ -35,6 +35,7 @@ pub use config::service::Service;
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;
 pub use protocol::ext_authz::decode as ext_authz_reply;
+pub use protocol::ext_authz::messages as ext_authz_messages;
 pub use protocol::forward_auth::decode as forward_auth_reply;
 pub use protocol::opa::decode as opa_reply;
 pub use request::{AuthzRequest, BodyPrefix, HostPortRef, RequestKind};

@@ -1,5 +1,6 @@
 //! Envoy's ext_authz, version 3: `envoy.service.auth.v3.Authorization/Check` over gRPC.
 
+pub mod messages;
 mod reply;
 
 use std::collections::HashMap;
@@ -7,14 +8,12 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::{Address, SocketAddress, address, socket_address};
-use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
-use envoy_types::pb::envoy::service::auth::v3::{
-    AttributeContext, CheckRequest, CheckResponse, attribute_context,
-};
 use http::Uri;
+use http::uri::PathAndQuery;
 use tokio::time::Instant;
+use tonic::client::Grpc;
 use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 
 use super::attributes;
 use super::{EncodeConfig, EncodedRequest, Protocol, ResponseFuture};
@@ -23,6 +22,11 @@ use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 use crate::authz::transport::{HttpVersion, MAX_RESPONSE, Pool, Transport, error_from};
 use crate::authz::verdict::{AuthzError, printable};
+
+use messages::{
+    Address, AttributeContext, CheckRequest, CheckResponse, HttpRequest, Peer, SocketAddress,
+    TlsSession,
+};
 
 pub use reply::decode;
 
@@ -106,11 +110,13 @@ async fn call(
     request: CheckRequest,
     timeout: Duration,
 ) -> Result<CheckResponse, AuthzError> {
-    let mut client = AuthorizationClient::with_origin(pool.clone(), origin.clone())
-        .max_decoding_message_size(MAX_RESPONSE);
+    let mut client =
+        Grpc::with_origin(pool.clone(), origin.clone()).max_decoding_message_size(MAX_RESPONSE);
     let mut request = Request::new(request);
     request.set_timeout(timeout);
-    let reply = client.check(request).await;
+    client.ready().await.map_err(|error| error_from(&error))?;
+    let path = PathAndQuery::from_static("/envoy.service.auth.v3.Authorization/Check");
+    let reply = client.unary(request, path, ProstCodec::default()).await;
     reply
         .map(tonic::Response::into_inner)
         .map_err(error_from_status)
@@ -139,21 +145,19 @@ fn check_request(request: &AuthzRequest<'_>, sent: &SentHeaders) -> CheckRequest
         attributes: Some(AttributeContext {
             source: Some(source),
             destination: Some(destination),
-            request: Some(attribute_context::Request {
+            request: Some(messages::Request {
                 http: Some(http_attributes(request, sent)),
-                ..Default::default()
             }),
-            tls_session: sni.map(|sni| attribute_context::TlsSession { sni }),
+            tls_session: sni.map(|sni| TlsSession { sni }),
             context_extensions: extensions
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
-            ..Default::default()
         }),
     }
 }
 
-fn http_attributes(authz: &AuthzRequest<'_>, sent: &SentHeaders) -> attribute_context::HttpRequest {
-    let mut request = attribute_context::HttpRequest {
+fn http_attributes(authz: &AuthzRequest<'_>, sent: &SentHeaders) -> HttpRequest {
+    let mut request = HttpRequest {
         id: authz.request_id.to_owned(),
         method: authz.method.to_string(),
         headers: HashMap::from_iter(attributes::headers(authz, sent)),
@@ -173,21 +177,18 @@ fn http_attributes(authz: &AuthzRequest<'_>, sent: &SentHeaders) -> attribute_co
     request
 }
 
-fn peer(addr: SocketAddr) -> attribute_context::Peer {
+fn peer(addr: SocketAddr) -> Peer {
     peer_at(addr.ip().to_string(), addr.port())
 }
 
-fn peer_at(address: String, port: u16) -> attribute_context::Peer {
-    let port = socket_address::PortSpecifier::PortValue(port.into());
-    let socket = SocketAddress {
+fn peer_at(address: String, port: u16) -> Peer {
+    let socket_address = SocketAddress {
         address,
-        port_specifier: Some(port),
-        ..Default::default()
+        port_value: Some(port.into()),
     };
-    attribute_context::Peer {
+    Peer {
         address: Some(Address {
-            address: Some(address::Address::SocketAddress(socket)),
+            socket_address: Some(socket_address),
         }),
-        ..Default::default()
     }
 }

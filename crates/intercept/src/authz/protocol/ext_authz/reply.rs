@@ -1,14 +1,11 @@
 //! Decoding of an ext_authz service's response.
 
-use envoy_types::pb::envoy::config::core::v3::HeaderValueOption;
-use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
-use envoy_types::pb::envoy::service::auth::v3::{
-    CheckResponse, DeniedHttpResponse, OkHttpResponse,
-};
-use envoy_types::pb::google::protobuf::{Struct, value};
 use http::StatusCode;
 
+use super::messages::{
+    AppendAction, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, Metadata,
+    OkHttpResponse,
+};
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
@@ -28,20 +25,14 @@ pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
         .map(|status| status.message)
         .unwrap_or_default();
     let response = match (code, reply.http_response) {
-        (_, Some(HttpResponse::ErrorResponse(_))) => {
-            Err(AuthzError::Malformed("an error response"))
-        }
+        (_, Some(HttpResponse::Error(_))) => Err(AuthzError::Malformed("an error response")),
         (None, None) => Err(AuthzError::Malformed("neither a status nor a response")),
-        (Some(0), Some(HttpResponse::DeniedResponse(_))) => {
+        (Some(0), Some(HttpResponse::Denied(_))) => {
             Err(AuthzError::Malformed("status OK with a denied response"))
         }
         (Some(0), None) => Ok(AuthzResponse::allow(HeaderMutations::default())),
-        (Some(0) | None, Some(HttpResponse::OkResponse(ok))) => {
-            changes(ok).map(AuthzResponse::allow)
-        }
-        (_, Some(HttpResponse::DeniedResponse(denied))) => {
-            Ok(AuthzResponse::deny(denial(denied, &reason)))
-        }
+        (Some(0) | None, Some(HttpResponse::Ok(ok))) => changes(ok).map(AuthzResponse::allow),
+        (_, Some(HttpResponse::Denied(denied))) => Ok(AuthzResponse::deny(denial(denied, &reason))),
         (_, _) => Ok(AuthzResponse::deny(Denial::new(
             StatusCode::FORBIDDEN,
             &reason,
@@ -75,16 +66,12 @@ fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {
 /// The mode as Envoy reads it: `append` is older than the action, and the action's default can't be told from its absence.
 /// On a request the default means to set, on a response to add.
 fn mode(option: &HeaderValueOption, kind: MessageKind) -> MutationMode {
-    #[expect(deprecated, reason = "most services there are set this one")]
-    let append = option.append.is_some_and(|append| append.value);
     match option.append_action() {
-        _ if append => MutationMode::Append,
-        HeaderAppendAction::AddIfAbsent => MutationMode::IfAbsent,
-        HeaderAppendAction::OverwriteIfExists => MutationMode::IfPresent,
-        HeaderAppendAction::AppendIfExistsOrAdd if kind == MessageKind::Response => {
-            MutationMode::Append
-        }
-        HeaderAppendAction::AppendIfExistsOrAdd | HeaderAppendAction::OverwriteIfExistsOrAdd => {
+        _ if option.append == Some(true) => MutationMode::Append,
+        AppendAction::AddIfAbsent => MutationMode::IfAbsent,
+        AppendAction::OverwriteIfExists => MutationMode::IfPresent,
+        AppendAction::AppendIfExistsOrAdd if kind == MessageKind::Response => MutationMode::Append,
+        AppendAction::AppendIfExistsOrAdd | AppendAction::OverwriteIfExistsOrAdd => {
             MutationMode::Set
         }
     }
@@ -115,11 +102,9 @@ fn denial(denied: DeniedHttpResponse, reason: &str) -> Denial {
 }
 
 /// The cache lifetime: `cache_control` in the metadata, an extension of peername.
-fn cache_lifetime(metadata: Option<&Struct>) -> CacheLifetime {
-    let field = metadata.and_then(|metadata| metadata.fields.get("cache_control"));
-    match field.and_then(|field| field.kind.as_ref()) {
-        Some(value::Kind::StringValue(written)) => CacheLifetime::parse(written),
-        Some(_) => CacheLifetime::parse("no-store"),
+fn cache_lifetime(metadata: Option<&Metadata>) -> CacheLifetime {
+    match metadata.and_then(|metadata| metadata.fields.get("cache_control")) {
+        Some(field) => CacheLifetime::parse(field.string.as_deref().unwrap_or("no-store")),
         None => CacheLifetime::AsConfigured,
     }
 }
