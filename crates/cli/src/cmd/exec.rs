@@ -6,6 +6,7 @@ mod netns;
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use peername_sys::seccomp::NoNewPrivs;
 
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
-use crate::value::{self, PortRange};
+use crate::value;
 
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]
@@ -40,8 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Sources,
     /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    ports: Vec<PortRange>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
+    ports: Vec<RangeInclusive<u16>>,
     /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
@@ -178,7 +179,7 @@ impl Args {
     fn rules(&self) -> Result<Rules, Usage> {
         Ok(Rules {
             networks: self.networks()?,
-            ports: self.ports.iter().flat_map(PortRange::iter).collect(),
+            ports: self.ports.iter().cloned().flatten().collect(),
             header_required: self.header == Header::Require,
             show_destination: self.dst,
             sources: match self.source_policy {

@@ -7,7 +7,6 @@ use peername_exec::connect::{Connect, ConnectError};
 use peername_exec::program::{Reason, examine, search_path};
 
 use super::{execute, refuse_io_uring};
-use crate::value::PortRange;
 
 /// Options for the contents of the client's headers.
 #[derive(Debug, clap::Args)]
@@ -58,7 +57,7 @@ fn prepare(
     let connect = Connect {
         source,
         version: args.client.version(),
-        ports: args.ports.iter().map(PortRange::range).collect(),
+        ports: args.ports.clone(),
     };
     connect.prepare(&program, command)?;
     Ok(program.reason)

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use anyhow::Context;
@@ -13,7 +14,6 @@ use peername_sys::udp;
 
 use super::{Args, Header, Sources};
 use crate::usage::Usage;
-use crate::value::PortRange;
 
 /// Opens the listening sockets and moves this process into its private network.
 ///
@@ -68,7 +68,8 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     let addrs: Vec<_> = args
         .ports
         .iter()
-        .flat_map(PortRange::iter)
+        .cloned()
+        .flatten()
         .flat_map(everywhere)
         .collect();
     if addrs.is_empty() {
@@ -80,11 +81,11 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
 
 /// Returns a port that only one of `--listen` and `--ports` names. No `--ports` at all agrees with
 /// every `--listen`.
-fn disagreement(listen: &[SocketAddr], ports: &[PortRange]) -> Option<u16> {
+fn disagreement(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<u16> {
     if ports.is_empty() {
         return None;
     }
-    let named: BTreeSet<u16> = ports.iter().flat_map(PortRange::iter).collect();
+    let named: BTreeSet<u16> = ports.iter().cloned().flatten().collect();
     let opened: BTreeSet<u16> = listen.iter().map(SocketAddr::port).collect();
     named.symmetric_difference(&opened).next().copied()
 }
@@ -143,7 +144,10 @@ mod tests {
         ];
         for (listen, ports, expected) in table {
             let addrs: Vec<SocketAddr> = listen.iter().map(|text| text.parse().unwrap()).collect();
-            let ranges: Vec<PortRange> = ports.iter().map(|text| text.parse().unwrap()).collect();
+            let ranges: Vec<_> = ports
+                .iter()
+                .map(|text| crate::value::ports(text).unwrap())
+                .collect();
             assert_eq!(
                 disagreement(&addrs, &ranges),
                 expected,
