@@ -24,7 +24,7 @@ use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::listen_fds;
 use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_disabled};
-use peername_sys::process::caps::{Capability, is_effective, raise_ambient};
+use peername_sys::process::caps::{CapabilitySet, is_effective, raise_ambient};
 use peername_sys::process::daemonize;
 use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::namespace::{
@@ -63,7 +63,7 @@ pub enum NetnsError {
 ///
 /// [`NetnsError`]: namespaces are not allowed, or a system call failed.
 pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsError> {
-    if !is_effective(Capability::CAP_SYS_ADMIN) {
+    if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;
     }
     NetworkNamespace::unshare().map_err(NetnsError::Namespace)?;
@@ -163,7 +163,7 @@ fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Sys
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
     let ready = daemonize::set_parent_death_signal()
-        .and_then(|()| raise_ambient(&[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE]))
+        .and_then(|()| raise_ambient(CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE))
         .and_then(|()| listen_fds::pass_on_exec(sockets));
     if let Err(error) = ready {
         eprintln!("peername: the proxy beside the program: {error}");

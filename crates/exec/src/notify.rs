@@ -33,7 +33,7 @@ use std::process;
 
 use peername_identity::{PROBE, PROBE_ERRNO};
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::caps::{Capability, is_effective, keep_only, set_no_new_privs};
+use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_no_new_privs};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::{daemonize, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
@@ -120,8 +120,8 @@ pub fn start(config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
 /// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes with no more capabilities than
 /// the supervisor has (ptrace(2), access mode checking). Then it keeps all it has, and execve(2) gives it no others.
 fn drop_capabilities() -> Result<(), SyscallError> {
-    match is_effective(Capability::CAP_SYS_PTRACE) {
-        true => keep_only(&[Capability::CAP_SYS_PTRACE, Capability::CAP_KILL]),
+    match is_effective(CapabilitySet::SYS_PTRACE) {
+        true => keep_only(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL),
         false => set_no_new_privs(),
     }
 }

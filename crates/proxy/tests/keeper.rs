@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use peername_proxy::routes::{self, Keeper, Scope};
-use peername_sys::process::caps;
+use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::namespace::NetworkNamespace;
 
 const LOOPBACK: [&str; 2] = ["127.0.0.1:443", "[::1]:443"];
@@ -234,7 +234,7 @@ fn failure_is_reported() -> Result<()> {
         error.contains("the backend 10.9.0.1:80 is not on this host"),
         "{error}"
     );
-    caps::keep_only(&[])?;
+    caps::keep_only(CapabilitySet::empty())?;
     let error = Keeper::start(&addresses(["127.0.0.1:80"]))
         .unwrap_err()
         .to_string();

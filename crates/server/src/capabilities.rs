@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use peername_sys::process::caps::{Capability, has_no_new_privs, is_in_bounding_set};
+use peername_sys::process::caps::{CapabilitySet, has_no_new_privs, is_in_bounding_set};
 
 /// How to get a capability that permits connections from clients' addresses. IP_TRANSPARENT needs CAP_NET_RAW or
 /// CAP_NET_ADMIN (ip(7)); CAP_NET_RAW permits less, so it is preferred.
@@ -20,8 +20,8 @@ impl Advice {
     /// Determines what is possible for this process.
     pub fn for_this_process() -> Self {
         let sufficient = [
-            (Capability::CAP_NET_RAW, "net_raw"),
-            (Capability::CAP_NET_ADMIN, "net_admin"),
+            (CapabilitySet::NET_RAW, "net_raw"),
+            (CapabilitySet::NET_ADMIN, "net_admin"),
         ];
         let mut possible = sufficient
             .into_iter()

@@ -28,7 +28,7 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::trust_list::TrustList;
 use peername_server::workers::{self, Capacity, Workers};
 use peername_sys::netlink::Netlink;
-use peername_sys::process::caps::{Capability, is_effective};
+use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 
 use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
@@ -41,7 +41,7 @@ pub(crate) struct Args {}
 ///
 /// Namespaces can't be created, a socket fails, or the backend saw another address than the client's.
 pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    if !is_effective(Capability::CAP_SYS_ADMIN) {
+    if !is_effective(CapabilitySet::SYS_ADMIN) {
         become_root_of_new_user_namespace().context(
             "this host does not let ordinary users create namespaces; run `peername demo` as root",
         )?;

@@ -15,7 +15,7 @@ use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_server::workers;
-use peername_sys::process::caps::keep_only;
+use peername_sys::process::caps::{CapabilitySet, keep_only};
 
 use crate::admin::{AdminArgs, serve_proxy};
 use crate::cmd::proxy::udp;
@@ -92,7 +92,7 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
     )?;
     let admin = args.admin.open()?;
     // It connects from its own address: no privilege is needed any more.
-    keep_only(&[])?;
+    keep_only(CapabilitySet::empty())?;
     let _log = args.logging.start();
     let (tcp, udp) = (
         logging::join(listeners.addrs()),

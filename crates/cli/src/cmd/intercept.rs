@@ -23,7 +23,7 @@ use peername_server::listeners::{
 };
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::{self, Capacity};
-use peername_sys::process::caps::{Capability, is_effective, keep_only};
+use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::core_dump;
 use prometheus_client::registry::Registry;
 
@@ -47,7 +47,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let own = OwnAddresses::read().await?;
     let (listeners, kinds) = open(args)?;
     let admin = args.admin.open()?;
-    keep_only(&[])?;
+    keep_only(CapabilitySet::empty())?;
     let _log = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
     listening.extend(args.admin.port());
@@ -155,7 +155,7 @@ fn open(args: &Args) -> anyhow::Result<(Listeners, ListenerKinds)> {
         &InheritedSockets::default(),
     )?;
     // TPROXY needs a transparent socket, REDIRECT does not.
-    if is_effective(Capability::CAP_NET_RAW) || is_effective(Capability::CAP_NET_ADMIN) {
+    if is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN) {
         listeners =
             listeners.with_transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
     }

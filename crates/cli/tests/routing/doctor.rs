@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
-use peername_sys::process::caps;
+use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::{in_namespace, ip, peername, run};
 
@@ -196,7 +196,7 @@ fn missing_capabilities_are_reported() -> Result<()> {
             TcpListener::bind("[::1]:443")?,
         );
         run("routes add", 0)?;
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         let report = run("doctor", 3)?;
         assert!(
             lines(&report, "CAP_NET_RAW: ")[0].contains("CapabilityBoundingSet="),

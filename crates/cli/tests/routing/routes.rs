@@ -1,7 +1,7 @@
 //! `peername routes`.
 
 use anyhow::Result;
-use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::{in_namespace, ip, run, run_to_failure};
 
@@ -70,7 +70,7 @@ fn backend_on_another_host_is_an_error_with_a_remedy() -> Result<()> {
 #[test]
 fn missing_capability_is_named() -> Result<()> {
     in_namespace(|| {
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         let message = run_to_failure("routes add")?;
         assert!(message.contains("CAP_NET_ADMIN"), "{message}");
         assert!(
@@ -87,7 +87,7 @@ fn missing_capability_is_named() -> Result<()> {
 fn removal_without_the_capability_names_its_own_command() -> Result<()> {
     in_namespace(|| {
         run("routes add", 0)?;
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         for command in ["routes remove", "routes remove --all"] {
             let message = run_to_failure(command)?;
             assert!(message.contains("CAP_NET_ADMIN"), "{message}");
@@ -107,7 +107,7 @@ fn removal_without_the_capability_names_its_own_command() -> Result<()> {
 fn setup_without_the_capability_names_what_replaces_it() -> Result<()> {
     in_namespace(|| {
         // What the proxy needs itself; the keeper has no more.
-        caps::keep_only(&[Capability::CAP_NET_RAW])?;
+        caps::keep_only(CapabilitySet::NET_RAW)?;
         let message =
             run_to_failure("proxy --setup-routes --trust loopback --listen 127.0.0.1:8443")?;
         assert!(

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::daemonize;
 use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
@@ -48,8 +48,8 @@ impl SupervisorMonitor {
         let pid = daemonize::fork_child(inherited, |[supervisor, calls, target, pipe, queue]| {
             daemonize::set_thread_name(c"peername-guard");
             // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
-            if caps::is_effective(Capability::CAP_SYS_PTRACE) {
-                let _ = caps::keep_only(&[Capability::CAP_KILL]);
+            if caps::is_effective(CapabilitySet::SYS_PTRACE) {
+                let _ = caps::keep_only(CapabilitySet::KILL);
             }
             let _inhibitor = KillInhibitor::from([pipe, queue]);
             let supervised = SupervisedProcess {

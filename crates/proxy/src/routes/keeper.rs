@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use peername_sys::NameCall;
 use peername_sys::netlink::{self, Netlink};
-use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::caps::{self, CapabilitySet};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -163,7 +163,7 @@ struct KeptRoutes {
 
 impl KeptRoutes {
     async fn install(targets: &[Backend]) -> Result<Self, Error> {
-        caps::keep_only(&[Capability::CAP_NET_ADMIN])?;
+        caps::keep_only(CapabilitySet::NET_ADMIN)?;
         ignore_signals().map_err(Error::Start)?;
         let netlink = Netlink::open()?;
         let rules = rules_for(&netlink, targets).await?;

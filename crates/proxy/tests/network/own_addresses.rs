@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
-use peername_sys::process::caps;
+use peername_sys::process::caps::{self, CapabilitySet};
 use tokio::time::{sleep, timeout};
 
 use crate::{in_namespace, ip};
@@ -26,7 +26,7 @@ fn addresses_and_both_ends_of_their_networks_are_recognized() -> Result<()> {
         ip("address add 10.1.2.3/24 broadcast 10.1.2.99 dev lan")?;
         ip("address add 10.7.0.1 peer 192.168.7.2/30 dev lan")?;
         ip("address add fd01::5/64 dev lan nodad")?;
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         let own = OwnAddresses::read().await?;
         for address in [
             "127.0.0.1",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use peername_proxy::reply_path::probe::{ProbeOutcome, ReplyPathError, probe};
 use peername_proxy::routes::{self, Scope};
-use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::socket::upstream::UpstreamSocket;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -68,7 +68,7 @@ fn net_raw_is_sufficient() -> Result<()> {
     in_namespace(async || {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
-        caps::keep_only(&[Capability::CAP_NET_RAW])?;
+        caps::keep_only(CapabilitySet::NET_RAW)?;
         assert_eq!(probe(address(V4)).await?, ProbeOutcome::Connected);
         assert_eq!(
             probe(address("10.9.0.1:443")).await?,
@@ -81,7 +81,7 @@ fn net_raw_is_sufficient() -> Result<()> {
 #[test]
 fn missing_net_raw_is_named() -> Result<()> {
     in_namespace(async || {
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         let broken = probe(address(V4)).await.unwrap_err();
         assert!(matches!(broken, ReplyPathError::Permission(_)), "{broken}");
         assert!(broken.to_string().contains("needs CAP_NET_RAW"), "{broken}");

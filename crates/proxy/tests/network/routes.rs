@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use peername_proxy::routes::{self, EntryOwner, Error, Scope};
-use peername_sys::process::caps;
+use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::{add_address, disable_ipv6, in_namespace, ip, rules_and_routes};
 
@@ -165,7 +165,7 @@ fn ipv4_entries_are_added_without_ipv6() -> Result<()> {
 #[test]
 fn missing_capability_is_named() -> Result<()> {
     in_namespace(async || {
-        caps::keep_only(&[])?;
+        caps::keep_only(CapabilitySet::empty())?;
         let error = add(&LOOPBACK).await.unwrap_err();
         assert!(matches!(error, Error::Permission(_)), "{error}");
         assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");

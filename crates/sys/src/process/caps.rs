@@ -1,25 +1,23 @@
 //! Linux capabilities of this process (capabilities(7)), and dropping them.
 
-use std::io;
-
-pub use caps::Capability;
-use caps::{CapSet, CapsHashSet};
+pub use rustix::thread::CapabilitySet;
+use rustix::thread::{self, CapabilitySets};
 
 use crate::{NameCall, Result};
 
-/// Whether `capability` is in the calling thread's effective set.
-pub fn is_effective(capability: Capability) -> bool {
-    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+/// Whether each of `capabilities` is in the calling thread's effective set.
+pub fn is_effective(capabilities: CapabilitySet) -> bool {
+    thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capabilities))
 }
 
 /// Whether `capability` is in the calling thread's bounding set, so that exec may grant it.
-pub fn is_in_bounding_set(capability: Capability) -> bool {
-    caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(true)
+pub fn is_in_bounding_set(capability: CapabilitySet) -> bool {
+    thread::capability_is_in_bounding_set(capability).unwrap_or(true)
 }
 
 /// Whether exec grants the calling thread no privileges (no_new_privs, prctl(2)).
 pub fn has_no_new_privs() -> bool {
-    rustix::thread::no_new_privs().unwrap_or(false)
+    thread::no_new_privs().unwrap_or(false)
 }
 
 /// Sets the effective set to those of `these` that are permitted. The others stay permitted and can be made effective
@@ -28,14 +26,8 @@ pub fn has_no_new_privs() -> bool {
 /// # Errors
 ///
 /// EPERM where a sandbox forbids capget(2) or capset(2).
-pub fn set_effective(these: &[Capability]) -> Result<()> {
-    let held = permitted()?;
-    let used = these
-        .iter()
-        .copied()
-        .filter(|capability| held.contains(capability))
-        .collect();
-    set(CapSet::Effective, &used)
+pub fn set_effective(these: CapabilitySet) -> Result<()> {
+    change(|sets| sets.effective = sets.permitted & these)
 }
 
 /// Sets no_new_privs: execve(2) grants the calling thread no privilege from now on.
@@ -44,7 +36,7 @@ pub fn set_effective(these: &[Capability]) -> Result<()> {
 ///
 /// Only where a sandbox forbids prctl(2).
 pub fn set_no_new_privs() -> Result<()> {
-    rustix::thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
+    thread::set_no_new_privs(true).call("prctl(PR_SET_NO_NEW_PRIVS)")
 }
 
 /// Drops every capability of the calling thread except those of `keep` that it has, and the means to
@@ -57,23 +49,19 @@ pub fn set_no_new_privs() -> Result<()> {
 /// # Errors
 ///
 /// EPERM where a sandbox forbids capset(2) and the sets are not as wanted already.
-pub fn keep_only(keep: &[Capability]) -> Result<()> {
+pub fn keep_only(keep: CapabilitySet) -> Result<()> {
     set_no_new_privs()?;
-    let held = permitted()?;
-    set(CapSet::Effective, &held)?;
-    if held.contains(&Capability::CAP_SETPCAP) {
-        clear(CapSet::Bounding, "prctl(PR_CAPBSET_DROP)")?;
+    change(|sets| sets.effective = sets.permitted)?;
+    if is_effective(CapabilitySet::SETPCAP) {
+        clear_bounding_set().call("prctl(PR_CAPBSET_DROP)")?;
     }
-    clear(CapSet::Ambient, "prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
+    thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
     // Useless under `no_new_privs`, so this may fail.
-    let _ = clear(CapSet::Inheritable, "capset(2), inheritable");
-    let kept = keep
-        .iter()
-        .copied()
-        .filter(|capability| held.contains(capability))
-        .collect();
-    set(CapSet::Effective, &kept)?;
-    set(CapSet::Permitted, &kept)
+    let _ = change(|sets| sets.inheritable = CapabilitySet::empty());
+    change(|sets| {
+        sets.permitted &= keep;
+        sets.effective = sets.permitted;
+    })
 }
 
 /// Passes those of `these` that are permitted to the program that this process will execute, also where it does not run
@@ -82,33 +70,30 @@ pub fn keep_only(keep: &[Capability]) -> Result<()> {
 /// # Errors
 ///
 /// EPERM under a sandbox, or with SECBIT_NO_CAP_AMBIENT_RAISE.
-pub fn raise_ambient(these: &[Capability]) -> Result<()> {
-    let held = permitted()?;
-    let passed = these
-        .iter()
-        .copied()
-        .filter(|one| held.contains(one))
-        .collect();
-    set(CapSet::Inheritable, &passed)?;
-    set(CapSet::Ambient, &passed)
-}
-
-fn permitted() -> Result<CapsHashSet> {
-    caps::read(None, CapSet::Permitted)
-        .map_err(io::Error::other)
-        .call("capget(2)")
+pub fn raise_ambient(these: CapabilitySet) -> Result<()> {
+    change(|sets| sets.inheritable = sets.permitted & these)?;
+    thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
+    let permitted = thread::capabilities(None).call("capget(2)")?.permitted;
+    (permitted & these).iter().try_for_each(|one| {
+        thread::configure_capability_in_ambient_set(one, true).call("prctl(PR_CAP_AMBIENT_RAISE)")
+    })
 }
 
 /// Makes no call where there is nothing to change: a sandbox may forbid capset(2) to a process that has what it needs.
-fn set(which: CapSet, value: &CapsHashSet) -> Result<()> {
-    if caps::read(None, which).is_ok_and(|now| now == *value) {
-        return Ok(());
+fn change(edit: impl FnOnce(&mut CapabilitySets)) -> Result<()> {
+    let now = thread::capabilities(None).call("capget(2)")?;
+    let mut wanted = now;
+    edit(&mut wanted);
+    match wanted == now {
+        true => Ok(()),
+        false => thread::set_capabilities(None, wanted).call("capset(2)"),
     }
-    caps::set(None, which, value)
-        .map_err(io::Error::other)
-        .call("capset(2)")
 }
 
-fn clear(set: CapSet, call: &'static str) -> Result<()> {
-    caps::clear(None, set).map_err(io::Error::other).call(call)
+/// Drops all that the kernel knows, which may be more than the named ones.
+fn clear_bounding_set() -> rustix::io::Result<()> {
+    (0..u64::BITS)
+        .map(|number| CapabilitySet::from_bits_retain(1 << number))
+        .filter(|&one| thread::capability_is_in_bounding_set(one).unwrap_or(false))
+        .try_for_each(thread::remove_capability_from_bounding_set)
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use peername_relay::check_uring;
 use peername_server::capabilities::Advice;
-use peername_sys::process::caps::{self, Capability};
+use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
 
 use super::finding::Finding;
@@ -29,7 +29,7 @@ pub(super) const CHECKS: [fn() -> Finding; 12] = [
 pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 2] = [open_files, somaxconn];
 
 fn net_raw() -> Finding {
-    if caps::is_effective(Capability::CAP_NET_RAW) {
+    if caps::is_effective(CapabilitySet::NET_RAW) {
         return Finding::ok("CAP_NET_RAW", "held");
     }
     Finding::fail(
@@ -40,7 +40,7 @@ fn net_raw() -> Finding {
 }
 
 fn net_bind_service() -> Finding {
-    if caps::is_effective(Capability::CAP_NET_BIND_SERVICE) {
+    if caps::is_effective(CapabilitySet::NET_BIND_SERVICE) {
         return Finding::ok("CAP_NET_BIND_SERVICE", "held");
     }
     let first = number("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or(1024);

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use anyhow::Context;
 use peername_server::capabilities::Advice;
-use peername_sys::process::caps::{Capability, is_effective, keep_only, set_effective};
+use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only, set_effective};
 use peername_sys::socket::upstream::UpstreamSocket;
 
 /// Drops every capability but the fewest that suffice for each connection. CAP_NET_RAW is kept to spoof the client's
@@ -29,7 +29,7 @@ pub(super) fn drop_unneeded(mark: Option<NonZeroU32>) -> anyhow::Result<()> {
 
 /// Warns about a missing capability that affects some clients only.
 pub(super) fn warn_of_missing() {
-    if !is_effective(Capability::CAP_NET_BIND_SERVICE) {
+    if !is_effective(CapabilitySet::NET_BIND_SERVICE) {
         tracing::warn!(
             "without CAP_NET_BIND_SERVICE clients with a source port below 1024 (DNS, NTP, NFS) are \
              refused; grant it with CAP_NET_RAW"
@@ -52,11 +52,9 @@ pub(super) fn try_connect_setup(mark: Option<NonZeroU32>) -> anyhow::Result<()> 
     }
 }
 
-const SUFFICIENT_CAPABILITIES: [&[Capability]; 2] = [
-    &[Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE],
-    &[
-        Capability::CAP_NET_RAW,
-        Capability::CAP_NET_ADMIN,
-        Capability::CAP_NET_BIND_SERVICE,
-    ],
+const SUFFICIENT_CAPABILITIES: [CapabilitySet; 2] = [
+    CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE),
+    CapabilitySet::NET_RAW
+        .union(CapabilitySet::NET_ADMIN)
+        .union(CapabilitySet::NET_BIND_SERVICE),
 ];
