@@ -1,6 +1,7 @@
 //! Helpers: a network of its own for each test, programs in it, and both ends of a connection.
 
 pub(crate) mod addr;
+pub(crate) mod admin;
 pub(crate) mod backend;
 pub(crate) mod check;
 pub(crate) mod conn;

@@ -7,6 +7,7 @@ mod failover;
 mod first_header;
 mod flood;
 mod forward;
+mod listing;
 mod offload;
 mod routes;
 mod sessions;

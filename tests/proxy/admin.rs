@@ -1,37 +1,13 @@
 //! The admin endpoint of `proxy` and `forward`: metrics that agree with what happened, health and readiness.
 
-use std::process::Command;
-
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, v4};
+use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Scratch, wait_for};
+use crate::harness::lab::{Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
-
-const ADMIN: &str = "--admin=127.0.0.1:9300";
-
-/// Requests a path of the admin endpoint; returns the body and, behind it, the status.
-fn get(host: &Host, args: &[&str], path: &str) -> String {
-    let mut command = Command::new("curl");
-    command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
-    command
-        .args(args)
-        .arg(format!("http://127.0.0.1:9300{path}"));
-    let output = host.output(&mut command, "");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Waits until the scrape has this line.
-#[track_caller]
-fn wait_metric(host: &Host, args: &[&str], line: &str) {
-    let mut last = String::new();
-    wait_for(line, || {
-        last = get(host, args, "/metrics");
-        last.lines().any(|found| found == line).then_some(())
-    });
-}
 
 #[test]
 fn metrics_count_what_happened_by_listener_and_outcome() {

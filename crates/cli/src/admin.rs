@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use peername_observe::admin::{
-    AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, UnixSocketFile,
+    AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, Resources, UnixSocketFile,
 };
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::telemetry::metrics::ProxyCollector;
+use peername_proxy::udp::OpenSessions;
 use peername_server::listeners::open_single;
 use peername_server::workers::Workers;
 use peername_server::workers::liveness::Liveness;
@@ -21,11 +22,12 @@ use serde::{Deserialize, Deserializer};
 use tokio::sync::watch;
 
 use crate::cmd::ca::host_name;
+use crate::logging::LevelHandle;
 
 /// `--admin` and `--admin-host`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct AdminArgs {
-    /// Serve /metrics, /healthz and /readyz on this socket: ADDR:PORT, or unix:PATH [default: none]
+    /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
     pub(crate) admin: Option<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
@@ -67,22 +69,31 @@ impl AdminArgs {
     }
 }
 
-/// Serves the metrics of `proxy` or `forward` from now on, on the current runtime.
-pub(crate) fn serve_proxy(
-    listener: AdminListener,
-    args: &AdminArgs,
-    counters: &Arc<Counters>,
-    workers: &Workers,
-    reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
-) {
+/// A running `proxy` or `forward`, as far as its admin endpoint shows it.
+pub(crate) struct ServedProxy<'a> {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) workers: &'a Workers,
+    pub(crate) sessions: OpenSessions,
+    /// `None` for `forward`, which connects from its own address.
+    pub(crate) reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
+    pub(crate) log_level: LevelHandle,
+}
+
+/// Serves the admin endpoint of `proxy` or `forward` from now on, on the current runtime.
+pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: ServedProxy<'_>) {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(ProxyCollector::new(Arc::clone(counters))));
+    registry.register_collector(Box::new(ProxyCollector::new(running.counters)));
     let health = ProxyHealth {
-        liveness: workers.liveness(),
-        phases: workers.phases(),
-        reply_path,
+        liveness: running.workers.liveness(),
+        phases: running.workers.phases(),
+        reply_path: running.reply_path,
     };
-    let server = AdminServer::new(registry, health, args.allowed_hosts());
+    let resources = Resources {
+        connections: Some(Box::new(running.workers.connections())),
+        sessions: Some(Box::new(running.sessions)),
+        log_level: Some(Box::new(running.log_level)),
+    };
+    let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
     tokio::spawn(server.serve(listener));
 }
 

@@ -4,6 +4,7 @@
 
 mod go_mmproxy;
 pub(crate) mod journal;
+mod level;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -17,13 +18,13 @@ use serde::Deserialize;
 use tokio::time::sleep;
 use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
+pub(crate) use level::LevelHandle;
 
 /// Options of every long-running subcommand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -54,8 +55,8 @@ pub(crate) enum Format {
 
 impl Args {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
-    /// written when the guard is dropped. Needs a tokio runtime.
-    pub(crate) fn start(self) -> WorkerGuard {
+    /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
+    pub(crate) fn start(self) -> (WorkerGuard, LevelHandle) {
         let terminal = stderr().is_terminal();
         let format = self
             .log_format
@@ -83,13 +84,11 @@ impl Args {
                 .event_format(GoMmproxyFormat::new(self.verbose))
                 .boxed(),
         };
-        let filter = Targets::new()
-            .with_default(Level::WARN)
-            .with_target("peername", self.level());
+        let (filter, level) = level::filter(self.level());
         tracing_subscriber::registry()
             .with(lines.with_filter(filter))
             .init();
-        guard
+        (guard, level)
     }
 
     /// Whether the log has the format of go-mmproxy.

@@ -12,6 +12,7 @@ use peername_server::addr::{LocalAddr, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
+use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{Incoming, Serve, WorkerTask};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::original_destination;
@@ -179,7 +180,12 @@ impl Serve for Intercept {
         kind.unwrap_or(ListenerKind::Explicit)
     }
 
-    async fn serve(self: Arc<Self>, connection: Incoming, kind: ListenerKind) {
+    async fn serve(
+        self: Arc<Self>,
+        connection: Incoming,
+        entry: Arc<ConnectionEntry>,
+        kind: ListenerKind,
+    ) {
         let Incoming {
             stream,
             peer,
@@ -187,6 +193,7 @@ impl Serve for Intercept {
             ..
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
+        entry.set_served();
         self.state.metrics.connections.inc();
         let stream = match register_stream(stream) {
             Ok(stream) => stream,

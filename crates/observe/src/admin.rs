@@ -1,7 +1,9 @@
-//! The admin endpoint of a running command: `/metrics`, `/healthz` and `/readyz` over HTTP, on a listener of its own.
+//! The admin endpoint of a running command: metrics, health and its open connections over HTTP, on a listener of its own.
 
 mod address;
 mod listener;
+pub mod listing;
+mod routes;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,24 +12,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminListener, UnixSocketFile};
+
+use crate::connections::ConnectionSource;
 
 /// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
@@ -54,6 +53,31 @@ pub struct AdminServer<H> {
     hosts: AllowedHosts,
     health: H,
     registry: Registry,
+    resources: Resources,
+}
+
+/// What a command offers beside metrics and health. A path without its resource is 404.
+#[derive(Default)]
+pub struct Resources {
+    /// `/connections`.
+    pub connections: Option<Box<dyn ConnectionSource>>,
+    /// `/sessions`.
+    pub sessions: Option<Box<dyn ConnectionSource>>,
+    /// `/log-level`.
+    pub log_level: Option<Box<dyn LogLevel>>,
+}
+
+/// The level of the log, which can be changed while the command runs.
+pub trait LogLevel: Send + Sync + 'static {
+    /// The level: `error`, `warn`, `info`, `debug` or `trace`.
+    fn get(&self) -> String;
+
+    /// Sets the level.
+    ///
+    /// # Errors
+    ///
+    /// The text is none of these, or the log has ended: a line of text for the caller.
+    fn set(&self, level: &str) -> Result<(), String>;
 }
 
 /// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a web page could
@@ -62,12 +86,13 @@ pub struct AdminServer<H> {
 pub struct AllowedHosts(pub Vec<String>);
 
 impl<H: Health> AdminServer<H> {
-    /// Serves these metrics and this health.
-    pub fn new(registry: Registry, health: H, hosts: AllowedHosts) -> Self {
+    /// Serves these metrics, this health and these resources.
+    pub fn new(registry: Registry, health: H, hosts: AllowedHosts, resources: Resources) -> Self {
         Self {
             hosts,
             health,
             registry,
+            resources,
         }
     }
 
@@ -115,7 +140,7 @@ impl<H: Health> AdminServer<H> {
         let task = tokio::spawn(async move {
             let service = service_fn(|request| {
                 let server = &server;
-                async move { Ok::<_, Infallible>(server.respond(&request, via).await) }
+                async move { Ok::<_, Infallible>(server.respond(request, via).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -125,38 +150,6 @@ impl<H: Health> AdminServer<H> {
             let _ = connection.await;
         });
         task.abort_handle()
-    }
-
-    async fn respond(&self, request: &Request<Incoming>, via: Via) -> Response<Full<Bytes>> {
-        if via == Via::Network && !self.hosts.admit(request.headers()) {
-            return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
-        }
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n");
-        }
-        match request.uri().path() {
-            "/metrics" => self.metrics(),
-            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
-                Ok(()) => plain(StatusCode::OK, "ok\n"),
-                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "a worker hangs\n"),
-            },
-            "/readyz" => match self.health.check_readiness().await {
-                Ok(()) => plain(StatusCode::OK, "ready\n"),
-                Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
-            },
-            _ => plain(StatusCode::NOT_FOUND, "/metrics, /healthz, /readyz\n"),
-        }
-    }
-
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        let mut out = String::new();
-        match text::encode(&mut out, &self.registry) {
-            Ok(()) => respond_with(StatusCode::OK, OPEN_METRICS, out),
-            Err(_) => plain(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "metrics can't be written\n",
-            ),
-        }
     }
 }
 
@@ -205,28 +198,7 @@ impl AllowedHosts {
     }
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
-    respond_with(status, TEXT, text.to_owned())
-}
-
-fn respond_with(
-    status: StatusCode,
-    content_type: &'static str,
-    body: String,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
-const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
-const TEXT: &str = "text/plain; charset=utf-8";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Scrapers are few.
 const MAX_CONNECTIONS: usize = 32;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A worker that has not answered by then hangs.
-const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);

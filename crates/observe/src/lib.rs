@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod connections;
 pub mod escape;
 pub mod throttle;

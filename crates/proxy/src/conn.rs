@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
-use peername_relay::{Limits, Method, Pair, Prefix, Tally, relay};
+use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
 use peername_server::listeners::ListenerId;
 use peername_server::pending_headers::PendingHeaders;
+use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{Incoming, Serve};
 use peername_sys::netlink::Transport;
 
@@ -43,14 +44,15 @@ impl Serve for TcpProxy {
     fn serve(
         self: Arc<Self>,
         incoming: Incoming,
+        entry: Arc<ConnectionEntry>,
         context: Self::Context,
     ) -> impl Future<Output = ()> + Send + 'static {
         // The future of the stages before the relay is larger than the relay's. The box frees its memory when the relay
         // begins, so the future of an open connection stays small.
-        let opening = Box::pin(self.open(incoming, context));
+        let opening = Box::pin(self.open(incoming, entry, context));
         async move {
-            let (mut record, opened) = opening.await;
-            let outcome = carry(opened, &mut record.tally).await;
+            let (record, opened) = opening.await;
+            let outcome = carry(opened, record.stats()).await;
             record.end(outcome);
         }
     }
@@ -62,11 +64,11 @@ type RelayArgs = (Pair, Prefix, Method, Limits);
 /// Relays an opened connection. Not an async fn: its future would hold the arguments until the relay ends.
 fn carry(
     opened: Result<RelayArgs, Failure>,
-    tally: &mut Tally,
+    stats: Arc<RelayStats>,
 ) -> impl Future<Output = Outcome> + Send {
     match opened {
         Ok((pair, prefix, method, limits)) => {
-            let relaying = relay(pair, prefix, method, limits, tally);
+            let relaying = relay(pair, prefix, method, limits, stats);
             Either::Left(relaying.map(Outcome::Relayed))
         }
         Err(failure) => Either::Right(ready(Outcome::Failed(failure))),
@@ -86,9 +88,10 @@ impl TcpProxy {
     async fn open(
         self: Arc<Self>,
         incoming: Incoming,
+        entry: Arc<ConnectionEntry>,
         service: Option<Arc<Service>>,
     ) -> (Record, Result<RelayArgs, Failure>) {
-        let mut record = Record::begin(&self.counters, &incoming);
+        let mut record = Record::begin(&self.counters, &incoming, entry);
         let opened = self.pass_stages(incoming, service, &mut record).await;
         (record, opened)
     }
@@ -135,10 +138,10 @@ mod tests {
     #[test]
     fn future_of_an_open_connection_is_small() {
         let size = size_of_result(TcpProxy::serve);
-        assert!(size <= 600, "{size} bytes");
+        assert!(size <= 640, "{size} bytes");
     }
 
-    fn size_of_result<A, B, C, R>(_: impl FnOnce(A, B, C) -> R) -> usize {
+    fn size_of_result<A, B, C, D, R>(_: impl FnOnce(A, B, C, D) -> R) -> usize {
         size_of::<R>()
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
-use peername_relay::{Limits, Method, Pair, Prefix, relay};
-use peername_server::addr::{Target, canonical};
+use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
+use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::listeners::ListenerId;
+use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{Incoming, Serve};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
@@ -98,16 +99,22 @@ impl Serve for Forwarder {
 
     fn context(&self, _listener: ListenerId) {}
 
-    async fn serve(self: Arc<Self>, incoming: Incoming, (): ()) {
-        let mut record = Record::begin(&self.counters, &incoming);
+    async fn serve(self: Arc<Self>, incoming: Incoming, entry: Arc<ConnectionEntry>, (): ()) {
+        let source = self.header_template.source;
+        entry.set_client(ClaimedSource::canonical(source.unwrap_or(incoming.peer.0)));
+        let mut record = Record::begin(&self.counters, &incoming, entry);
         record.set_target(self.target);
-        let outcome = self.forward(incoming, &mut record).await;
+        let outcome = self.forward(incoming, record.stats()).await;
         record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
 
 impl Forwarder {
-    async fn forward(&self, incoming: Incoming, record: &mut Record) -> Result<Outcome, Failure> {
+    async fn forward(
+        &self,
+        incoming: Incoming,
+        stats: Arc<RelayStats>,
+    ) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         let downstream = register_stream(stream).map_err(Failure::Local)?;
         let opened = async {
@@ -128,7 +135,7 @@ impl Forwarder {
             upstream,
         };
         let (prefix, limits) = (Prefix::default(), Limits::default());
-        let end = relay(pair, prefix, Method::Auto, limits, &mut record.tally).await;
+        let end = relay(pair, prefix, Method::Auto, limits, stats).await;
         Ok(Outcome::Relayed(end))
     }
 

@@ -20,6 +20,8 @@ pub enum Outcome {
     SessionEnded(SessionEnd),
     /// The connection was still open when the proxy stopped.
     Cut,
+    /// It was ended over the admin endpoint.
+    ClosedByAdmin,
     /// The connection was refused or failed before a byte was relayed.
     Failed(Failure),
 }
@@ -172,6 +174,7 @@ impl Outcome {
             Self::SessionEnded(SessionEnd::Unwatched) => "unwatched",
             Self::SessionEnded(SessionEnd::Stopped) => "stopped",
             Self::Cut => "cut",
+            Self::ClosedByAdmin => "closed_by_admin",
             Self::Failed(failure) => failure.reason(),
         }
     }
@@ -183,9 +186,10 @@ impl Outcome {
                 Side::Downstream => "downstream",
                 Side::Upstream => "upstream",
             }),
-            Self::Relayed(End::Idle | End::Lost) | Self::SessionEnded(_) | Self::Cut => {
-                Some("proxy")
-            }
+            Self::Relayed(End::Idle | End::Lost)
+            | Self::SessionEnded(_)
+            | Self::Cut
+            | Self::ClosedByAdmin => Some("proxy"),
             Self::Failed(_) => None,
         }
     }
@@ -203,6 +207,7 @@ impl Outcome {
             Self::SessionEnded(SessionEnd::Evicted) => Fault::Policy,
             Self::SessionEnded(SessionEnd::SocketDestroyed | SessionEnd::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
+            Self::ClosedByAdmin => Fault::Policy,
         }
     }
 
@@ -213,7 +218,7 @@ impl Outcome {
             Self::Relayed(End::Lost) => Some(LOST.to_owned()),
             Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
             Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
-            Self::Relayed(_) | Self::SessionEnded(_) | Self::Cut => None,
+            Self::Relayed(_) | Self::SessionEnded(_) | Self::Cut | Self::ClosedByAdmin => None,
         }
     }
 }

@@ -107,9 +107,14 @@ impl Direction {
         self.selector.restart_run(true);
     }
 
-    /// Resumes after an io_uring session that moved `moved` bytes.
+    /// Whether the next read goes through a pipe, as far as there is one.
+    pub(crate) fn is_splicing(&self) -> bool {
+        self.selector.is_splicing()
+    }
+
+    /// Resumes after an io_uring session, with `moved` bytes in all.
     pub(crate) fn resume(&mut self, moved: u64, rest: &Remainder) {
-        self.moved += moved;
+        self.moved = moved;
         self.buffer_unsent(&rest.unsent);
         self.selector.back_off(rest.has_bulk);
         if rest.end == SourceEnd::Finished {

@@ -20,7 +20,9 @@ mod idle;
 mod method;
 mod pair;
 mod reset;
+mod stats;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -28,6 +30,7 @@ use tokio::net::TcpStream;
 pub use method::Method;
 pub use method::splice::limit_pipes;
 pub use method::uring::check_uring;
+pub use stats::{Backend, RelayStats, Tally};
 
 use crate::pair::{PairRelay, Stop};
 
@@ -106,27 +109,17 @@ pub enum End {
     Lost,
 }
 
-/// Byte counts. They are final however the relay ends, also when the future of [`relay`] is dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Bytes accepted by the upstream socket.
-    pub to_upstream: u64,
-    /// Bytes accepted by the downstream socket.
-    pub to_downstream: u64,
-    /// Bytes received here that could not be delivered because their receiver was closed.
-    pub undelivered: u64,
-}
-
-/// Relays until the connection has ended and both sockets are closed.
+/// Relays until the connection has ended and both sockets are closed. `stats` are live meanwhile, and final however the
+/// relay ends, also when the future is dropped.
 pub fn relay(
     pair: Pair,
     prefix: Prefix,
     method: Method,
     limits: Limits,
-    tally: &mut Tally,
+    stats: Arc<RelayStats>,
 ) -> impl Future<Output = End> + Send {
     let flush = limits.flush;
-    let mut relay = PairRelay::new(pair, prefix, method, limits, tally);
+    let mut relay = PairRelay::new(pair, prefix, method, limits, stats);
     async move {
         match relay.run().await {
             Stop::Finished(first) => End::Finished(first),

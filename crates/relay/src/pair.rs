@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use peername_sys::event::readiness::clear_ready;
@@ -15,11 +16,12 @@ use crate::method::Method;
 use crate::method::selector::MethodSelector;
 use crate::method::uring::UringSession;
 use crate::method::uring::session::SourceEnd;
-use crate::{Limits, Pair, Prefix, Side, Tally};
+use crate::stats::{Backend, RelayStats};
+use crate::{Limits, Pair, Prefix, Side};
 
 /// A connection that is being relayed: two sockets, and the state of both directions.
 #[derive(Debug)]
-pub(crate) struct PairRelay<'t> {
+pub(crate) struct PairRelay {
     sockets: Sockets,
     to_upstream: Direction,
     to_downstream: Direction,
@@ -27,7 +29,7 @@ pub(crate) struct PairRelay<'t> {
     first_finished: Option<Side>,
     idle: IdleTimer,
     limits: Limits,
-    tally: &'t mut Tally,
+    stats: Arc<RelayStats>,
 }
 
 #[derive(Debug)]
@@ -53,13 +55,13 @@ pub(crate) enum Stop {
     Lost,
 }
 
-impl<'t> PairRelay<'t> {
+impl PairRelay {
     pub(crate) fn new(
         pair: Pair,
         prefix: Prefix,
         method: Method,
         limits: Limits,
-        tally: &'t mut Tally,
+        stats: Arc<RelayStats>,
     ) -> Self {
         let mut idle = IdleTimer::default();
         if let Some(limit) = limits.idle {
@@ -67,15 +69,17 @@ impl<'t> PairRelay<'t> {
         }
         let to_upstream = Direction::new(method, prefix);
         let to_downstream = Direction::new(method, Prefix::default());
-        Self {
+        let relay = Self {
             sockets: Sockets::Runtime(pair),
             to_upstream,
             to_downstream,
             first_finished: None,
             idle,
             limits,
-            tally,
-        }
+            stats,
+        };
+        relay.publish_backend();
+        relay
     }
 
     /// Relays until it is known how the connection ends.
@@ -134,9 +138,25 @@ impl<'t> PairRelay<'t> {
             }
         }
         if self.moved() != moved {
+            self.record_moved();
             self.idle.record_activity();
         }
         self.idle.poll_expired(cx).map(|()| Stop::Idle)
+    }
+
+    fn record_moved(&self) {
+        let (up, down) = (self.to_upstream.moved(), self.to_downstream.moved());
+        self.stats.store(up, down);
+        self.publish_backend();
+    }
+
+    /// Stores what moves the bytes while the sockets are registered with the runtime.
+    fn publish_backend(&self) {
+        let is_splicing = self.to_upstream.is_splicing() || self.to_downstream.is_splicing();
+        self.stats.set_backend(match is_splicing {
+            true => Backend::Splice,
+            false => Backend::Copy,
+        });
     }
 
     /// Pumps the direction that has `side` as its source; returns the side that turned out to be dead.
@@ -166,6 +186,7 @@ impl<'t> PairRelay<'t> {
             return None;
         }
         self.first_finished = Some(side);
+        self.stats.set_half_closed();
         self.idle.set_limit(self.limits.half_closed);
         let across = side.other();
         stream::shutdown_write(self.socket(across)?)
@@ -231,8 +252,9 @@ impl<'t> PairRelay<'t> {
             return false;
         }
         if let Sockets::Runtime(pair) = mem::replace(&mut self.sockets, Sockets::Lost)
-            && let Some(session) = UringSession::start(pair)
+            && let Some(session) = UringSession::start(pair, Arc::clone(&self.stats))
         {
+            self.stats.set_backend(Backend::Uring);
             self.sockets = Sockets::Uring(session);
         }
         true
@@ -249,10 +271,12 @@ impl<'t> PairRelay<'t> {
             self.idle.record_activity_at(session.last_activity());
             return self.idle.poll_expired(cx).map(|()| Some(Stop::Idle));
         };
-        let [up, down] = session.moved();
+        let moved = self.stats.tally();
         let [from_downstream, from_upstream] = ended.from;
-        self.to_upstream.resume(up, &from_downstream);
-        self.to_downstream.resume(down, &from_upstream);
+        self.to_upstream.resume(moved.to_upstream, &from_downstream);
+        self.to_downstream
+            .resume(moved.to_downstream, &from_upstream);
+        self.publish_backend();
         self.sockets = match ended.pair {
             Some(pair) => Sockets::Runtime(pair),
             None => Sockets::Lost,
@@ -270,17 +294,14 @@ impl<'t> PairRelay<'t> {
 
 /// Resets both sides unless the connection is finished: close(2) alone would send FIN, which signals that everything
 /// was sent.
-impl Drop for PairRelay<'_> {
+impl Drop for PairRelay {
     fn drop(&mut self) {
-        let in_session = match &self.sockets {
-            Sockets::Uring(session) => session.moved(),
-            Sockets::Runtime(_) | Sockets::Lost => [0, 0],
-        };
-        *self.tally = Tally {
-            to_upstream: self.to_upstream.moved() + in_session[0],
-            to_downstream: self.to_downstream.moved() + in_session[1],
-            undelivered: self.to_upstream.unsent() + self.to_downstream.unsent(),
-        };
+        // In an io_uring session the counts are the ring's.
+        if !matches!(self.sockets, Sockets::Uring(_)) {
+            self.record_moved();
+        }
+        let undelivered = self.to_upstream.unsent() + self.to_downstream.unsent();
+        self.stats.set_undelivered(undelivered);
         if let Sockets::Runtime(pair) = &self.sockets
             && !self.is_finished()
         {

@@ -14,14 +14,14 @@ use crate::pair::PairRelay;
 /// accepts nothing for `timeout_after` is abandoned. Dropping `relay` then resets it.
 ///
 /// The wait matters: closing with RST discards what is still in the send buffer.
-pub(crate) async fn deliver(relay: &mut PairRelay<'_>, dead: Side, timeout_after: Duration) {
+pub(crate) async fn deliver(relay: &mut PairRelay, dead: Side, timeout_after: Duration) {
     drain(relay, dead, timeout_after).await;
     if let Some(survivor) = relay.socket(dead.other()) {
         wait_acknowledged(survivor, timeout_after).await;
     }
 }
 
-async fn drain(relay: &mut PairRelay<'_>, dead: Side, timeout_after: Duration) {
+async fn drain(relay: &mut PairRelay, dead: Side, timeout_after: Duration) {
     loop {
         let moved = relay.moved();
         let done = timeout(timeout_after, poll_fn(|cx| relay.poll_drain(dead, cx))).await;

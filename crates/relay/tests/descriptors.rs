@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Prefix, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Pair, Prefix, Side, relay};
 use tokio::runtime;
 
 #[test]
@@ -23,13 +24,12 @@ fn uring_session_ends_without_a_free_descriptor() {
                 downstream,
                 upstream,
             };
-            let mut tally = Tally::default();
             relay(
                 pair,
                 Prefix::default(),
                 Method::Uring,
                 Limits::default(),
-                &mut tally,
+                Arc::default(),
             )
             .await
         })

@@ -3,11 +3,13 @@
 //! What a worker serves never moves to another thread, takes no lock and wakes no other worker. The kernel spreads
 //! connections over the workers' sockets (SO_REUSEPORT), and `balance.rs` evens that out.
 
+pub mod connections;
 pub mod liveness;
 pub mod phases;
 
 mod acceptor;
 mod balance;
+mod calls;
 mod command;
 mod connection_limit;
 mod draining_listener;
@@ -22,8 +24,10 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::balance::balancers;
+use self::calls::WorkerCalls;
 use self::command::WorkerCommand;
 use self::connection_limit::ConnectionLimit;
+use self::connections::OpenConnections;
 use self::event_loop::Worker;
 use self::liveness::Liveness;
 pub use self::phases::WorkerTask;
@@ -83,7 +87,8 @@ pub fn start<S: Serve>(
         reserved: 0,
         withheld: 0,
     };
-    let balancers = balancers(listeners.per_worker.len());
+    let count = listeners.per_worker.len();
+    let balancers = balancers(count);
     for (listeners, (balancer, inbox)) in listeners.per_worker.into_iter().zip(balancers) {
         let tasks = tasks.iter_mut().filter_map(Iterator::next).collect();
         let (commands, received) = mpsc::unbounded_channel();
@@ -103,6 +108,7 @@ pub fn start<S: Serve>(
             .name(format!("worker-{index}"))
             .spawn(move || {
                 let _notifier = ExitNotifier { index, exit };
+                connections::number_from(index, count);
                 worker.run(listeners, tasks)
             })?;
         workers.threads.push(Some(thread));
@@ -114,7 +120,16 @@ pub fn start<S: Serve>(
 impl Workers {
     /// A handle to check that no worker hangs.
     pub fn liveness(&self) -> Liveness {
-        Liveness(self.commands.clone())
+        Liveness(self.calls())
+    }
+
+    /// A handle to the open connections.
+    pub fn connections(&self) -> OpenConnections {
+        OpenConnections(self.calls())
+    }
+
+    fn calls(&self) -> WorkerCalls {
+        WorkerCalls(self.commands.clone())
     }
 
     /// A handle to watch the phase of the workers.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
+use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Workers};
 use peername_sys::event::readiness::register_stream;
 use tokio::time::timeout;
@@ -28,7 +29,7 @@ impl Serve for Census {
 
     fn context(&self, _listener: ListenerId) {}
 
-    async fn serve(self: Arc<Self>, connection: Incoming, (): ()) {
+    async fn serve(self: Arc<Self>, connection: Incoming, _entry: Arc<ConnectionEntry>, (): ()) {
         self.change(|open| *open += 1);
         if !self.has_begun.swap(true, Ordering::Relaxed) {
             drop(self.gate.lock());

@@ -18,7 +18,7 @@ use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
-use peername_proxy::udp::{UdpConfig, UdpListeners, UdpProxy};
+use peername_proxy::udp::{OpenSessions, UdpConfig, UdpListeners, UdpProxy};
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
 use peername_server::header_limits::HeaderLimits;
@@ -135,7 +135,13 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         Some(datagrams.dialect),
         &InheritedSockets::default(),
     )?;
-    let udp_proxy = UdpProxy::new(services.clone(), Arc::clone(&counters), datagrams, None);
+    let udp_proxy = UdpProxy::new(
+        services.clone(),
+        Arc::clone(&counters),
+        datagrams,
+        None,
+        OpenSessions::default(),
+    );
     let worker_tasks = vec![udp_proxy.worker_tasks(sockets)];
     let proxy = Arc::new(TcpProxy::new(services, counters));
     Ok(workers::start(listeners, worker_tasks, &proxy, CAPACITY)?)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_proxy::forward::{Forwarder, HeaderTemplate};
 use peername_proxy::telemetry::counters::Counters;
-use peername_proxy::udp::{Dialect, UdpConfig, UdpForwarder, UdpListeners};
+use peername_proxy::udp::{Dialect, OpenSessions, UdpConfig, UdpForwarder, UdpListeners};
 use peername_server::addr::Target;
 use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
@@ -17,7 +17,7 @@ use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_server::workers;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
-use crate::admin::{AdminArgs, serve_proxy};
+use crate::admin::{AdminArgs, ServedProxy, serve_proxy};
 use crate::cmd::proxy::udp;
 use crate::cmd::self_connect::connects_to_listener;
 use crate::cmd::send::Header;
@@ -93,17 +93,19 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
     let admin = args.admin.open()?;
     // It connects from its own address: no privilege is needed any more.
     keep_only(CapabilitySet::empty())?;
-    let _log = args.logging.start();
+    let (_log, log_level) = args.logging.start();
     let (tcp, udp) = (
         logging::join(listeners.addrs()),
         logging::join(sockets.addrs()),
     );
     let counters = Arc::<Counters>::default();
+    let sessions = OpenSessions::default();
     let beside = UdpForwarder {
         target,
         header_template: header_template.clone(),
         config: args.datagrams(lifecycle::session_fd_budget(workers, false)?),
         counters: Arc::clone(&counters),
+        sessions: sessions.clone(),
     };
     let forwarder = Forwarder {
         target,
@@ -123,7 +125,14 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
         "listening"
     );
     if let Some(admin) = admin {
-        serve_proxy(admin, &args.admin, &counters, &running, None);
+        let running = ServedProxy {
+            counters: Arc::clone(&counters),
+            workers: &running,
+            sessions,
+            reply_path: None,
+            log_level,
+        };
+        serve_proxy(admin, &args.admin, running);
     }
     let code = signals.serve(running, args.drain).await;
     logging::totals(&counters.snapshot());

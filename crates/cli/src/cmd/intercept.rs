@@ -17,7 +17,7 @@ use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::{InterceptState, Reload};
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
-use peername_observe::admin::AdminServer;
+use peername_observe::admin::{AdminServer, Resources};
 use peername_server::listeners::{
     ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners,
 };
@@ -48,7 +48,7 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let (listeners, kinds) = open(args)?;
     let admin = args.admin.open()?;
     keep_only(CapabilitySet::empty())?;
-    let _log = args.logging.start();
+    let (_log, log_level) = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
     listening.extend(args.admin.port());
     let destinations = Destinations {
@@ -97,7 +97,13 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         let mut registry = Registry::default();
         state.register(&mut registry);
         let health = InterceptHealth::new(Arc::clone(&state), running.liveness());
-        tokio::spawn(AdminServer::new(registry, health, args.admin.allowed_hosts()).serve(admin));
+        let hosts = args.admin.allowed_hosts();
+        let resources = Resources {
+            log_level: Some(Box::new(log_level)),
+            ..Resources::default()
+        };
+        let server = AdminServer::new(registry, health, hosts, resources);
+        tokio::spawn(server.serve(admin));
     }
     service_manager::ready("intercepting");
     service_manager::keep_alive(running.liveness());

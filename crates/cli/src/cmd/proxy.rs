@@ -26,7 +26,7 @@ use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
 pub(crate) use options::Args;
 
-use crate::admin::serve_proxy;
+use crate::admin::{ServedProxy, serve_proxy};
 use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::{logging, service_manager};
 use control::Control;
@@ -62,7 +62,7 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let admin = setup.process.admin.open()?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
-    let _log = setup.process.logging.start();
+    let (_log, log_level) = setup.process.logging.start();
     privileges::warn_of_missing();
     open.log_kernel_limits();
     if setup.chooses_relay() {
@@ -74,8 +74,15 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let control = Control::start(setup, open, given, ids, kernel).await?;
     if let Some(admin) = admin {
         let reply_path = control.reply_path.subscribe();
-        let (args, counters) = (&control.setup.process.admin, &control.shared.counters);
-        serve_proxy(admin, args, counters, &control.running, Some(reply_path));
+        let args = &control.setup.process.admin;
+        let running = ServedProxy {
+            counters: Arc::clone(&control.shared.counters),
+            workers: &control.running,
+            sessions: control.shared.sessions.clone(),
+            reply_path: Some(reply_path),
+            log_level,
+        };
+        serve_proxy(admin, args, running);
     }
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     tokio::select! {

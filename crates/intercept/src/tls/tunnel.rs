@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
-use peername_relay::{End, Limits, Pair, Prefix, Side, Tally, relay};
+use peername_relay::{End, Limits, Pair, Prefix, RelayStats, Side, relay};
 use peername_sys::tcp::stream;
 use rustls::ProtocolVersion;
 use tokio::net::TcpStream;
@@ -296,7 +296,7 @@ async fn relay_bytes(
     record: &mut AuditRecord,
 ) {
     let (downstream, prefix) = stream.into_parts();
-    let mut tally = Tally::default();
+    let stats = Arc::<RelayStats>::default();
     let pair = Pair {
         downstream,
         upstream,
@@ -316,9 +316,10 @@ async fn relay_bytes(
         prefix,
         peername_relay::Method::Auto,
         limits,
-        &mut tally,
+        Arc::clone(&stats),
     )
     .await;
+    let tally = stats.tally();
     record.sent.bytes.store(tally.to_upstream, Relaxed);
     record.received.store(tally.to_downstream, Relaxed);
     match end {

@@ -115,9 +115,9 @@ impl Counters {
         self.add_outcome(listener, Transport::Tcp, outcome, tally);
     }
 
-    /// Counts a new UDP session.
-    pub fn count_session_started(&self) {
-        self.datagrams.started.fetch_add(1, Relaxed);
+    /// Counts a new UDP session; returns its number.
+    pub fn count_session_started(&self) -> u64 {
+        self.datagrams.started.fetch_add(1, Relaxed)
     }
 
     /// Counts the end of a UDP session.

@@ -4,12 +4,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_observe::escape::escape_into;
 use peername_proto::Header;
-use peername_relay::Tally;
+use peername_relay::{RelayStats, Tally};
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use peername_server::workers::Incoming;
+use peername_server::workers::connections::ConnectionEntry;
 use peername_sys::socket::upstream::local_addr;
 use tokio::time::Instant;
 
@@ -34,7 +36,12 @@ pub(crate) struct Record {
     client: Option<ClaimedSource>,
     target: Option<Target>,
     tlvs: Option<Box<LoggedTlvs>>,
+    /// Of a session; those of a connection are in its entry until it ends.
     pub(crate) tally: Tally,
+    /// Of a connection.
+    entry: Option<Arc<ConnectionEntry>>,
+    /// Of a session: its number since the start.
+    session_id: u64,
     /// `Some` for a UDP session.
     pub(crate) datagrams: Option<DatagramCounts>,
     outcome: Outcome,
@@ -53,10 +60,15 @@ pub(crate) struct LoggedTlvs(String);
 
 impl Record {
     /// Begins the record of a connection that was just accepted, and counts it.
-    pub(crate) fn begin(counters: &Arc<Counters>, incoming: &Incoming) -> Self {
+    pub(crate) fn begin(
+        counters: &Arc<Counters>,
+        incoming: &Incoming,
+        entry: Arc<ConnectionEntry>,
+    ) -> Self {
         counters.count_accepted();
         let is_redirected = incoming.listener != incoming.bound_to;
         let mut record = Self::new(counters, incoming.bound_to, is_redirected, incoming.peer);
+        record.entry = Some(entry);
         if is_logged() {
             let local = local_addr(&incoming.stream).ok();
             record.local = local.map(|local| Box::new(LocalAddr::canonical(local)));
@@ -72,8 +84,9 @@ impl Record {
         local: Option<LocalAddr>,
         peer: PeerAddr,
     ) -> Self {
-        counters.count_session_started();
+        let id = counters.count_session_started();
         let mut record = Self::new(counters, listener, is_redirected, peer);
+        record.session_id = id;
         record.datagrams = Some(DatagramCounts::default());
         record.local = local.filter(|_| is_logged()).map(Box::new);
         record
@@ -96,6 +109,8 @@ impl Record {
             target: None,
             tlvs: None,
             tally: Tally::default(),
+            entry: None,
+            session_id: 0,
             datagrams: None,
             outcome: Outcome::Cut,
         }
@@ -115,11 +130,39 @@ impl Record {
         tlvs: Option<Box<LoggedTlvs>>,
     ) {
         self.client = client;
+        if let (Some(entry), Some(client)) = (&self.entry, client) {
+            entry.set_client(client);
+        }
         self.tlvs = tlvs;
     }
 
     pub(crate) fn set_target(&mut self, target: Target) {
         self.target = Some(target);
+        if let Some(entry) = &self.entry {
+            entry.set_target(target);
+        }
+    }
+
+    /// The live statistics of a connection's relay.
+    pub(crate) fn stats(&self) -> Arc<RelayStats> {
+        let of_entry = |entry: &Arc<ConnectionEntry>| Arc::clone(entry.stats());
+        self.entry.as_ref().map(of_entry).unwrap_or_default()
+    }
+
+    pub(crate) fn session_id(&self) -> u64 {
+        self.session_id
+    }
+
+    pub(crate) fn listener(&self) -> LocalAddr {
+        self.listener
+    }
+
+    pub(crate) fn client(&self) -> Option<ClaimedSource> {
+        self.client
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     pub(crate) fn end(mut self, outcome: Outcome) {
@@ -156,6 +199,12 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if let Some(entry) = &self.entry {
+            self.tally = entry.stats().tally();
+            if entry.is_ended() {
+                self.outcome = Outcome::ClosedByAdmin;
+            }
+        }
         match self.datagrams {
             None => self
                 .counters

@@ -39,7 +39,8 @@ pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
             | SessionEnd::SocketDestroyed
             | SessionEnd::Stopped,
         )
-        | Outcome::Cut => {}
+        | Outcome::Cut
+        | Outcome::ClosedByAdmin => {}
     }
 }
 

@@ -13,9 +13,10 @@ use super::dialect::header::DatagramHeader;
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::listeners::UdpListeners;
+use super::listing::OpenSessions;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker;
+use super::worker::{self, Shared};
 use crate::forward::HeaderTemplate;
 use crate::outcome::Failure;
 use crate::telemetry::counters::Counters;
@@ -33,6 +34,8 @@ pub struct UdpForwarder {
     pub config: UdpConfig,
     /// Counters of the process.
     pub counters: Arc<Counters>,
+    /// The list of its sessions.
+    pub sessions: OpenSessions,
 }
 
 impl UdpForwarder {
@@ -44,7 +47,12 @@ impl UdpForwarder {
             forwarder: self.clone(),
             listeners: listeners.clone(),
         };
-        worker::worker_tasks(sockets, limits, &self.counters, None, role)
+        let shared = Shared {
+            counters: Arc::clone(&self.counters),
+            kernel: None,
+            sessions: self.sessions.clone(),
+        };
+        worker::worker_tasks(sockets, limits, &shared, role)
     }
 }
 
@@ -120,6 +128,12 @@ impl Role for ForwarderRole {
 
     fn offload_port(&self, _session: &Session) -> Option<u16> {
         None
+    }
+
+    /// There are no balancers: each peer is a client.
+    fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr> {
+        let source = self.forwarder.header_template.source;
+        Some(ClaimedSource::canonical(source.unwrap_or(session.reply_to.peer.0)).0)
     }
 
     fn tick(&mut self, _now: Instant) {}

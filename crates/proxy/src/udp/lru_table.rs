@@ -13,6 +13,7 @@ mod queue;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use queue::{Links, Queue};
@@ -131,6 +132,19 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         let slot = self.slots.get(id.slot as usize)?;
         let entry = slot.entry.as_ref()?;
         (slot.generation == id.generation).then_some(&entry.value)
+    }
+
+    /// How many slots there are, used or free.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The values in these slots, with the time of their last use.
+    pub(crate) fn in_slots(&self, range: Range<usize>) -> impl Iterator<Item = (&T, Instant)> {
+        let range = range.start..range.end.min(self.slots.len());
+        let slots = self.slots.get(range).unwrap_or_default();
+        let entries = slots.iter().filter_map(|slot| slot.entry.as_ref());
+        entries.map(|entry| (&entry.value, entry.used))
     }
 
     /// Makes room for another entry of `balancer`: evicts an entry if a limit is reached, and returns its value.

@@ -12,11 +12,12 @@ use super::dialect::{Dialect, SessionHeaders};
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::listeners::UdpListeners;
+use super::listing::OpenSessions;
 use super::lru_table::TableLimits;
 use super::offload::KernelDataPath;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
-use super::worker;
+use super::worker::{self, Shared};
 use crate::config::Config;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
@@ -33,24 +34,27 @@ pub struct UdpProxy {
     counters: Arc<Counters>,
     config: UdpConfig,
     kernel: KernelDataPath,
+    sessions: OpenSessions,
 }
 
 impl UdpProxy {
     /// A proxy that serves each session by its listener's service at the time it began. Trust is checked for each
     /// datagram, by the current service.
     ///
-    /// Steady sessions are offloaded to `kernel`, if there is one.
+    /// Steady sessions are offloaded to `kernel`, if there is one. All of them are listed in `sessions`.
     pub fn new(
         services: ServiceHandle,
         counters: Arc<Counters>,
         config: UdpConfig,
         kernel: Option<Arc<DataPath>>,
+        sessions: OpenSessions,
     ) -> Self {
         Self {
             services,
             counters,
             config,
             kernel,
+            sessions,
         }
     }
 
@@ -72,7 +76,12 @@ impl UdpProxy {
                 },
             ),
         };
-        worker::worker_tasks(sockets, limits, &self.counters, self.kernel.clone(), role)
+        let shared = Shared {
+            counters: Arc::clone(&self.counters),
+            kernel: self.kernel.clone(),
+            sessions: self.sessions.clone(),
+        };
+        worker::worker_tasks(sockets, limits, &shared, role)
     }
 }
 
@@ -152,6 +161,10 @@ impl Role for ProxyRole {
         let is_plain =
             session.key.client.is_some() && session.reply_to.original_destination.is_none();
         (is_plain && rules.is_on_this_host(session.upstream.ip())).then(|| listener.0.port())
+    }
+
+    fn unclaimed_client(&self, _session: &Session) -> Option<SocketAddr> {
+        None
     }
 
     fn tick(&mut self, now: Instant) {

@@ -4,6 +4,7 @@ mod eviction;
 mod failover;
 mod offloaded;
 pub(super) mod role;
+mod snapshot;
 pub(super) mod table;
 
 use std::net::{SocketAddr, UdpSocket};

@@ -19,10 +19,12 @@ use batch_item::{BATCH_SIZE, BatchItem};
 use batch_sender::BatchSender;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp::RecvBatch;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::config::UdpConfig;
 use super::listeners::UdpListeners;
+use super::listing::{OpenSessions, SessionQuery};
 use super::lru_table::{EntryId, TableLimits};
 use super::offload::KernelDataPath;
 use super::reply_sockets::ReplySockets;
@@ -45,21 +47,28 @@ pub(crate) fn limits(config: &UdpConfig, workers: usize) -> TableLimits {
     }
 }
 
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) kernel: KernelDataPath,
+    pub(crate) sessions: OpenSessions,
+}
+
 /// The tasks of UDP workers, one for each worker that has sockets.
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     sockets: UdpListeners,
     limits: TableLimits,
-    counters: &Arc<Counters>,
-    kernel: KernelDataPath,
+    shared: &Shared,
     role: impl Fn() -> R,
 ) -> Vec<WorkerTask> {
     let task = |sockets: Vec<UdpSocket>| -> WorkerTask {
-        let (role, counters, kernel) = (role(), Arc::clone(counters), kernel.clone());
+        let (role, queries) = (role(), shared.sessions.add_worker());
+        let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
                 let poller = AsyncEpoll::new().map_err(io::Error::other)?;
                 let worker = Worker::new(role, limits, counters, kernel, sockets, &poller)?;
-                worker.run(&poller, phases).await
+                worker.run(&poller, phases, queries).await
             })
         })
     };
@@ -134,7 +143,12 @@ impl<R: Role> Worker<R> {
     /// # Errors
     ///
     /// The sockets were destroyed, or epoll fails.
-    async fn run(mut self, poller: &AsyncEpoll, mut phases: Phases) -> io::Result<()> {
+    async fn run(
+        mut self,
+        poller: &AsyncEpoll,
+        mut phases: Phases,
+        mut queries: UnboundedReceiver<SessionQuery>,
+    ) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(EXPIRY_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,6 +174,7 @@ impl<R: Role> Worker<R> {
                     self.poll_rounds(poller)?;
                     self.tick(now);
                 }
+                Some(query) = queries.recv() => self.sessions.answer(query),
                 ready = poller.readable() => {
                     let mut ready = ready?;
                     if self.poll_rounds(poller)? {

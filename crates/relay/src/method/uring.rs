@@ -14,8 +14,9 @@ use std::task::{Context, Poll};
 use peername_sys::uring::MultishotReceiver;
 use tokio::time::Instant;
 
-use self::session::{EndedSession, MovedBytes, set_reset_on_close};
+use self::session::{EndedSession, set_reset_on_close};
 use crate::Pair;
+use crate::stats::RelayStats;
 
 /// Checks that io_uring is available, for callers that require it.
 ///
@@ -36,7 +37,6 @@ pub fn check_uring() -> peername_sys::Result<()> {
 #[derive(Debug)]
 pub(crate) struct UringSession {
     key: usize,
-    moved: Arc<MovedBytes>,
 }
 
 impl UringSession {
@@ -46,27 +46,23 @@ impl UringSession {
     }
 
     /// Starts a session. Deregisters the two sockets from the runtime, which would otherwise wake for them. `None` if
-    /// they could not be deregistered, or there is no ring; the sockets are reset then.
-    pub(crate) fn start(pair: Pair) -> Option<Self> {
+    /// they could not be deregistered, or there is no ring; the sockets are reset then. `stats` counts what the session moves.
+    pub(crate) fn start(pair: Pair, stats: Arc<RelayStats>) -> Option<Self> {
         set_reset_on_close(&pair.downstream);
         set_reset_on_close(&pair.upstream);
         let sockets = [pair.downstream.into_std(), pair.upstream.into_std()];
         let [Ok(downstream), Ok(upstream)] = sockets else {
             return None;
         };
-        let (key, moved) = reactor::with(|reactor| reactor.start_session([downstream, upstream]))?;
-        Some(Self { key, moved })
+        let sockets = [downstream, upstream];
+        let key = reactor::with(|reactor| reactor.start_session(sockets, stats))?;
+        Some(Self { key })
     }
 
     /// Ready when the session has ended.
     pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<EndedSession> {
         reactor::with(|reactor| reactor.poll_ended(self.key, cx))
             .unwrap_or_else(|| Poll::Ready(EndedSession::default()))
-    }
-
-    /// Bytes that came from downstream and from upstream, and were sent to the other side.
-    pub(crate) fn moved(&self) -> [u64; 2] {
-        self.moved.load()
     }
 
     /// The time of the last completion.

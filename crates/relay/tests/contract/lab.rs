@@ -2,10 +2,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Pair, Prefix, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Pair, Prefix, RelayStats, Side, Tally, relay};
 use tokio::runtime;
 
 pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
@@ -22,8 +23,9 @@ pub(crate) async fn report(pair: Pair, method: Method, limits: Limits) -> Report
 }
 
 async fn carry(pair: Pair, prefix: Prefix, method: Method, limits: Limits) -> Report {
-    let mut tally = Tally::default();
-    let end = relay(pair, prefix, method, limits, &mut tally).await;
+    let stats = Arc::<RelayStats>::default();
+    let end = relay(pair, prefix, method, limits, Arc::clone(&stats)).await;
+    let tally = stats.tally();
     Report { end, tally }
 }
 

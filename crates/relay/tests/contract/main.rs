@@ -3,10 +3,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use peername_relay::{End, Limits, Method, Prefix, Side, Tally, relay};
+use peername_relay::{End, Limits, Method, Prefix, RelayStats, Side, relay};
 use socket2::SockRef;
 
 mod lab;
@@ -219,21 +220,21 @@ fn dropped_relay_resets_both_sides() {
             let ((client, downstream), (mut backend, upstream)) = (connected(), connected());
             let cut = thread::spawn(move || {
                 block_on(async move {
-                    let mut tally = Tally::default();
+                    let stats = Arc::<RelayStats>::default();
                     let pair = pair(downstream, upstream);
                     let relay = relay(
                         pair,
                         Prefix::default(),
                         method,
                         Limits::default(),
-                        &mut tally,
+                        Arc::clone(&stats),
                     );
                     let limit = tokio::time::sleep(Duration::from_millis(300));
                     tokio::select! { _ = relay => panic!("it ended by itself"), () = limit => {} }
                     if goes_on {
                         tokio::time::sleep(Duration::from_millis(300)).await;
                     }
-                    tally
+                    stats.tally()
                 })
             });
             backend.write_all(b"half an ans").unwrap();

@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use super::balance::{Handoff, WorkerBalancer};
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
+use super::connections;
 use super::draining_listener::{Backlog, DrainingListener};
 use super::serve::{Incoming, Serve};
 use crate::addr::{LocalAddr, PeerAddr};
@@ -249,9 +250,12 @@ impl<S: Serve> Acceptor<S> {
             permit,
             context,
         } = dispatched;
-        let serving = Arc::clone(&self.service).serve(incoming, context);
+        let (entry, listed) = connections::insert(incoming.bound_to, incoming.peer);
+        let key = listed.key();
+        let serving = Arc::clone(&self.service).serve(incoming, entry, context);
         // Not an async block: its future would hold twice what it awaits.
-        tokio::spawn(serving.map(|()| drop((permit, guard))));
+        let task = tokio::spawn(serving.map(move |()| drop((permit, guard, listed))));
+        connections::set_task(key, task.abort_handle());
     }
 }
 

@@ -13,8 +13,8 @@ pub(crate) enum WorkerCommand {
     Open(Vec<Listener>),
     /// Run this task, too.
     Spawn(WorkerTask),
-    /// Reply, to show that the event loop runs.
-    Ping(oneshot::Sender<()>),
+    /// Call this function, which is short.
+    Call(Box<dyn FnOnce() + Send>),
     /// Close these listeners, then answer.
     Close(Arc<[ListenerId]>, oneshot::Sender<()>),
 }

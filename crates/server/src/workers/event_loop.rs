@@ -67,7 +67,7 @@ impl<S: Serve> Worker<S> {
                 Some(command) = self.commands.recv() => match command {
                     WorkerCommand::Open(listeners) => acceptor.add(listeners)?,
                     WorkerCommand::Spawn(task) => tasks.push(begin(task)),
-                    WorkerCommand::Ping(reply) => drop(reply),
+                    WorkerCommand::Call(call) => call(),
                     WorkerCommand::Close(listeners, reply) => {
                         listeners.iter().for_each(|&id| acceptor.close(id));
                         // The caller may have stopped waiting.
@@ -103,7 +103,13 @@ impl<S: Serve> Worker<S> {
             Ok(())
         };
         // A caller that waits for a reply gets one: its sender is dropped with the command.
-        let commands = async { while self.commands.recv().await.is_some() {} };
+        let commands = async {
+            while let Some(command) = self.commands.recv().await {
+                if let WorkerCommand::Call(call) = command {
+                    call();
+                }
+            }
+        };
         tokio::select! {
             ended = async { tokio::try_join!(connections, tasks) } => ended.map(drop),
             () = async { commands.await; std::future::pending().await } => Ok(()),

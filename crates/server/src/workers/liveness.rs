@@ -1,24 +1,19 @@
 //! The liveness check of the workers, for the watchdog and `/healthz`: does every event loop still run?
 
-use tokio::sync::{mpsc, oneshot};
-
-use super::command::WorkerCommand;
+use super::calls::WorkerCalls;
 
 /// Checks that no worker hangs.
 #[derive(Clone)]
-pub struct Liveness(pub(crate) Vec<mpsc::UnboundedSender<WorkerCommand>>);
+pub struct Liveness(pub(super) WorkerCalls);
 
 impl Liveness {
     /// Returns once each worker has answered; never while one of them hangs, so the caller sets the deadline.
     pub async fn check(&self) {
-        let ask = |worker: &mpsc::UnboundedSender<WorkerCommand>| {
-            let (reply, answer) = oneshot::channel();
-            let _ = worker.send(WorkerCommand::Ping(reply));
-            answer
-        };
-        let answers: Vec<_> = self.0.iter().map(ask).collect();
+        let answers: Vec<_> = (0..self.0.workers())
+            .map(|worker| self.0.call(worker, || ()))
+            .collect();
         for answer in answers {
-            // A dropped sender is an answer too: `Workers::next_exit` reports a worker that has ended.
+            // An exit is an answer too: `Workers::next_exit` reports it.
             let _ = answer.await;
         }
     }

@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use super::connections::ConnectionEntry;
 use crate::addr::{LocalAddr, PeerAddr};
 use crate::listeners::ListenerId;
 
@@ -15,11 +16,12 @@ pub trait Serve: Send + Sync + 'static {
     /// listener may be over before the connection is served.
     fn context(&self, listener: ListenerId) -> Self::Context;
 
-    /// Serves one connection to its end. An open connection costs little more than this future, so state that is
+    /// Serves one connection to its end, and reports in `entry` what is known of it. An open connection costs little more than this future, so state that is
     /// needed only at the start should be boxed.
     fn serve(
         self: Arc<Self>,
         connection: Incoming,
+        entry: Arc<ConnectionEntry>,
         context: Self::Context,
     ) -> impl Future<Output = ()> + Send + 'static;
 }

@@ -13,7 +13,7 @@ use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Backend;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
-use peername_proxy::udp::{UdpConfig, UdpProxy};
+use peername_proxy::udp::{OpenSessions, UdpConfig, UdpProxy};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::phases::{self, DrainGuard};
@@ -55,6 +55,7 @@ pub(super) struct RunningUdpGroup {
 /// State that all services share.
 pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
+    pub(super) sessions: OpenSessions,
     own_addresses: OwnAddresses,
     /// The offload of steady UDP sessions, if there is one.
     pub(super) kernel: Option<Arc<DataPath>>,
@@ -77,6 +78,7 @@ impl Control {
     ) -> anyhow::Result<Self> {
         let shared = Shared {
             counters: Arc::default(),
+            sessions: OpenSessions::default(),
             own_addresses: OwnAddresses::read().await?,
             kernel,
             backends_at_start: setup.backends(),
@@ -175,7 +177,13 @@ impl Shared {
         let descriptors = group.descriptors() + sockets;
         let counters = Arc::clone(&self.counters);
         let kernel = self.kernel.clone();
-        let proxy = UdpProxy::new(services.clone(), counters, group.datagrams, kernel);
+        let proxy = UdpProxy::new(
+            services.clone(),
+            counters,
+            group.datagrams,
+            kernel,
+            self.sessions.clone(),
+        );
         let (worker_tasks, drain_guard) =
             phases::with_drain_guard(proxy.worker_tasks(group.sockets));
         let group = RunningUdpGroup {

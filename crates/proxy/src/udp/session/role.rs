@@ -52,6 +52,9 @@ pub(crate) trait Role {
     /// The listener's port, where this session may be offloaded to the kernel; `None` where it may not.
     fn offload_port(&self, session: &Session) -> Option<u16>;
 
+    /// The client of a session without a claim, where that is not the balancer itself.
+    fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
+
     /// Expires state of its own; called once a second.
     fn tick(&mut self, now: Instant);
 }

@@ -16,8 +16,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::session::{EndedSession, MovedBytes, SessionState, SourceEnd, is_local_error};
+use super::session::{EndedSession, SessionState, SourceEnd, is_local_error};
 use crate::Pair;
+use crate::stats::{RelayStats, coarse_millis};
 
 pub(super) struct Reactor {
     receiver: MultishotReceiver,
@@ -70,14 +71,16 @@ impl Reactor {
         })
     }
 
-    /// Starts a session; returns its key and its byte counts.
-    pub(super) fn start_session(&mut self, sockets: [TcpStream; 2]) -> (usize, Arc<MovedBytes>) {
-        let session = SessionState::new(sockets);
-        let moved = Arc::clone(&session.moved);
-        let key = self.sessions.insert(session);
+    /// Starts a session; returns its key.
+    pub(super) fn start_session(
+        &mut self,
+        sockets: [TcpStream; 2],
+        stats: Arc<RelayStats>,
+    ) -> usize {
+        let key = self.sessions.insert(SessionState::new(sockets, stats));
         SIDES.into_iter().for_each(|side| self.arm(key, side));
         self.submit();
-        (key, moved)
+        key
     }
 
     /// Ready, once, when the session has ended.
@@ -117,12 +120,14 @@ impl Reactor {
     /// buffers (ENOBUFS).
     fn process_completions(&mut self) -> bool {
         let now = Instant::now();
+        let coarse_now = coarse_millis();
         let mut is_all = false;
         for _ in 0..COMPLETION_BATCH {
             let Self {
                 receiver, sessions, ..
             } = self;
-            let next = receiver.next(|completion| handle_completion(sessions, completion, now));
+            let next = receiver
+                .next(|completion| handle_completion(sessions, completion, now, coarse_now));
             let Some((key, next)) = next else {
                 is_all = self.rearm_queue.is_empty();
                 break;
@@ -209,6 +214,7 @@ fn handle_completion(
     sessions: &mut Slab<SessionState>,
     completion: Completion<'_>,
     now: Instant,
+    coarse_now: u64,
 ) -> (usize, Next) {
     let (key, side) = (
         (completion.token >> 1) as usize,
@@ -223,7 +229,7 @@ fn handle_completion(
     }
     let end = &mut session.from[side].rest.end;
     let goes_on = match completion.kind {
-        CompletionKind::Bytes(bytes) => session.forward(side, bytes),
+        CompletionKind::Bytes(bytes) => session.forward(side, bytes, coarse_now),
         CompletionKind::NoBuffers => true,
         CompletionKind::Eof => {
             if *end == SourceEnd::Open {
@@ -327,14 +333,14 @@ mod tests {
         let is_there = wait_readable([downstream.as_fd()], Some(Duration::from_secs(10)));
         assert!(is_there.expect("poll"), "no reset");
         let mut sessions = Slab::new();
-        let key = sessions.insert(SessionState::new([downstream, upstream]));
+        let key = sessions.insert(SessionState::new([downstream, upstream], Arc::default()));
         let complete = |sessions: &mut _, side, kind| {
             let completion = Completion {
                 token: token(key, side),
                 kind,
                 is_last: false,
             };
-            handle_completion(sessions, completion, Instant::now()).1
+            handle_completion(sessions, completion, Instant::now(), 1).1
         };
         let next = complete(&mut sessions, 1, CompletionKind::Bytes(b"too late"));
         assert!(matches!(next, Next::EndSession));

@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use peername_sys::tcp::stream;
@@ -12,25 +11,7 @@ use peername_sys::uring::BUFFER_SIZE;
 use tokio::time::Instant;
 
 use crate::Pair;
-
-/// Bytes moved in a session, by the side they came from: downstream, upstream.
-#[derive(Debug, Default)]
-pub(crate) struct MovedBytes {
-    bytes: [AtomicU64; 2],
-}
-
-impl MovedBytes {
-    pub(super) fn load(&self) -> [u64; 2] {
-        self.bytes.each_ref().map(|n| n.load(Ordering::Relaxed))
-    }
-
-    fn add(&self, side: usize, bytes: usize) {
-        if let Some(n) = self.bytes.get(side) {
-            // Only the session's thread adds.
-            n.store(n.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-        }
-    }
-}
+use crate::stats::RelayStats;
 
 /// A session that has ended.
 #[derive(Debug, Default)]
@@ -64,7 +45,7 @@ pub(super) struct SessionState {
     /// `None` once they have been returned.
     pub(super) sockets: Option<[TcpStream; 2]>,
     pub(super) from: [Source; 2],
-    pub(super) moved: Arc<MovedBytes>,
+    stats: Arc<RelayStats>,
     pub(super) last_activity: Instant,
     pub(super) is_ending: bool,
     /// Whether its [`UringSession`](super::UringSession) was dropped.
@@ -83,11 +64,11 @@ pub(super) struct Source {
 }
 
 impl SessionState {
-    pub(super) fn new(sockets: [TcpStream; 2]) -> Self {
+    pub(super) fn new(sockets: [TcpStream; 2], stats: Arc<RelayStats>) -> Self {
         Self {
             sockets: Some(sockets),
             from: Default::default(),
-            moved: Arc::default(),
+            stats,
             last_activity: Instant::now(),
             is_ending: false,
             is_abandoned: false,
@@ -101,7 +82,7 @@ impl SessionState {
     }
 
     /// Forwards bytes from one side. Returns whether the session can go on: a short write or bulk ends it.
-    pub(super) fn forward(&mut self, side: usize, bytes: &[u8]) -> bool {
+    pub(super) fn forward(&mut self, side: usize, bytes: &[u8], now: u64) -> bool {
         let Some(sockets) = &self.sockets else {
             return false;
         };
@@ -118,7 +99,7 @@ impl SessionState {
             self.from[across].rest.end = SourceEnd::Dead;
         }
         let sent = sent.unwrap_or(0);
-        self.moved.add(side, sent);
+        self.stats.add_from(side, sent, now);
         let from = &mut self.from[side];
         from.rest.unsent.extend_from_slice(&bytes[sent..]);
         from.full_buffers = match bytes.len() == BUFFER_SIZE {

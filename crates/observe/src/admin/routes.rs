@@ -1,0 +1,167 @@
+//! The paths of the admin endpoint and their answers.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use prometheus_client::encoding::text;
+use tokio::time::timeout;
+
+use super::listing::ListQuery;
+use super::{AdminServer, Health, Via};
+use crate::connections::ConnectionSource;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+impl<H: Health> AdminServer<H> {
+    pub(super) async fn respond(&self, request: Request<Incoming>, via: Via) -> Answer {
+        if via == Via::Network && !self.hosts.admit(request.headers()) {
+            return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
+        }
+        match *request.method() {
+            Method::GET | Method::HEAD => self.get(&request).await,
+            Method::PUT | Method::DELETE if via == Via::Network => {
+                plain(StatusCode::FORBIDDEN, NEEDS_UNIX_SOCKET)
+            }
+            Method::DELETE => self.delete(&request).await,
+            Method::PUT => self.put(request).await,
+            _ => plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n"),
+        }
+    }
+
+    async fn get(&self, request: &Request<Incoming>) -> Answer {
+        let query = request.uri().query();
+        let resources = &self.resources;
+        match request.uri().path() {
+            "/metrics" => self.metrics(),
+            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
+                Ok(()) => plain(StatusCode::OK, "ok\n"),
+                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "a worker hangs\n"),
+            },
+            "/readyz" => match self.health.check_readiness().await {
+                Ok(()) => plain(StatusCode::OK, "ready\n"),
+                Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
+            },
+            "/connections" => list(resources.connections.as_deref(), query),
+            "/sessions" => list(resources.sessions.as_deref(), query),
+            "/log-level" => match &resources.log_level {
+                Some(level) => respond_with(StatusCode::OK, TEXT, level.get() + "\n"),
+                None => not_found(),
+            },
+            _ => not_found(),
+        }
+    }
+
+    async fn delete(&self, request: &Request<Incoming>) -> Answer {
+        let Some(id) = request.uri().path().strip_prefix("/connections/") else {
+            return not_found();
+        };
+        let Ok(id) = id.parse() else {
+            return plain(
+                StatusCode::BAD_REQUEST,
+                "DELETE /connections/ID: a number\n",
+            );
+        };
+        let connections = self.resources.connections.as_ref();
+        match connections.and_then(|connections| connections.end(id)) {
+            None => plain(StatusCode::NOT_FOUND, "these can't be ended from here\n"),
+            Some(ended) => match ended.await {
+                true => plain(StatusCode::OK, "ended\n"),
+                false => plain(StatusCode::NOT_FOUND, "no connection has this id\n"),
+            },
+        }
+    }
+
+    async fn put(&self, request: Request<Incoming>) -> Answer {
+        let Some(level) = &self.resources.log_level else {
+            return not_found();
+        };
+        if request.uri().path() != "/log-level" {
+            return not_found();
+        }
+        let body = Limited::new(request.into_body(), MAX_BODY).collect();
+        let Ok(Ok(body)) = timeout(BODY_TIMEOUT, body).await else {
+            return plain(StatusCode::BAD_REQUEST, "the body is one word\n");
+        };
+        let body = body.to_bytes();
+        match level.set(String::from_utf8_lossy(&body).trim()) {
+            Ok(()) => respond_with(StatusCode::OK, TEXT, level.get() + "\n"),
+            Err(reason) => respond_with(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
+        }
+    }
+
+    fn metrics(&self) -> Answer {
+        let mut out = String::new();
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => respond_with(StatusCode::OK, OPEN_METRICS, out),
+            Err(_) => plain(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics can't be written\n",
+            ),
+        }
+    }
+}
+
+fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> Answer {
+    let Some(source) = source else {
+        return not_found();
+    };
+    match ListQuery::parse(query.unwrap_or_default()) {
+        Ok(query) => stream(JSON_LINES, query.render(source.snapshots())),
+        Err(reason) => respond_with(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
+    }
+}
+
+fn not_found() -> Answer {
+    plain(StatusCode::NOT_FOUND, PATHS)
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    respond_with(status, TEXT, text.to_owned())
+}
+
+fn respond_with(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+    answer(status, content_type, Full::from(body).boxed_unsync())
+}
+
+fn stream(content_type: &'static str, pieces: BoxStream<'static, Bytes>) -> Answer {
+    let frames = pieces.map(|bytes| Ok(Frame::data(bytes)));
+    answer(
+        StatusCode::OK,
+        content_type,
+        StreamBody::new(frames).boxed_unsync(),
+    )
+}
+
+fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: UnsyncBoxBody<Bytes, Infallible>,
+) -> Answer {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
+const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH), \
+    where the file's mode says who may make them\n";
+const PATHS: &str = "paths: /metrics, /healthz, /readyz, /connections, /sessions, /log-level, \
+    as far as this command has them\n";
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const JSON_LINES: &str = "application/jsonl; charset=utf-8";
+/// A worker that has not answered by then hangs.
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
+/// A log level is one word.
+const MAX_BODY: usize = 64;
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);

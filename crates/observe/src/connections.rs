@@ -1,0 +1,104 @@
+//! Snapshots of open connections and sessions: what `/connections` and `/sessions` list.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+/// One open connection or session at one moment. Its JSON object is one line of a listing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionSnapshot {
+    /// Unique among the connections, or among the sessions, of a process.
+    pub id: u64,
+    /// The address that the listening socket is bound to.
+    pub listener: SocketAddr,
+    /// The transport.
+    pub protocol: Protocol,
+    /// The other end of the connection, usually the balancer.
+    pub balancer: SocketAddr,
+    /// The client, once it is known.
+    pub client: Option<SocketAddr>,
+    /// The backend, once it is known.
+    pub target: Option<SocketAddr>,
+    /// How far it has come.
+    pub state: ConnectionState,
+    /// Seconds since its start.
+    pub age_s: f64,
+    /// Seconds since a byte or datagram was last moved; since its start, if none was.
+    pub idle_s: f64,
+    /// Bytes from the client that the backend accepted.
+    pub bytes_in: u64,
+    /// Bytes from the backend that the client accepted.
+    pub bytes_out: u64,
+    /// What moves its bytes at this moment.
+    pub relay: Option<RelayMethod>,
+}
+
+/// The transport of a connection or session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// A connection.
+    Tcp,
+    /// A session.
+    Udp,
+}
+
+/// How far a connection or session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionState {
+    /// Its PROXY header is awaited.
+    Header,
+    /// The backend is being connected to.
+    Connecting,
+    /// It is relayed or served.
+    Open,
+    /// One side has sent FIN.
+    HalfClosed,
+    /// Of a session: the backend has not answered yet.
+    Unanswered,
+    /// Of a session: the backend has answered.
+    Answered,
+}
+
+/// What moves the bytes of a connection or session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RelayMethod {
+    /// read(2) and write(2).
+    Copy,
+    /// splice(2).
+    Splice,
+    /// io_uring.
+    Uring,
+    /// Of a session: the worker's batches.
+    Userspace,
+    /// Of a session: the kernel data path.
+    Kernel,
+}
+
+/// Snapshots in batches, each from one worker.
+pub type SnapshotStream = BoxStream<'static, Vec<ConnectionSnapshot>>;
+
+/// The connections or sessions of a running command.
+pub trait ConnectionSource: Send + Sync + 'static {
+    /// Takes snapshots of all that are open. Ones that begin or end meanwhile may or may not be included.
+    fn snapshots(&self) -> SnapshotStream;
+
+    /// Ends one; whether there was one with this id. `None` if this kind can't be ended from outside.
+    fn end(&self, id: u64) -> Option<BoxFuture<'static, bool>> {
+        let _ = id;
+        None
+    }
+}
+
+/// A duration in seconds, to the millisecond.
+pub fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+/// Entries that a worker copies before it serves its connections again: some ten microseconds of work.
+pub const SNAPSHOT_BATCH: usize = 256;

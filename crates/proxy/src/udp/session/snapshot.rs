@@ -1,0 +1,67 @@
+//! Snapshots of a worker's sessions.
+
+use std::time::Instant;
+
+use peername_observe::connections::{
+    ConnectionSnapshot, ConnectionState, Protocol, RelayMethod, SNAPSHOT_BATCH, seconds,
+};
+
+use super::Session;
+use super::role::Role;
+use super::table::SessionTable;
+use crate::udp::listing::{SessionBatch, SessionQuery};
+
+impl<R: Role> SessionTable<R> {
+    /// Answers a query.
+    pub(crate) fn answer(&self, query: SessionQuery) {
+        // The other side may have stopped waiting.
+        let _ = query.reply.send(self.snapshots(query.from));
+    }
+
+    fn snapshots(&self, from: usize) -> SessionBatch {
+        let now = Instant::now();
+        let to = from + SNAPSHOT_BATCH;
+        let sessions = self.table.in_slots(from..to);
+        let batch = sessions.map(|(session, used)| self.snapshot(session, used, now));
+        (batch.collect(), (to < self.table.slots()).then_some(to))
+    }
+
+    fn snapshot(&self, session: &Session, used: Instant, now: Instant) -> ConnectionSnapshot {
+        let record = &session.record;
+        let client = record.client().map(|client| client.0);
+        let installed = session
+            .offload
+            .as_ref()
+            .and_then(|candidate| candidate.installed.as_ref());
+        let usage = installed
+            .zip(self.kernel.as_ref())
+            .map(|(flow, kernel)| kernel.usage(flow));
+        let mut tally = record.tally;
+        let mut idle = now.saturating_duration_since(used);
+        if let Some(usage) = &usage {
+            tally.to_upstream += usage.request_octets;
+            tally.to_downstream += usage.reply_octets;
+            idle = usage.idle().map_or(idle, |in_kernel| idle.min(in_kernel));
+        }
+        ConnectionSnapshot {
+            id: record.session_id(),
+            listener: record.listener().0,
+            protocol: Protocol::Udp,
+            balancer: session.reply_to.peer.0,
+            client: client.or_else(|| self.role.unclaimed_client(session)),
+            target: Some(session.upstream),
+            state: match tally.to_downstream > 0 || session.is_answered() {
+                true => ConnectionState::Answered,
+                false => ConnectionState::Unanswered,
+            },
+            age_s: seconds(record.age()),
+            idle_s: seconds(idle),
+            bytes_in: tally.to_upstream,
+            bytes_out: tally.to_downstream,
+            relay: Some(match usage {
+                Some(_) => RelayMethod::Kernel,
+                None => RelayMethod::Userspace,
+            }),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The live statistics of a relayed connection.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use peername_sys::clock::coarse_monotonic;
+
+/// Byte counts of a connection that has ended, or as they are now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes accepted by the upstream socket.
+    pub to_upstream: u64,
+    /// Bytes accepted by the downstream socket.
+    pub to_downstream: u64,
+    /// Bytes received here that could not be delivered because their receiver was closed. Known at the end only.
+    pub undelivered: u64,
+}
+
+/// The live statistics of one connection. Any thread may read them. Only the connection's own thread writes, with relaxed
+/// stores: atomic types, but no atomic read-modify-write.
+#[derive(Debug, Default)]
+pub struct RelayStats {
+    to_upstream: AtomicU64,
+    to_downstream: AtomicU64,
+    undelivered: AtomicU64,
+    /// The coarse monotonic clock in milliseconds when a byte was last moved; 0 before the first.
+    last_activity: AtomicU64,
+    /// A [`Backend`], as a number; 0 before the relay begins.
+    backend: AtomicU8,
+    is_half_closed: AtomicBool,
+}
+
+/// What moves the bytes of a connection at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Backend {
+    /// read(2) and write(2).
+    Copy,
+    /// splice(2), in one direction at least.
+    Splice,
+    /// The io_uring of the thread.
+    Uring,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Splice, Self::Uring];
+
+    /// The name in metrics and listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Splice => "splice",
+            Self::Uring => "uring",
+        }
+    }
+}
+
+impl RelayStats {
+    /// The byte counts.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            to_upstream: self.to_upstream.load(Relaxed),
+            to_downstream: self.to_downstream.load(Relaxed),
+            undelivered: self.undelivered.load(Relaxed),
+        }
+    }
+
+    /// How long no byte has been moved; `None` if none ever was.
+    pub fn idle(&self) -> Option<Duration> {
+        let last = self.last_activity.load(Relaxed);
+        let idle = || coarse_monotonic().saturating_sub(Duration::from_millis(last));
+        (last > 0).then(idle)
+    }
+
+    /// What moves the bytes now; `None` before the relay begins.
+    pub fn backend(&self) -> Option<Backend> {
+        let index = usize::from(self.backend.load(Relaxed)).checked_sub(1)?;
+        Backend::ALL.get(index).copied()
+    }
+
+    /// Whether one side has sent FIN.
+    pub fn is_half_closed(&self) -> bool {
+        self.is_half_closed.load(Relaxed)
+    }
+
+    pub(crate) fn set_backend(&self, backend: Backend) {
+        self.backend.store(backend as u8 + 1, Relaxed);
+    }
+
+    pub(crate) fn set_half_closed(&self) {
+        self.is_half_closed.store(true, Relaxed);
+    }
+
+    pub(crate) fn set_undelivered(&self, bytes: u64) {
+        self.undelivered.store(bytes, Relaxed);
+    }
+
+    /// Stores the byte counts, after bytes were moved.
+    pub(crate) fn store(&self, to_upstream: u64, to_downstream: u64) {
+        self.to_upstream.store(to_upstream, Relaxed);
+        self.to_downstream.store(to_downstream, Relaxed);
+        self.record_activity(coarse_millis());
+    }
+
+    /// Adds bytes that came from a side, 0 for downstream and 1 for upstream, at the time `now` of [`coarse_millis`].
+    pub(crate) fn add_from(&self, side: usize, bytes: usize, now: u64) {
+        let counter = match side {
+            0 => &self.to_upstream,
+            _ => &self.to_downstream,
+        };
+        counter.store(counter.load(Relaxed) + bytes as u64, Relaxed);
+        self.record_activity(now);
+    }
+
+    fn record_activity(&self, now: u64) {
+        self.last_activity.store(now, Relaxed);
+    }
+}
+
+/// The coarse monotonic clock in milliseconds: a few nanoseconds to read, where the exact one takes tens.
+pub(crate) fn coarse_millis() -> u64 {
+    u64::try_from(coarse_monotonic().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,271 @@
+//! The open connections of each worker, for listings and for ending one from outside.
+//!
+//! Each worker has a table of its own, in thread-local storage: beginning and ending a connection takes no lock. The
+//! control side reads it by calls that run on the worker, a batch at a time, so the worker's connections are served in
+//! between.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+use peername_observe::connections::{
+    ConnectionSnapshot, ConnectionSource, ConnectionState, Protocol, RelayMethod, SNAPSHOT_BATCH,
+    SnapshotStream, seconds,
+};
+use peername_relay::{Backend, RelayStats};
+use slab::Slab;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::calls::WorkerCalls;
+use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+
+/// What is known of an open connection, as far as it is listed.
+#[derive(Debug)]
+pub struct ConnectionEntry {
+    id: u64,
+    listener: LocalAddr,
+    peer: PeerAddr,
+    since: Instant,
+    client: OnceLock<SocketAddr>,
+    target: OnceLock<SocketAddr>,
+    stats: Arc<RelayStats>,
+    /// Whether it is served without a relay, as requests of HTTP are.
+    is_served: AtomicBool,
+    is_ended: AtomicBool,
+}
+
+impl ConnectionEntry {
+    /// The live statistics of its relay.
+    pub fn stats(&self) -> &Arc<RelayStats> {
+        &self.stats
+    }
+
+    /// Sets the client; later calls change nothing.
+    pub fn set_client(&self, client: ClaimedSource) {
+        let _ = self.client.set(client.0);
+    }
+
+    /// Sets the backend; later calls change nothing.
+    pub fn set_target(&self, target: Target) {
+        let _ = self.target.set(target.0);
+    }
+
+    /// Marks it as open, where no relay does.
+    pub fn set_served(&self) {
+        self.is_served.store(true, Relaxed);
+    }
+
+    /// Whether it was ended from outside ([`OpenConnections::end`]).
+    pub fn is_ended(&self) -> bool {
+        self.is_ended.load(Relaxed)
+    }
+
+    fn state(&self) -> ConnectionState {
+        match self.stats.backend() {
+            Some(_) if self.stats.is_half_closed() => ConnectionState::HalfClosed,
+            Some(_) => ConnectionState::Open,
+            None if self.is_served.load(Relaxed) => ConnectionState::Open,
+            None if self.target.get().is_some() => ConnectionState::Connecting,
+            None => ConnectionState::Header,
+        }
+    }
+
+    fn snapshot(&self, now: Instant) -> ConnectionSnapshot {
+        let age = now.saturating_duration_since(self.since);
+        let tally = self.stats.tally();
+        ConnectionSnapshot {
+            id: self.id,
+            listener: self.listener.0,
+            protocol: Protocol::Tcp,
+            balancer: self.peer.0,
+            client: self.client.get().copied(),
+            target: self.target.get().copied(),
+            state: self.state(),
+            age_s: seconds(age),
+            idle_s: seconds(self.stats.idle().unwrap_or(age).min(age)),
+            bytes_in: tally.to_upstream,
+            bytes_out: tally.to_downstream,
+            relay: self.stats.backend().map(|backend| match backend {
+                Backend::Copy => RelayMethod::Copy,
+                Backend::Splice => RelayMethod::Splice,
+                Backend::Uring => RelayMethod::Uring,
+            }),
+        }
+    }
+}
+
+/// The open connections of all workers.
+#[derive(Clone)]
+pub struct OpenConnections(pub(super) WorkerCalls);
+
+impl OpenConnections {
+    /// Ends a connection: its task is dropped, so both of its sides are reset. Returns whether there was one.
+    pub async fn end_one(&self, id: u64) -> bool {
+        let workers = self.0.workers();
+        let Some(worker) = id.checked_rem(workers as u64) else {
+            return false;
+        };
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let end = move || TABLE.with_borrow(|table| table.end(id, from));
+            match self.0.call(worker as usize, end).await {
+                Ok(Search::Found) => return true,
+                Ok(Search::More(from)) => next = Some(from),
+                Ok(Search::Absent) | Err(_) => next = None,
+            }
+        }
+        false
+    }
+}
+
+impl ConnectionSource for OpenConnections {
+    fn snapshots(&self) -> SnapshotStream {
+        let calls = self.0.clone();
+        let batches = stream::unfold((0, 0), move |(worker, from)| {
+            let calls = calls.clone();
+            async move {
+                if worker >= calls.workers() {
+                    return None;
+                }
+                let read = move || TABLE.with_borrow(|table| table.snapshots(from));
+                match calls.call(worker, read).await {
+                    Ok((batch, Some(from))) => Some((batch, (worker, from))),
+                    Ok((batch, None)) => Some((batch, (worker + 1, 0))),
+                    Err(_) => Some((Vec::new(), (worker + 1, 0))),
+                }
+            }
+        });
+        batches.boxed()
+    }
+
+    fn end(&self, id: u64) -> Option<BoxFuture<'static, bool>> {
+        let connections = self.clone();
+        Some(async move { connections.end_one(id).await }.boxed())
+    }
+}
+
+/// Numbers the connections of this thread: those of worker `index` of `workers` have ids with that remainder.
+pub(super) fn number_from(index: usize, workers: usize) {
+    TABLE.with_borrow_mut(|table| {
+        table.next_id = index as u64;
+        table.step = workers as u64;
+    });
+}
+
+/// Enters a connection into this worker's table, until the guard is dropped.
+pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntry>, TableGuard) {
+    TABLE.with_borrow_mut(|table| {
+        let entry = Arc::new(ConnectionEntry {
+            id: table.next_id,
+            listener,
+            peer,
+            since: Instant::now(),
+            client: OnceLock::new(),
+            target: OnceLock::new(),
+            stats: Arc::default(),
+            is_served: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
+        });
+        table.next_id += table.step;
+        let key = table.slots.insert(Slot {
+            entry: Arc::clone(&entry),
+            task: None,
+        });
+        (entry, TableGuard(key))
+    })
+}
+
+/// Keeps a connection in the table of the thread that it was inserted on. It is dropped on that thread, with the
+/// connection's task.
+#[derive(Debug)]
+pub(super) struct TableGuard(usize);
+
+impl TableGuard {
+    /// The key for [`set_task`].
+    pub(super) fn key(&self) -> usize {
+        self.0
+    }
+}
+
+/// Sets the task that serves a connection.
+pub(super) fn set_task(key: usize, task: AbortHandle) {
+    TABLE.with_borrow_mut(|table| {
+        if let Some(slot) = table.slots.get_mut(key) {
+            slot.task = Some(task);
+        }
+    });
+}
+
+impl Drop for TableGuard {
+    fn drop(&mut self) {
+        // Dropped outside of the borrow. The table is gone where the thread is ending.
+        let removed = TABLE.try_with(|table| Some(table.borrow_mut().slots.try_remove(self.0)?));
+        drop(removed);
+    }
+}
+
+struct Table {
+    slots: Slab<Slot>,
+    next_id: u64,
+    step: u64,
+}
+
+struct Slot {
+    entry: Arc<ConnectionEntry>,
+    task: Option<AbortHandle>,
+}
+
+/// The result of a search in a part of a table.
+enum Search {
+    Found,
+    Absent,
+    /// To be continued at this slot.
+    More(usize),
+}
+
+impl Table {
+    /// Copies a batch that begins at slot `from`. Returns it with the slot to go on from.
+    fn snapshots(&self, from: usize) -> (Vec<ConnectionSnapshot>, Option<usize>) {
+        let now = Instant::now();
+        let slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
+        let batch = slots.map(|slot| slot.entry.snapshot(now)).collect();
+        (batch, self.next_batch(from))
+    }
+
+    fn end(&self, id: u64, from: usize) -> Search {
+        let mut slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
+        match (
+            slots.find(|slot| slot.entry.id == id),
+            self.next_batch(from),
+        ) {
+            (Some(slot), _) => {
+                slot.entry.is_ended.store(true, Relaxed);
+                if let Some(task) = &slot.task {
+                    task.abort();
+                }
+                Search::Found
+            }
+            (None, Some(next)) => Search::More(next),
+            (None, None) => Search::Absent,
+        }
+    }
+
+    fn next_batch(&self, from: usize) -> Option<usize> {
+        let next = from + SNAPSHOT_BATCH;
+        (next < self.slots.capacity()).then_some(next)
+    }
+}
+
+thread_local! {
+    static TABLE: RefCell<Table> = const {
+        RefCell::new(Table {
+            slots: Slab::new(),
+            next_id: 0,
+            step: 1,
+        })
+    };
+}

@@ -1,0 +1,57 @@
+//! Requests to the admin endpoint, by curl.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::lab::{Host, wait_for};
+
+/// The option that serves it where [`get`] asks.
+pub(crate) const ADMIN: &str = "--admin=127.0.0.1:9300";
+
+/// Requests a path; returns the body and, behind it, the status.
+pub(crate) fn get(host: &Host, args: &[&str], path: &str) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--noproxy", "*", "-w", "%{http_code}"]);
+    command
+        .args(args)
+        .arg(format!("http://127.0.0.1:9300{path}"));
+    let output = host.output(&mut command, "");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The objects of a listing.
+#[track_caller]
+pub(crate) fn list(host: &Host, args: &[&str], path: &str) -> Vec<Value> {
+    let answer = get(host, args, path);
+    let lines = answer
+        .strip_suffix("200")
+        .unwrap_or_else(|| panic!("{path}: {answer}"));
+    let parse = |line| serde_json::from_str(line).expect("one JSON object a line");
+    lines.lines().map(parse).collect()
+}
+
+/// Waits until a listing has only objects of which this holds, and at least one.
+#[track_caller]
+pub(crate) fn wait_listed(
+    host: &Host,
+    args: &[&str],
+    path: &str,
+    is_wanted: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    let mut last = Vec::new();
+    wait_for(path, || {
+        last = list(host, args, path);
+        (!last.is_empty() && last.iter().all(&is_wanted)).then(|| last.clone())
+    })
+}
+
+/// Waits until the scrape has this line.
+#[track_caller]
+pub(crate) fn wait_metric(host: &Host, args: &[&str], line: &str) {
+    let mut last = String::new();
+    wait_for(line, || {
+        last = get(host, args, "/metrics");
+        last.lines().any(|found| found == line).then_some(())
+    });
+}

@@ -1,0 +1,40 @@
+//! `/sessions`: the open sessions of `proxy` and `forward`.
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::admin::{ADMIN, list, wait_listed};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
+
+#[test]
+fn open_sessions_are_listed_with_their_counts() {
+    let rig = UdpRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    assert!(list(host, &[], "/sessions").is_empty());
+    let client = fresh_client_v4();
+    rig.send_from_balancer(&[&datagram_header_for(client), b"hello?"]);
+    rig.backend_v4.expect_datagram(b"hello?", client);
+    let listed = wait_listed(host, &[], "/sessions", |one| one["bytes_in"] == 6);
+    let one = &listed[0];
+    assert_eq!(one["listener"], LISTEN_V4.to_string());
+    assert_eq!(one["protocol"], "udp");
+    assert_eq!(one["client"], client.to_string());
+    assert_eq!(one["target"], TARGET_V4.to_string());
+    assert_eq!(one["state"], "unanswered");
+    assert_eq!(one["relay"], "userspace");
+    rig.backend_v4.send(client, &[b"hi"]);
+    rig.balancer.expect_datagram(b"hi", LISTEN_V4);
+    wait_listed(host, &[], "/sessions", |one| {
+        one["bytes_out"] == 2 && one["state"] == "answered"
+    });
+
+    let clients: Vec<_> = (0..600).map(|_| fresh_client_v4()).collect();
+    clients.iter().for_each(|client| rig.round_trip(*client));
+    assert_eq!(list(host, &[], "/sessions").len(), 601);
+    let path = format!("/sessions?client={}/32&limit=1000", clients[300].ip());
+    let wanted = clients[300].to_string();
+    let listed = list(host, &[], &path);
+    assert!(
+        listed.iter().any(|one| one["client"] == wanted.as_str()),
+        "{listed:?}"
+    );
+    assert!(list(host, &[], "/connections").is_empty());
+}
