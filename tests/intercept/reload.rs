@@ -39,6 +39,17 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
+#[test]
+fn every_thread_is_confined() {
+    let stage = InterceptLab::new();
+    let rig = stage.start(&[]);
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    for (thread, mode) in rig.proxy.thread_status_fields("Seccomp") {
+        assert_eq!(mode, "2", "{thread}");
+    }
+    assert_eq!(rig.proxy.status_field("NoNewPrivs"), "1");
+}
+
 /// A file without an end is refused at once, and the next reload works.
 #[test]
 fn fifo_does_not_stop_later_reloads() {

@@ -225,10 +225,11 @@ fn stop_does_not_wait_for_a_reload() {
     });
     let mount = format!("{}exec \"$@\"", mounts.concat());
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-    let mut site = Site::through(&through, &one, &[]);
+    // A name at the start, so that a reload may resolve names.
+    let named = |name: &str| one.replace("127.0.0.1:9000", &format!("{name}:9000"));
+    let mut site = Site::through(&through, &named("localhost"), &[]);
     let silent = DatagramSocket::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
-    let named = one.replace("127.0.0.1:9000", "silent.test:9000");
-    site.file.write("proxy.toml", &named);
+    site.file.write("proxy.toml", &named("silent.test"));
     site.proxy.signal(Signal::HUP);
     silent.recv();
     site.proxy.signal(Signal::TERM);

@@ -1,7 +1,7 @@
 //! The admin endpoint's options and socket, for every long-running command.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -21,7 +21,6 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::watch;
 
-use crate::cmd::ca::host_name;
 use crate::logging::LevelHandle;
 
 /// `--admin` and `--admin-host`.
@@ -52,6 +51,14 @@ impl AdminArgs {
         self.admin.as_ref().map(open).transpose()
     }
 
+    /// The file of a Unix socket, which is removed at the end.
+    pub(crate) fn socket_file(&self) -> Option<PathBuf> {
+        match self.admin.as_ref()? {
+            AdminAddr::Tcp(_) => None,
+            AdminAddr::Unix(path) => Some(path.clone()),
+        }
+    }
+
     /// The TCP port, for destination rules that refuse this process's own ports.
     pub(crate) fn port(&self) -> Option<u16> {
         match self.admin.as_ref()? {
@@ -63,7 +70,7 @@ impl AdminArgs {
     /// The host names that requests may be for.
     pub(crate) fn allowed_hosts(&self) -> AllowedHosts {
         AllowedHosts(match self.admin_host.as_slice() {
-            [] => vec![host_name()],
+            [] => vec![peername_sys::host_name()],
             names => names.to_vec(),
         })
     }

@@ -1,6 +1,9 @@
 //! The lifecycle of a long-running subcommand: descriptor limits, signals, reload, drain.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -44,6 +47,12 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     // Dropping it would wait for lookups that are still in flight.
     runtime.shutdown_background();
     done
+}
+
+/// The default of `--workers`: one per core. It is determined once, because a confined process can't read its cgroup.
+pub(crate) fn default_workers() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
 /// Reads files and names again for a reload, beside the control side. A thread that is stuck in a file system or a name
@@ -243,8 +252,8 @@ const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
-/// Descriptors for netlink and the reply path probe.
-const SPARE_FDS: usize = 8;
+/// Descriptors for netlink, the reply path probe, the service manager and the files that confinement keeps open.
+const SPARE_FDS: usize = 12;
 /// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
 /// More pipes than this gain nothing over copying.

@@ -4,6 +4,7 @@
 mod admin;
 mod cmd;
 mod compat;
+mod confinement;
 mod lifecycle;
 mod logging;
 mod service_manager;

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{env, io};
 
@@ -49,10 +50,23 @@ fn notify(state: &[NotifyState<'_>]) {
     let _ = send(message.as_bytes());
 }
 
+/// Connects to the manager's socket, for a process that will not be able to open Unix sockets.
+pub(crate) fn connect() {
+    SOCKET.get_or_init(|| open().ok().flatten());
+}
+
 /// Sends without blocking: `sd_notify::notify` blocks while the manager's queue is full, which would block reloads and stops.
 fn send(message: &[u8]) -> io::Result<()> {
-    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+    connect();
+    let Some(Some(socket)) = SOCKET.get() else {
         return Ok(());
+    };
+    socket.send(message).map(drop)
+}
+
+fn open() -> io::Result<Option<UnixDatagram>> {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(None);
     };
     let address = match path.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -60,5 +74,9 @@ fn send(message: &[u8]) -> io::Result<()> {
     };
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
-    socket.send_to_addr(message, &address).map(drop)
+    socket.connect_addr(&address)?;
+    Ok(Some(socket))
 }
+
+/// `None` without a manager. Open from its first use to the end.
+static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use peername_proto::kind;
+use peername_sys::resolve as names;
 
 mod bounded;
 mod endpoints;
@@ -61,16 +62,25 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         return Ok(addr);
     }
     let form = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
-    match text.to_socket_addrs() {
-        Ok(mut addrs) => addrs
-            .next()
-            .ok_or_else(|| format!("the name has no address; {form}")),
-        Err(error) => {
-            note_unresolved(&error);
-            Err(format!("{error}; {form}"))
-        }
-    }
+    let mut addrs = resolve(text).map_err(|error| format!("{error}; {form}"))?;
+    addrs
+        .next()
+        .ok_or_else(|| format!("the name has no address; {form}"))
 }
+
+/// Resolves `host:port`.
+fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
+    names::check_allowed()?;
+    NAME_RESOLVED.store(true, Ordering::Relaxed);
+    text.to_socket_addrs().inspect_err(note_unresolved)
+}
+
+/// Whether this process has resolved a name. A reload resolves it again.
+pub(crate) fn are_names_resolved() -> bool {
+    NAME_RESOLVED.load(Ordering::Relaxed)
+}
+
+static NAME_RESOLVED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a name did not resolve in this process. The option may be right, and the name may resolve at the next start.
 pub(crate) fn is_name_unresolved() -> bool {
@@ -109,10 +119,7 @@ fn address_of_family(
             Err(format!("not an {name} address"))
         };
     }
-    let mut addrs = text.to_socket_addrs().map_err(|error| {
-        note_unresolved(&error);
-        error.to_string()
-    })?;
+    let mut addrs = resolve(text).map_err(|error| error.to_string())?;
     addrs
         .find(fits)
         .ok_or_else(|| format!("the name has no {name} address"))

@@ -12,6 +12,7 @@
 
 pub mod addr;
 pub mod capabilities;
+pub mod confinement;
 pub mod destination_list;
 pub mod header_error;
 pub mod header_limits;

@@ -25,6 +25,14 @@ pub use error::{
     is_exhaustion, is_per_connection_error, is_too_large,
 };
 
+/// This host's name as uname(2) reports it.
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// The kernel's release as uname(2) reports it: `6.1.0-13-amd64`.
 pub fn kernel_release() -> String {
     rustix::system::uname()

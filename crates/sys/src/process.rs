@@ -1,6 +1,7 @@
 //! Processes, this one and others: privileges, limits, namespaces, memory and lifetime.
 
 pub mod caps;
+pub mod confine;
 pub mod core_dump;
 pub mod daemonize;
 pub mod executable;

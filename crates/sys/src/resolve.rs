@@ -1,8 +1,11 @@
 //! Name resolution as configured on this host (nsswitch.conf(5)).
 
 use std::ffi::{CStr, CString};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
+
+use crate::process::confine::files;
 
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +18,23 @@ pub enum ResolveError {
     Lookup(String),
 }
 
+/// Checks that this process may still resolve names: getaddrinfo(3) makes calls that kill a process which has given them
+/// up.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::PermissionDenied`] if it has confined itself without names.
+pub fn check_allowed() -> io::Result<()> {
+    match files::are_names_denied() {
+        true => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "this process can't resolve names, because it did not need to at its start: restart it, or start it with \
+             --no-sandbox",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Resolves a name to its addresses, in the order in which they should be tried (RFC 6724). Blocks for as long
 /// as the resolver's configuration allows: getaddrinfo(3) has no timeout.
 ///
@@ -22,6 +42,7 @@ pub enum ResolveError {
 ///
 /// [`ResolveError`]; also [`ResolveError::NoSuchName`] for a name that contains NUL.
 pub fn lookup(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    check_allowed().map_err(|error| ResolveError::Lookup(error.to_string()))?;
     let name = CString::new(name).map_err(|_| ResolveError::NoSuchName)?;
     let hints = libc::addrinfo {
         ai_flags: 0,

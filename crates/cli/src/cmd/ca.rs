@@ -238,14 +238,8 @@ fn common_name(text: &str) -> Result<String, &'static str> {
         .ok_or("use 1 to 64 printable characters")
 }
 
-/// The name of this host (hostname(7)); empty if it can't be read.
-pub(crate) fn host_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    host.trim().to_owned()
-}
-
 fn default_common_name() -> String {
-    let host: String = host_name().chars().take(48).collect();
+    let host: String = peername_sys::host_name().chars().take(48).collect();
     format!("peername on {host}")
         .trim_end_matches(" on ")
         .to_owned()

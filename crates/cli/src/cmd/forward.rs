@@ -10,7 +10,9 @@ use anyhow::Context;
 use peername_proxy::forward::{Forwarder, HeaderTemplate};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{Dialect, OpenSessions, UdpConfig, UdpForwarder, UdpListeners};
+use peername_relay::check_uring;
 use peername_server::addr::Target;
+use peername_server::confinement::Needs;
 use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
@@ -23,7 +25,7 @@ use crate::cmd::self_connect::connects_to_listener;
 use crate::cmd::send::Header;
 use crate::lifecycle::{self, Signals};
 use crate::usage::Usage;
-use crate::{logging, value};
+use crate::{confinement, logging, value};
 
 /// Options of `peername forward`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +54,8 @@ pub(crate) struct Args {
     drain: Duration,
     #[command(flatten)]
     admin: AdminArgs,
+    #[command(flatten)]
+    sandbox: confinement::Args,
     #[command(flatten)]
     logging: logging::Args,
 }
@@ -93,7 +97,14 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
     let admin = args.admin.open()?;
     // It connects from its own address: no privilege is needed any more.
     keep_only(CapabilitySet::empty())?;
+    let needs = Needs {
+        removes: args.admin.socket_file(),
+        io_uring: !tcp.is_empty() && check_uring().is_ok(),
+        ..Needs::default()
+    };
+    let confinement = args.sandbox.confine(needs)?;
     let (_log, log_level) = args.logging.start();
+    confinement.log();
     let (tcp, udp) = (
         logging::join(listeners.addrs()),
         logging::join(sockets.addrs()),

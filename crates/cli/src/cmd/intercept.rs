@@ -2,6 +2,7 @@
 
 mod options;
 
+use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use peername_intercept::state::{InterceptState, Reload};
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
 use peername_observe::admin::{AdminServer, Resources};
+use peername_server::confinement::Needs;
 use peername_server::listeners::{
     ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners,
 };
@@ -48,7 +50,6 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let (listeners, kinds) = open(args)?;
     let admin = args.admin.open()?;
     keep_only(CapabilitySet::empty())?;
-    let (_log, log_level) = args.logging.start();
     let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
     listening.extend(args.admin.port());
     let destinations = Destinations {
@@ -76,6 +77,9 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
             ..MintConfig::default()
         },
     )?;
+    let confinement = args.sandbox.confine(needs(args, &ca))?;
+    let (_log, log_level) = args.logging.start();
+    confinement.log();
     log_start(args, &ca, &listeners, check.is_some());
     if let Some(check) = check.clone() {
         tokio::spawn(check.await_service());
@@ -124,6 +128,23 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     service_manager::stopping();
     Ok(signals.stop(running, args.drain()).await)
+}
+
+/// What this process needs after its start: the files that a reload reads again, and names of origins.
+fn needs(args: &Args, ca: &Path) -> Needs {
+    let roots = TRUST_ROOTS.iter().map(PathBuf::from);
+    let configured = env::var_os("SSL_CERT_DIR").unwrap_or_default();
+    let configured = env::split_paths(&configured);
+    Needs {
+        files: env::var_os("SSL_CERT_FILE")
+            .map(PathBuf::from)
+            .into_iter()
+            .collect(),
+        directories: roots.chain(configured).chain([ca.to_owned()]).collect(),
+        removes: args.admin.socket_file(),
+        names: true,
+        ..Needs::default()
+    }
 }
 
 /// Reads all files again: either all of them are valid, or the reload is refused.
@@ -193,6 +214,15 @@ fn log_start(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
     );
 }
 
+/// Where distributions keep trusted roots, and what those in /etc link to.
+const TRUST_ROOTS: [&str; 6] = [
+    "/etc",
+    "/opt/etc/ssl",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+    "/usr/share/pki",
+    "/var/lib/ca-certificates",
+];
 /// Tasks of each worker beside its connections.
 const TASKS_PER_WORKER: usize = 1;
 /// Certificates in the cache, of a kilobyte or two each.

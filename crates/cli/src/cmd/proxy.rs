@@ -19,6 +19,7 @@ use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
 use peername_proxy::routes::Keeper;
 use peername_relay::check_uring;
+use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::ipc::listen_fds;
@@ -62,7 +63,9 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     let admin = setup.process.admin.open()?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
+    let confinement = setup.process.sandbox.confine(needs(&setup))?;
     let (_log, log_level) = setup.process.logging.start();
+    confinement.log();
     privileges::warn_of_missing();
     open.log_kernel_limits();
     if setup.chooses_relay() {
@@ -88,6 +91,16 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
     tokio::select! {
         code = serve(args, control, signals) => code,
         () = routes_lost => bail!(route_keeper::KEEPER_LOST),
+    }
+}
+
+/// What this process needs after its start.
+fn needs(setup: &Setup) -> Needs {
+    Needs {
+        removes: setup.process.admin.socket_file(),
+        io_uring: setup.may_use_uring(),
+        bpf_maps: setup.process.is_in_kernel(),
+        ..Needs::default()
     }
 }
 

@@ -3,12 +3,16 @@
 //! A reload reads them while connections are served, so reading must neither block nor grow without bound: a FIFO never
 //! ends, and `/dev/zero` has no length.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
+
+use crate::process::confine::files;
 
 /// Reads a regular file of at most 4 MiB. Symbolic links are followed.
 ///
@@ -18,6 +22,12 @@ use rustix::fs::OFlags;
 /// No error quotes the file's content.
 pub fn read(path: &Path) -> io::Result<String> {
     read_open(&open(path)?, MAX_LEN)
+}
+
+/// The files that this process has opened by this module. A reload opens them again.
+pub fn opened() -> Vec<PathBuf> {
+    let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    opened.iter().cloned().collect()
 }
 
 /// Opens a regular file for reading, without blocking.
@@ -31,11 +41,15 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags)
-        .open(path)?;
+        .open(path)
+        .map_err(|error| files::explain(path, error))?;
     if !file.metadata()?.is_file() {
         let why = "not a regular file (a directory, a pipe or a device)";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    opened.insert(path.to_owned());
+    drop(opened);
     Ok(file)
 }
 
@@ -51,6 +65,9 @@ fn read_open(file: &File, max_len: u64) -> io::Result<String> {
     }
     Ok(text)
 }
+
+/// A global list, so that an option which names a file can't be left out of it.
+static OPENED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Maximum size in bytes: more than a list of a hundred thousand networks takes.
 const MAX_LEN: u64 = 4 << 20;

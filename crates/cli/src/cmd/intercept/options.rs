@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -20,9 +19,10 @@ use peername_server::trust_list::TrustList;
 
 use crate::admin::AdminArgs;
 use crate::cmd::ca::ca_dir::CaDir;
-use crate::logging;
+use crate::lifecycle::default_workers;
 use crate::usage::Usage;
 use crate::value::{self, Number, Time, Timeout};
+use crate::{confinement, logging};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
@@ -123,6 +123,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     drain: Time,
     #[command(flatten)]
+    pub(super) sandbox: confinement::Args,
+    #[command(flatten)]
     pub(super) logging: logging::Args,
 }
 
@@ -148,8 +150,7 @@ impl Args {
     }
 
     pub(super) fn workers(&self) -> usize {
-        let cores = || available_parallelism().map_or(1, Into::into);
-        self.workers.map_or_else(cores, Number::get)
+        self.workers.map_or_else(default_workers, Number::get)
     }
 
     pub(super) fn drain(&self) -> Duration {

@@ -14,6 +14,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 use super::options::{DataPath, Listener, Process};
 use super::setup::{Origin, ServicePlan, Setup};
 use crate::admin::{self, AdminArgs};
+use crate::confinement;
 use crate::logging::{self, Format};
 use crate::value::{Number, Time};
 
@@ -41,6 +42,9 @@ pub(crate) struct File {
     /// Host names besides localhost and IP addresses in requests to `admin`; default: this host's name
     #[serde(default)]
     admin_host: Vec<String>,
+    /// Do not confine the process after its start by Landlock and seccomp (docs/confinement.md)
+    #[serde(default)]
+    no_sandbox: bool,
     /// The format of the log; default: text on a terminal, else json
     #[serde(default)]
     log_format: Option<Format>,
@@ -121,6 +125,9 @@ impl File {
                     [] => self.admin_host.clone(),
                     hosts => hosts.to_vec(),
                 },
+            },
+            sandbox: confinement::Args {
+                no_sandbox: over.sandbox.no_sandbox || self.no_sandbox,
             },
             logging: logging::Args {
                 log_format: over.logging.log_format.or(self.log_format),

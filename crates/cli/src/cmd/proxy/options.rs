@@ -3,9 +3,8 @@
 //! defined here only.
 
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Parser;
@@ -22,11 +21,12 @@ use super::destination::destinations;
 use super::udp;
 use crate::admin::AdminArgs;
 use crate::cmd::routes::{Protocol, Targets};
-use crate::logging;
+use crate::lifecycle::default_workers;
 use crate::usage::Usage;
 use crate::value::{
     AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
 };
+use crate::{confinement, logging};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -60,6 +60,8 @@ pub(crate) struct Process {
     pub(super) sockets_from_outside: bool,
     #[command(flatten)]
     pub(super) admin: AdminArgs,
+    #[command(flatten)]
+    pub(super) sandbox: confinement::Args,
     #[command(flatten)]
     pub(super) logging: logging::Args,
 }
@@ -351,8 +353,7 @@ impl Listener {
 
 impl Process {
     pub(super) fn workers(&self) -> usize {
-        let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
-        self.workers.map_or_else(cores, Number::get)
+        self.workers.map_or_else(default_workers, Number::get)
     }
 
     pub(super) fn is_in_kernel(&self) -> bool {

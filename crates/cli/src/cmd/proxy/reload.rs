@@ -94,6 +94,7 @@ impl Control {
             ("workers", new.workers() == old.workers()),
             ("setup-routes", new.setup_routes == old.setup_routes),
             ("data-path", new.is_in_kernel() == old.is_in_kernel()),
+            ("no-sandbox", new.sandbox == old.sandbox),
             ("admin and admin-host", new.admin == old.admin),
             ("log-format, verbose and quiet", new.logging == old.logging),
         ] {

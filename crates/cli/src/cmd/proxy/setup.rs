@@ -9,7 +9,7 @@ use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
 use peername_proxy::routes::Backend;
 use peername_proxy::udp::UdpConfig;
-use peername_relay::Method;
+use peername_relay::{Method, check_uring};
 use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::{LocalKind, OwnAddresses};
 use peername_sys::netlink::Transport;
@@ -111,6 +111,14 @@ impl Setup {
         self.services
             .iter()
             .any(|service| !service.tcp.is_empty() && has_auto(service))
+    }
+
+    /// Whether a listener uses io_uring, if that is available.
+    pub(super) fn may_use_uring(&self) -> bool {
+        let uses = |service: &ServicePlan| {
+            !service.tcp.is_empty() && matches!(service.config.relay, Method::Auto | Method::Uring)
+        };
+        self.services.iter().any(uses) && check_uring().is_ok()
     }
 
     /// The relay methods that were chosen explicitly, each once.

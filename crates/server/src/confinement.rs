@@ -1,0 +1,72 @@
+//! What a listening command may still do after its start: read a few directories, and make the system calls of a server.
+//!
+//! A command opens what needs a privilege, drops the privileges, confines itself, and only then starts threads. Everything
+//! that a peer sends is handled by confined threads.
+
+mod calls;
+mod files;
+
+use std::path::PathBuf;
+
+use peername_sys::Result;
+use peername_sys::process::confine::files::AllowedFiles;
+use peername_sys::process::confine::{
+    files as landlock, require_single_thread, system_calls as seccomp,
+};
+
+/// What a command needs after its start, beyond what all of them do.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Files that a reload reads again. Their directories may be read: editors and configuration management replace a file
+    /// by a new one.
+    pub files: Vec<PathBuf>,
+    /// Directories that may be read.
+    pub directories: Vec<PathBuf>,
+    /// A file that is removed at the end.
+    pub removes: Option<PathBuf>,
+    /// Names are resolved, for connections or at a reload.
+    pub names: bool,
+    /// io_uring(7). Its operations are not subject to the filter of system calls.
+    pub io_uring: bool,
+    /// The entries of eBPF maps (`--data-path kernel`).
+    pub bpf_maps: bool,
+}
+
+/// The confinement that is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// The version of Landlock; `None` if the kernel has none.
+    pub landlock: Option<u32>,
+    /// Whether a filter of system calls is in force.
+    pub seccomp: bool,
+    /// The paths that may be read.
+    pub readable: Vec<PathBuf>,
+}
+
+impl Needs {
+    /// The files that may be opened with these needs.
+    pub fn allowed_files(&self) -> AllowedFiles {
+        files::allowed(self)
+    }
+
+    /// Confines this process, irrevocably. To be called while it has one thread.
+    ///
+    /// # Errors
+    ///
+    /// It has more than one thread, or the kernel refuses the rules. That the kernel has no such rules is no error.
+    pub fn confine(&self) -> Result<Confinement> {
+        require_single_thread()?;
+        let allowed = self.allowed_files();
+        Ok(Confinement {
+            landlock: landlock::confine(&allowed)?,
+            // Last: it denies the calls that Landlock is set up by.
+            seccomp: calls::allowed(self).enforce()?,
+            readable: allowed.read,
+        })
+    }
+}
+
+/// Whether this kernel can filter system calls.
+pub fn is_seccomp_supported() -> bool {
+    seccomp::is_supported()
+}

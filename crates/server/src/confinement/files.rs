@@ -1,0 +1,87 @@
+//! The paths that a confined command may open.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use peername_sys::process::confine::files::AllowedFiles;
+
+use super::Needs;
+
+pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
+    let mut read: Vec<PathBuf> = ALWAYS.iter().map(PathBuf::from).collect();
+    // For the names of functions in a backtrace.
+    read.extend(env::current_exe());
+    read.extend(needs.files.iter().flat_map(|file| directories_of(file)));
+    read.extend(needs.directories.iter().cloned());
+    if needs.names {
+        read.extend(FOR_NAMES.iter().map(PathBuf::from));
+    }
+    read.sort_unstable();
+    read.dedup();
+    AllowedFiles {
+        read,
+        remove_in: needs.removes.iter().flat_map(|file| parent(file)).collect(),
+        names: needs.names,
+    }
+}
+
+/// The directory that names the file, and that of the file which a symbolic link leads to.
+fn directories_of(file: &Path) -> impl Iterator<Item = PathBuf> {
+    let target = file.canonicalize().ok();
+    parent(file)
+        .into_iter()
+        .chain(target.as_deref().and_then(parent))
+}
+
+fn parent(file: &Path) -> Option<PathBuf> {
+    let file = std::path::absolute(file).ok()?;
+    file.parent().map(Path::to_owned)
+}
+
+/// This process's descriptors, to count them; the sysctls of IPv4, such as the range of ephemeral ports; the number of CPUs.
+const ALWAYS: [&str; 3] = [
+    "/proc/self/fd",
+    "/proc/sys/net/ipv4",
+    "/sys/devices/system/cpu",
+];
+
+/// What getaddrinfo(3) reads: its configuration (nsswitch.conf(5)), which other programs replace at run time, the modules that
+/// this names, and the sockets and caches of local resolvers.
+const FOR_NAMES: [&str; 13] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/nix/store",
+    "/run",
+    "/var/run",
+    "/var/cache/nscd",
+    "/var/db/nscd",
+    "/var/lib/sss",
+    "/var/lib/libvirt/dnsmasq",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_a_link_and_of_its_target_may_be_read() {
+        let dir = env::temp_dir().join(format!("peername-confine-{}", std::process::id()));
+        let (links, targets) = (dir.join("links"), dir.join("targets"));
+        std::fs::create_dir_all(&links).unwrap();
+        std::fs::create_dir_all(&targets).unwrap();
+        std::fs::write(targets.join("list"), "").unwrap();
+        std::os::unix::fs::symlink("../targets/list", links.join("list")).unwrap();
+        let needs = Needs {
+            files: vec![links.join("list")],
+            ..Needs::default()
+        };
+        let read = allowed(&needs).read;
+        assert!(read.contains(&links) && read.contains(&targets), "{read:?}");
+        assert!(!read.iter().any(|path| path == Path::new("/etc")));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

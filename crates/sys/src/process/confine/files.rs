@@ -1,0 +1,127 @@
+//! The files that this process may open (landlock(7), since Linux 5.13).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::{NameCall, Result};
+
+/// The files that may still be opened. Paths that do not exist are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedFiles {
+    /// May be read: files, and directories with everything beneath.
+    pub read: Vec<PathBuf>,
+    /// Directories whose files may be removed.
+    pub remove_in: Vec<PathBuf>,
+    /// Whether names may be resolved: whether `read` contains what getaddrinfo(3) needs.
+    pub names: bool,
+}
+
+/// Makes every attempt to open another file fail with EACCES, and any change to the file system. Open descriptors stay
+/// usable; stat(2) and readlink(2) are not restricted, nor is connect(2) to a Unix socket with a path. Since Linux 6.12 it
+/// also blocks signals to other processes and connections to their abstract Unix sockets.
+///
+/// Returns the version of Landlock, as [`supported_version`]; `None` if there is none, and nothing is restricted.
+///
+/// # Errors
+///
+/// E2BIG beyond 16 nested rulesets; else those of landlock_create_ruleset(2).
+pub fn confine(allowed: &AllowedFiles) -> Result<Option<u32>> {
+    let Some(version) = supported_version() else {
+        return Ok(None);
+    };
+    let ruleset = ruleset(allowed).and_then(RulesetCreated::restrict_self);
+    ruleset
+        .map_err(io::Error::other)
+        .call("landlock_restrict_self(2)")?;
+    // Set once: a process has one start.
+    let _ = CONFINED.set(Confined {
+        _pinned: pin_kernel_files(allowed),
+        names: allowed.names,
+    });
+    Ok(Some(version))
+}
+
+fn ruleset(allowed: &AllowedFiles) -> std::result::Result<RulesetCreated, RulesetError> {
+    Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST_ABI))?
+        .scope(Scope::from_all(NEWEST_ABI))?
+        .create()?
+        .add_rules(beneath(
+            &allowed.read,
+            AccessFs::ReadFile | AccessFs::ReadDir,
+        ))?
+        .add_rules(beneath(&allowed.remove_in, AccessFs::RemoveFile.into()))
+}
+
+fn beneath(
+    paths: &[PathBuf],
+    access: BitFlags<AccessFs>,
+) -> impl Iterator<Item = std::result::Result<PathBeneath<PathFd>, RulesetError>> {
+    landlock::path_beneath_rules(paths, access)
+}
+
+/// The version of Landlock that this kernel supports; `None` if it has none, or it is not enabled (`lsm=` at boot).
+pub fn supported_version() -> Option<u32> {
+    // SAFETY: with this flag the call takes no pointer, and returns a number.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
+    u32::try_from(version).ok().filter(|&version| version > 0)
+}
+
+/// Whether this process has given up to resolve names.
+pub fn are_names_denied() -> bool {
+    CONFINED.get().is_some_and(|confined| !confined.names)
+}
+
+/// Replaces an error of open(2) by [`OUTSIDE`] if confinement is its cause: access(2) is not subject to Landlock.
+pub(crate) fn explain(path: &Path, error: io::Error) -> io::Error {
+    let is_confined = CONFINED.get().is_some();
+    let may_read = || accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS).is_ok();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if is_confined && may_read() => {
+            io::Error::new(error.kind(), OUTSIDE)
+        }
+        _ => error,
+    }
+}
+
+/// Opens the allowed files of procfs and sysfs. A rule belongs to an inode, and these make a new inode for a path that the
+/// kernel has evicted from its cache; it does not evict what is open.
+fn pin_kernel_files(allowed: &AllowedFiles) -> Vec<PathFd> {
+    let paths = allowed.read.iter();
+    let of_kernel = paths.filter(|path| path.starts_with("/proc") || path.starts_with("/sys"));
+    of_kernel
+        .filter_map(|path| PathFd::new(path).ok())
+        .collect()
+}
+
+struct Confined {
+    names: bool,
+    _pinned: Vec<PathFd>,
+}
+
+/// The confinement of this process, which it can't ask the kernel for.
+static CONFINED: OnceLock<Confined> = OnceLock::new();
+
+/// Why a file can't be read. For the text of errors.
+const OUTSIDE: &str = "outside of the directories that this process may read since its start: restart it to read \
+    this one, or start it with --no-sandbox";
+
+/// Later versions restrict what is denied by other means or is not used here.
+const NEWEST_ABI: ABI = ABI::V7;
+/// From `linux/landlock.h`.
+const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;

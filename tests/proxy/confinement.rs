@@ -1,0 +1,142 @@
+//! Confinement after the start, as the kernel reports it from outside, and what it means for a reload.
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+#[test]
+fn every_thread_of_proxy_and_forward_is_confined() {
+    let rig = ProxyRig::new(&[]);
+    rig.proxy.wait_started();
+    assert_seccomp(&rig.proxy, FILTER);
+    for protocol in ["--protocol=tcp", "--protocol=udp"] {
+        let lab = Lab::new();
+        let addresses = ["--listen=10.81.0.1:8443", "--to=127.0.0.1:9000"];
+        let args = [&["forward", protocol, "--log-format=json"], &addresses[..]].concat();
+        assert_seccomp(&Peername::start_udp(&lab.server, &args), FILTER);
+    }
+}
+
+#[test]
+fn no_sandbox_confines_nothing_and_is_logged() {
+    for (option, key) in [("--no-sandbox", ""), ("-v", "no-sandbox = true\n")] {
+        let site = Site::new(key, &[option], "127.0.0.1");
+        let warns = |line: &str| line.contains("this process is not confined").then_some(());
+        site.proxy.wait_line("the warning", warns);
+        assert_seccomp(&site.proxy, NONE);
+        let elsewhere = Scratch::new();
+        let list = elsewhere.write("trusted", "10.81.0.0/24\n");
+        site.reload(&list, "127.0.0.1", "\"reloaded\"");
+    }
+}
+
+/// A file that an editor replaces, another one beside it, and one elsewhere.
+#[test]
+fn reload_reads_files_of_the_same_directory_only() {
+    let site = Site::new("", &[], "127.0.0.1");
+    let list = site.scratch.path_text("trusted");
+    let draft = site.scratch.write("draft", "10.81.0.0/24\n192.0.2.0/24\n");
+    site.lab.server.run("mv", &[&draft, &list]);
+    site.reload(&list, "127.0.0.1", "\"reloaded\"");
+    let beside = site.scratch.write("beside", "10.81.0.0/24\n");
+    site.reload(&beside, "127.0.0.1", "\"reloaded\"");
+    let elsewhere = Scratch::new();
+    let outside = elsewhere.write("trusted", "10.81.0.0/24\n");
+    let refused = site.reload(&outside, "127.0.0.1", "reload refused");
+    let why = format!(
+        "{outside}: outside of the directories that this process may read since its start: restart it"
+    );
+    assert!(refused.contains(&why), "{refused}");
+    site.assert_serves();
+    site.reload(&beside, "127.0.0.1", "\"reloaded\"");
+}
+
+#[test]
+fn reload_resolves_names_only_if_the_start_did() {
+    let site = Site::new("", &[], "127.0.0.1");
+    let list = site.scratch.path_text("trusted");
+    let refused = site.reload(&list, "localhost", "reload refused");
+    assert!(refused.contains("can't resolve names"), "{refused}");
+    site.assert_serves();
+
+    let site = Site::new("", &[], "localhost");
+    let list = site.scratch.path_text("trusted");
+    site.reload(&list, "localhost", "\"reloaded\"");
+    // A name that only a name server could know, and there is none.
+    let refused = site.reload(&list, "backend.invalid", "reload refused");
+    assert!(!refused.contains("can't resolve names"), "{refused}");
+    site.assert_serves();
+}
+
+/// A proxy with a configuration file and a trust list in one directory, and one backend.
+struct Site {
+    proxy: Peername,
+    backend: Backend,
+    scratch: Scratch,
+    lab: Lab,
+    /// Keys of the process.
+    keys: &'static str,
+}
+
+impl Site {
+    fn new(keys: &'static str, args: &[&str], host: &str) -> Self {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let list = scratch.write("trusted", "10.81.0.0/24\n");
+        let file = scratch.write("proxy.toml", &config(keys, &list, host));
+        let args = [&["proxy", "--log-format=json", "--config", &file], args].concat();
+        let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+        proxy.wait_started();
+        Self {
+            backend: Backend::listen(&lab.server, TARGET_V4),
+            proxy,
+            scratch,
+            lab,
+            keys,
+        }
+    }
+
+    /// Reloads with this trust list and backend, and returns the next line that contains `says`.
+    #[track_caller]
+    fn reload(&self, list: &str, host: &str, says: &str) -> String {
+        let lines = |log: String| -> Vec<String> {
+            let lines = log.lines().filter(|line| line.contains(says));
+            lines.map(str::to_owned).collect()
+        };
+        let before = lines(self.proxy.log()).len();
+        self.scratch
+            .write("proxy.toml", &config(self.keys, list, host));
+        self.proxy.signal(Signal::HUP);
+        wait_for(says, || lines(self.proxy.log()).into_iter().nth(before))
+    }
+
+    #[track_caller]
+    fn assert_serves(&self) {
+        let client = fresh_client_v4();
+        let _down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
+        assert_eq!(self.backend.accept().peer_addr(), client);
+    }
+}
+
+fn config(keys: &str, list: &str, host: &str) -> String {
+    format!(
+        "{keys}[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{host}:9000\"\ntrust = [\"@{list}\"]\n"
+    )
+}
+
+#[track_caller]
+fn assert_seccomp(process: &Process, mode: &str) {
+    let threads = process.thread_status_fields("Seccomp");
+    assert!(!threads.is_empty());
+    for (thread, value) in threads {
+        assert_eq!(value, mode, "{thread}");
+    }
+}
+
+/// The field `Seccomp` of /proc/PID/status (proc_pid_status(5)).
+const FILTER: &str = "2";
+const NONE: &str = "0";
