@@ -90,9 +90,9 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         let open =
             |to: SocketAddr, bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, to, bytes);
         let accepted = |client: SocketAddr| {
-            let said = format!("accepted {client}");
-            let is_it = |line: &str| (line == said).then_some(());
-            served.process.wait_line(&said, is_it);
+            let output = format!("accepted {client}");
+            let is_it = |line: &str| (line == output).then_some(());
+            served.process.wait_line(&output, is_it);
         };
         let slow = listeners.map(|to| {
             let client = if to.is_ipv4() {

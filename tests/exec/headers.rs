@@ -157,9 +157,9 @@ while True:
             (line == "refused").then_some(())
         });
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
-        let (said, _) = conn.recv_to_end();
+        let (output, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", conn.local_addr().ip(), conn.local_addr().port());
-        assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
+        assert_eq!(String::from_utf8_lossy(&output), expected, "{mechanism}");
     }
 }
 
@@ -178,9 +178,9 @@ while True:
         let program =
             ProgramRig::with_mode(mechanism, options, &["/usr/bin/python3", "-uc", script]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
-        let (said, _) = conn.recv_to_end();
+        let (output, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", seen.ip(), seen.port());
-        assert_eq!(String::from_utf8_lossy(&said), expected, "{mechanism}");
+        assert_eq!(String::from_utf8_lossy(&output), expected, "{mechanism}");
     }
 }
 

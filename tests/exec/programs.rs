@@ -140,11 +140,11 @@ fn assert_refused(program: &Program) {
         .chain(command.iter().map(String::as_str))
         .collect();
     let ended = Peername::run(&host, &args);
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(125), "{said}");
+    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(125), "{output}");
     assert!(
-        said.contains(&command[0]) && said.contains("--mode notify"),
-        "{said}"
+        output.contains(&command[0]) && output.contains("--mode notify"),
+        "{output}"
     );
 }
 

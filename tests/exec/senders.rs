@@ -17,8 +17,8 @@ fn headers_of_curl_and_nginx_name_the_client() {
     });
     let _nginx = NginxStream::start(&program.lab, LISTEN_V4);
     let conn = Conn::connect_and_send(&program.lab.client, FRONT_V4, b"GET / HTTP/1.0\r\n\r\n");
-    let said = conn.recv_text_until(|said| find_peer(said).is_some());
-    assert_eq!(find_peer(&said), Some(CLIENT_V4), "{said}");
+    let output = conn.recv_text_until(|output| find_peer(output).is_some());
+    assert_eq!(find_peer(&output), Some(CLIENT_V4), "{output}");
 }
 
 /// Finds `peer ADDRESS PORT`, anywhere in a line.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use peername_identity::{PROBE, PROBE_ERRNO, Table};
 use peername_preload_common::imports;
-use peername_preload_common::kernel::{self, End, Errno, Kept};
+use peername_preload_common::kernel::{self, End, Errno, MappingCell};
 use peername_preload_common::pass;
 
 use crate::{propagation, standalone};
@@ -51,7 +51,7 @@ fn open_table(path: &CStr) -> (u8, State) {
         };
     };
     pass::set(table.settings().pass());
-    TABLE.keep(words);
+    TABLE.set(words);
     propagation::record();
     (ON, State::On(table))
 }
@@ -68,12 +68,12 @@ fn open_standalone() -> (u8, State) {
     let Some((words, table)) = standalone::table() else {
         return (BROKEN, State::Broken);
     };
-    TABLE.keep(words);
+    TABLE.set(words);
     propagation::record();
     (ON, State::On(table))
 }
 
-static TABLE: Kept = Kept::new();
+static TABLE: MappingCell = MappingCell::new();
 static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
 const NO_SOCKET: i32 = -1;
 const UNKNOWN: u8 = 0;

@@ -45,8 +45,8 @@ fn assert_clients_logged(program: &ProgramRig, scratch: &Scratch) {
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, first);
         conn.send(second);
         conn.send(b"GET / HTTP/1.0\r\n\r\n");
-        let (said, _) = conn.recv_to_end();
-        assert!(said.ends_with(b"hello\n"), "{}", program.process.log());
+        let (output, _) = conn.recv_to_end();
+        assert!(output.ends_with(b"hello\n"), "{}", program.process.log());
     }
     wait_for("the access log", || {
         let log = scratch.read("access.log");

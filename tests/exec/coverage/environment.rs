@@ -37,10 +37,10 @@ fn child_with_an_empty_environment_sees_its_clients() {
         for _ in 0..20 {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-            let (said, _) = conn.recv_to_end();
-            let said = String::from_utf8_lossy(&said);
+            let (output, _) = conn.recv_to_end();
+            let output = String::from_utf8_lossy(&output);
             let log = program.process.log();
-            assert_eq!(said, format!("{client} {client}\n"), "{way} {log}");
+            assert_eq!(output, format!("{client} {client}\n"), "{way} {log}");
         }
     }
 }
@@ -50,9 +50,9 @@ fn child_with_an_empty_environment_accepts_nothing_without_a_header() {
     for way in PATHS {
         let program = ProgramRig::with_mode(PRELOAD, &[], &["python3", "-c", PARENT, way]);
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let (said, _) = conn.recv_to_end();
+        let (output, _) = conn.recv_to_end();
         let log = program.process.log();
-        assert_eq!(String::from_utf8_lossy(&said), "", "{way} {log}");
+        assert_eq!(String::from_utf8_lossy(&output), "", "{way} {log}");
     }
 }
 
@@ -83,8 +83,8 @@ fn server_behind_another_program_sees_its_clients() {
             served.assert_sees(&conn, client);
         }
         let conn = served.connect_and_send(b"hello");
-        let (said, _) = conn.recv_to_end();
-        assert_eq!(String::from_utf8_lossy(&said), "", "{script}");
+        let (output, _) = conn.recv_to_end();
+        assert_eq!(String::from_utf8_lossy(&output), "", "{script}");
     }
 }
 
@@ -96,9 +96,9 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
     let (mut served, mut refused) = (0, 0);
     for number in 0..TRIES {
         let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
-        let (said, _) = conn.recv_to_end();
+        let (output, _) = conn.recv_to_end();
         assert_eq!(
-            String::from_utf8_lossy(&said),
+            String::from_utf8_lossy(&output),
             "",
             "{}",
             program.process.log()
@@ -107,10 +107,10 @@ fn processes_taking_turns_accept_nothing_without_a_header() {
         if number.is_multiple_of(4) {
             let client = fresh_client_v4();
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-            let (said, _) = conn.recv_to_end();
-            let said = String::from_utf8_lossy(&said);
+            let (output, _) = conn.recv_to_end();
+            let output = String::from_utf8_lossy(&output);
             assert_eq!(
-                said,
+                output,
                 format!("{client} {client}\n"),
                 "{}",
                 program.process.log()

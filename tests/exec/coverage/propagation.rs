@@ -14,11 +14,11 @@ fn answer_after_exec(program: &str, function: &str) -> String {
 fn first_answer(program: &ProgramRig) -> String {
     let client = fresh_client_v4();
     let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
-    let (said, _) = conn.recv_to_end();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let seen = said.strip_prefix(&format!("{client} same "));
+    let (output, _) = conn.recv_to_end();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let seen = output.strip_prefix(&format!("{client} same "));
     let log = program.process.log();
-    seen.unwrap_or_else(|| panic!("{client}: {said}\n{log}"))
+    seen.unwrap_or_else(|| panic!("{client}: {output}\n{log}"))
         .trim_end()
         .to_owned()
 }
@@ -48,21 +48,21 @@ fn library_is_propagated_through_every_function_of_exec() {
             if matches!((libc, function), (Libc::Musl, "execveat")) {
                 continue;
             }
-            let said = answer_after_exec(&program, function);
+            let output = answer_after_exec(&program, function);
             assert_eq!(
-                said, "library=1 table=1 other= last=",
+                output, "library=1 table=1 other= last=",
                 "{libc:?} {function}"
             );
         }
         // The program's own LD_PRELOAD entries stay, after peername's.
-        let said = answer_after_exec(&program, "given");
+        let output = answer_after_exec(&program, "given");
         assert_eq!(
-            said, "library=1 table=1 other=kept last=libc.so.6",
+            output, "library=1 table=1 other=kept last=libc.so.6",
             "{libc:?}"
         );
         // The library sees no bare system call: the supervisor answers for the process.
-        let said = answer_after_exec(&program, "syscall");
-        assert_eq!(said, "library=0 table=0 other= last=", "{libc:?}");
+        let output = answer_after_exec(&program, "syscall");
+        assert_eq!(output, "library=0 table=0 other= last=", "{libc:?}");
     }
 }
 
@@ -80,8 +80,8 @@ fn auto_preloads_into_shells_and_what_they_start() {
         ("syscall", "library=0 table=0"),
     ] {
         let words = ["sh", "-c", "$0 $1; exit $?", &program, function];
-        let said = first_answer(&ProgramRig::with_mode("--mode=auto", &[], &words));
-        assert_eq!(said, format!("{expected} other= last="), "{function}");
+        let output = first_answer(&ProgramRig::with_mode("--mode=auto", &[], &words));
+        assert_eq!(output, format!("{expected} other= last="), "{function}");
     }
 }
 

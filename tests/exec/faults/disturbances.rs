@@ -127,9 +127,9 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
         let host = &served.lab.server;
         let open = |bytes: &[u8]| Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, bytes);
         let accepted = |client: SocketAddr| {
-            let said = format!("accepted {client} with ");
-            let descriptors = |line: &str| line.strip_prefix(&said)?.parse::<u32>().ok();
-            served.process.wait_line(&said, descriptors)
+            let output = format!("accepted {client} with ");
+            let descriptors = |line: &str| line.strip_prefix(&output)?.parse::<u32>().ok();
+            served.process.wait_line(&output, descriptors)
         };
         let first = fresh_client_v4();
         open(&v2(first)).recv_to_end();
@@ -161,8 +161,8 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
 /// Unread bytes, for each open connection of the balancer.
 fn unread_from_balancer(host: &Host) -> Vec<String> {
     let filter = format!("src {LISTEN_V4} and dst {BALANCER_V4}");
-    let said = host.run("ss", &["-Htn", "state", "established", &filter]);
-    let unread = said
+    let output = host.run("ss", &["-Htn", "state", "established", &filter]);
+    let unread = output
         .lines()
         .filter_map(|line| line.split_whitespace().next());
     unread.map(str::to_owned).collect()
@@ -177,8 +177,8 @@ fn killed_program_leaves_nothing() {
         let server = server_of(&served);
         server.signal(pidfd::Signal::KILL).expect("it lives");
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
-        let (said, _) = waiting.recv_to_end();
-        assert!(said.is_empty(), "{mechanism}");
+        let (output, _) = waiting.recv_to_end();
+        assert!(output.is_empty(), "{mechanism}");
         served.lab.balancer.wait_connection_refused(LISTEN_V4);
     }
 }

@@ -63,7 +63,7 @@ fn verify_one(served: &ServerRig, number: u32) {
     let conn = served.connect_and_send(&header[..at]);
     conn.send(&header[at..]);
     conn.send(b"hi");
-    let said = String::from_utf8(conn.recv_some()).expect("text");
-    served.assert_report(&said, client);
+    let output = String::from_utf8(conn.recv_some()).expect("text");
+    served.assert_report(&output, client);
     conn.reset();
 }

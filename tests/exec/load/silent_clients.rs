@@ -61,9 +61,9 @@ fn measure_round(served: &ServerRig) -> Times {
 fn measure_one(served: &ServerRig) -> Duration {
     let client = fresh_client_v4();
     let start = Instant::now();
-    let said = served.report_for(&v2(client));
+    let output = served.report_for(&v2(client));
     let took = start.elapsed();
-    served.assert_report(&said, client);
+    served.assert_report(&output, client);
     took
 }
 

@@ -7,7 +7,7 @@ use crate::harness::rig::exec::v2;
 
 /// A login with a key: sshd closes every descriptor, executes itself anew and calls getpeername(2) there.
 pub(super) fn logs_in(running: &Running<'_>) {
-    let said = running.lab.client.run(
+    let output = running.lab.client.run(
         "ssh",
         &[
             "-F/dev/null",
@@ -24,7 +24,7 @@ pub(super) fn logs_in(running: &Running<'_>) {
         ],
     );
     let seen = format!("{} {} ", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert!(said.starts_with(&seen), "{:?}: {said}", running.mode);
+    assert!(output.starts_with(&seen), "{:?}: {output}", running.mode);
     let logged = format!("from {} port {}", CLIENT_V4.ip(), CLIENT_V4.port());
     running.process.wait_line("of the login", |line| {
         (line.contains("Accepted publickey") && line.contains(&logged)).then_some(())
@@ -39,15 +39,15 @@ pub(super) fn asks_sql(running: &Running<'_>) {
         "-XAt", "-F", " ", "-h", &host, "-p", &port, "-U", "postgres", "-c", sql,
     ];
     let database = ["-d", "sslmode=disable dbname=postgres"];
-    let said = running
+    let output = running
         .lab
         .client
         .run("psql", &[&args[..], &database].concat());
     let client = format!("{} {}", CLIENT_V4.ip(), CLIENT_V4.port());
-    assert_eq!(said.trim(), client, "{:?}", running.mode);
+    assert_eq!(output.trim(), client, "{:?}", running.mode);
     let stranger = fresh_client_v4();
     let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
     let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
-    let said = String::from_utf8_lossy(&conn.recv_some()).into_owned();
-    assert!(said.contains(&format!("\"{}\"", stranger.ip())), "{said}");
+    let output = String::from_utf8_lossy(&conn.recv_some()).into_owned();
+    assert!(output.contains(&format!("\"{}\"", stranger.ip())), "{output}");
 }

@@ -17,7 +17,7 @@ use call::system_call;
 pub use call::Call;
 pub use errno::{Errno, Result};
 pub use fd_passing::{receive_descriptor, send_descriptor};
-pub use mapping::{Kept, map_file, map_fresh};
+pub use mapping::{MappingCell, map_file, map_fresh};
 pub use text::StaticText;
 
 /// Passes a call on to the kernel as the program made it.

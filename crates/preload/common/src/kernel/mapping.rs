@@ -58,12 +58,12 @@ fn mapped(start: usize, words: usize) -> &'static [AtomicU64] {
 
 /// A static cell for a mapping ([`map_file`], [`map_fresh`]), readable by many threads.
 #[derive(Debug)]
-pub struct Kept {
+pub struct MappingCell {
     start: AtomicUsize,
     words: AtomicUsize,
 }
 
-impl Kept {
+impl MappingCell {
     /// An empty cell.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
@@ -74,7 +74,7 @@ impl Kept {
     }
 
     /// Stores a mapping. All mappings stored in one cell must have the same size.
-    pub fn keep(&self, words: &'static [AtomicU64]) {
+    pub fn set(&self, words: &'static [AtomicU64]) {
         self.start
             .store(words.as_ptr().expose_provenance(), Ordering::Release);
         self.words.store(words.len(), Ordering::Release);
