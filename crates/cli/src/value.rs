@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_proto::kind;
 use peername_sys::resolve as names;
 
@@ -157,7 +158,9 @@ impl FromStr for Tlv {
             .split_once('=')
             .ok_or("use TYPE=VALUE, such as authority=example.org")?;
         let value = match value.strip_prefix("hex:") {
-            Some(hex) => decode_hex(hex).ok_or("hex: needs an even number of hex digits")?,
+            Some(hex) => HEXLOWER_PERMISSIVE
+                .decode(hex.as_bytes())
+                .map_err(|_| "hex: needs an even number of hex digits")?,
             None => value.into(),
         };
         Ok(Self {
@@ -165,22 +168,6 @@ impl FromStr for Tlv {
             value,
         })
     }
-}
-
-fn decode_hex(hex: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let digits = hex
-        .as_bytes()
-        .iter()
-        .map(digit)
-        .collect::<Option<Vec<_>>>()?;
-    let (pairs, []) = digits.as_chunks::<2>() else {
-        return None;
-    };
-    pairs
-        .iter()
-        .map(|[high, low]| u8::try_from(high * 16 + low).ok())
-        .collect()
 }
 
 const MIN_TIMEOUT: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
@@ -13,6 +13,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::host::Host;
@@ -100,9 +101,7 @@ pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
             let (head, body) = request.into_parts();
             let body = body.collect().await.ok().map(|body| body.to_bytes());
             let taken = ParsedRequest { head, body, served };
-            all.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(taken);
+            all.lock().push(taken);
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
@@ -111,7 +110,7 @@ pub fn requests(bytes: &[u8], step: usize) -> Vec<ParsedRequest> {
     let mut connection = pin!(connection);
     let mut cx = Context::from_waker(std::task::Waker::noop());
     while connection.as_mut().poll(&mut cx).is_pending() {}
-    std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *all.lock())
 }
 
 struct Input<'a> {

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 use peername_sys::Result;
 use peername_sys::netlink::{
     AddressChange, AddressMonitor, InterfaceAddress, LocalNetwork, Netlink,
@@ -59,7 +60,7 @@ impl OwnAddresses {
     /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a scan of the few networks.
     pub fn kind_of(&self, address: IpAddr) -> Option<LocalKind> {
         let address = address.to_canonical();
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.read();
         let listed = table.addresses.get(&address).copied();
         let is_within = || {
             table
@@ -88,7 +89,7 @@ impl OwnAddresses {
                         biased;
                         change = changes.next() => {
                             let change = change?;
-                            self.write().apply(&change);
+                            self.0.write().apply(&change);
                             during_dump.push(change);
                         }
                         table = &mut dump => break table?,
@@ -98,7 +99,7 @@ impl OwnAddresses {
             self.replace(table, &during_dump);
             if during_dump.is_empty() {
                 let change = changes.next().await?;
-                self.write().apply(&change);
+                self.0.write().apply(&change);
             }
         }
     }
@@ -106,13 +107,9 @@ impl OwnAddresses {
     /// Replaces the table by a dump. The dump may lack addresses that were added meanwhile, so they are added again.
     /// Addresses that were removed meanwhile leave the table with the next dump.
     fn replace(&self, dump: AddressTable, during_dump: &[AddressChange]) {
-        let mut table = self.write();
+        let mut table = self.0.write();
         *table = dump;
         during_dump.iter().for_each(|change| table.apply(change));
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, AddressTable> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::header_limits::HeaderLimits;
 
@@ -27,7 +28,7 @@ pub(crate) struct PendingGuard<'p> {
 impl PendingHeaders {
     /// Counts a connection of `peer`; `None` when that peer, or all peers together, have reached their limit.
     pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<PendingGuard<'_>> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         if counts.total >= limits.pending {
             return None;
         }
@@ -46,11 +47,7 @@ impl PendingHeaders {
 
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        let mut counts = self
-            .pending
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.pending.0.lock();
         counts.total -= 1;
         if let Some(of_peer) = counts.by_peer.get_mut(&self.peer) {
             *of_peer -= 1;
@@ -80,6 +77,6 @@ mod tests {
         assert!(enter(3).is_none(), "three in all");
         drop(first);
         assert!(enter(1).is_some());
-        assert_eq!(pending.0.lock().unwrap().by_peer.len(), 2);
+        assert_eq!(pending.0.lock().by_peer.len(), 2);
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use getopts::Matches;
+
 use super::native_command::{NativeCommand, refusing_target};
-use super::parser::ParsedOptions;
-use super::parser::getopts::{self, Kind, Opt};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, TRUST_ANY_WARNING, Translation};
 
@@ -13,11 +13,13 @@ pub(super) fn translate(
     args: &[OsString],
     environment: Environment<'_>,
 ) -> Result<Translation, EarlyExit> {
-    let given = getopts::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
+    let given = options()
+        .parse(args)
+        .map_err(|error| wrong(&error.to_string()))?;
     let options = Options::read(&given)?;
     let mut notes = Vec::new();
     let native = match options.mode {
-        Mode::Forward => forward(&options, given.has("proxyprotocol"), environment),
+        Mode::Forward => forward(&options, given.opt_present("proxyprotocol"), environment),
         Mode::Proxy(host) => {
             notes.push(format!(
                 "{TRUST_ANY_WARNING}: use the native command with --trust and the balancers' networks"
@@ -28,8 +30,8 @@ pub(super) fn translate(
     let native = native
         .option("--close-after", "180s")
         .option("--log-format", "text")
-        .switch_if("--quiet", given.has("slient"))
-        .switch_if("-v", !given.has("slient"));
+        .switch_if("--quiet", given.opt_present("slient"))
+        .switch_if("-v", !given.opt_present("slient"));
     Ok(Translation {
         program: Program::Udppp,
         words: native.words(),
@@ -95,33 +97,30 @@ enum Mode {
 }
 
 impl Options {
-    fn read(given: &ParsedOptions) -> Result<Self, EarlyExit> {
-        let text = |name| {
-            given
-                .parsed(name, |text| Some(text.to_owned()))
-                .map_err(|_| wrong("not text"))
-        };
+    fn read(given: &Matches) -> Result<Self, EarlyExit> {
+        let text = |name| given.opt_str(name).unwrap_or_default();
         let port = |name| {
-            let port = given.parsed(name, |text| text.parse().ok());
-            port.map_err(|value| wrong(&format!("--{name} {value}: no port")))
+            let value = text(name);
+            let port = value.parse();
+            port.map_err(|_| wrong(&format!("--{name} {value}: no port")))
         };
-        let host = text("host")?.unwrap_or_default();
-        let mode = match text("mode")?.as_deref() {
-            Some("1") => Mode::Forward,
-            Some("2") => {
+        let host = text("host");
+        let mode = match text("mode").as_str() {
+            "1" => Mode::Forward,
+            "2" => {
                 let literal = host
                     .parse()
                     .map_err(|_| wrong(&format!("--host {host}: mode 2 needs an IP address")))?;
                 Mode::Proxy(literal)
             }
-            mode => return Err(wrong(&format!("unknown mode {}", mode.unwrap_or_default()))),
+            mode => return Err(wrong(&format!("unknown mode {mode}"))),
         };
         Ok(Self {
             mode,
-            local_port: port("local-port")?.unwrap_or_default(),
-            remote_port: port("remote-port")?.unwrap_or_default(),
+            local_port: port("local-port")?,
+            remote_port: port("remote-port")?,
             host,
-            bind: text("bind")?,
+            bind: given.opt_str("bind"),
         })
     }
 }
@@ -137,18 +136,17 @@ fn wrong(text: &str) -> EarlyExit {
     EarlyExit::failure(255, format!("{text}\n{USAGE}"))
 }
 
-const OPTIONS: &[Opt] = &[
-    option("mode", b'm', Kind::Required),
-    option("local-port", b'l', Kind::Required),
-    option("remote-port", b'r', Kind::Required),
-    option("host", b'h', Kind::Required),
-    option("bind", b'b', Kind::Optional),
-    option("proxyprotocol", b'p', Kind::Switch),
-    option("slient", b's', Kind::Switch),
-];
-
-const fn option(name: &'static str, letter: u8, kind: Kind) -> Opt {
-    Opt { name, letter, kind }
+fn options() -> getopts::Options {
+    let mut options = getopts::Options::new();
+    options
+        .reqopt("m", "mode", "", "")
+        .reqopt("l", "local-port", "", "")
+        .reqopt("r", "remote-port", "", "")
+        .reqopt("h", "host", "", "")
+        .optopt("b", "bind", "", "")
+        .optflag("p", "proxyprotocol", "")
+        .optflag("s", "slient", "");
+    options
 }
 
 const USAGE: &str =

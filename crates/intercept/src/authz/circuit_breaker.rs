@@ -3,9 +3,9 @@
 //! Each check of such a service would wait for the whole timeout, hold memory meanwhile, and keep the service from recovering.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Opens after [`FAILURES`] in a row within [`WINDOW`]; [`PAUSE`] later one request probes the service.
@@ -47,7 +47,7 @@ pub(crate) struct BreakerPermit<'a> {
 impl CircuitBreaker {
     /// Acquires a permit to ask; `None` while the breaker is open.
     pub(crate) fn acquire(&self, now: Instant) -> Option<BreakerPermit<'_>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_open(now) {
             return None;
         }
@@ -61,18 +61,14 @@ impl CircuitBreaker {
 
     /// Whether [`CircuitBreaker::acquire`] would return none.
     pub(crate) fn is_open(&self, now: Instant) -> bool {
-        self.lock().is_open(now)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().is_open(now)
     }
 }
 
 impl BreakerPermit<'_> {
     /// Notes that the service answered.
     pub(crate) fn succeeded(self) -> Transition {
-        let mut state = self.breaker.lock();
+        let mut state = self.breaker.state.lock();
         // A request from before it opened tells nothing about the service now.
         if state.open_until.is_some() && !self.is_probe {
             return Transition::Unchanged;
@@ -86,7 +82,7 @@ impl BreakerPermit<'_> {
 
     /// Notes that the service failed.
     pub(crate) fn failed(self, now: Instant) -> Transition {
-        let mut state = self.breaker.lock();
+        let mut state = self.breaker.state.lock();
         let was_open = state.open_until.is_some();
         let opens = match was_open {
             true => self.is_probe,
@@ -105,7 +101,7 @@ impl BreakerPermit<'_> {
 impl Drop for BreakerPermit<'_> {
     fn drop(&mut self) {
         if self.is_probe {
-            self.breaker.lock().probing = false;
+            self.breaker.state.lock().probing = false;
         }
     }
 }

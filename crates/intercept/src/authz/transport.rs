@@ -1,7 +1,6 @@
 //! One worker's connections to the check service.
 
 use std::error::Error;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -51,8 +51,7 @@ impl Transport {
 
     /// The current pool.
     pub(crate) fn pool(&self) -> (Generation, Pool) {
-        let current = self.current.lock();
-        let (generation, pool) = &*current.unwrap_or_else(PoisonError::into_inner);
+        let (generation, pool) = &*self.current.lock();
         (Generation(*generation), pool.clone())
     }
 
@@ -61,8 +60,7 @@ impl Transport {
     /// A peer that has vanished can't be told from one that is slow. A timeout closes an HTTP/1.1 connection, but only
     /// the request's stream on an HTTP/2 connection, which further requests would still use.
     pub(crate) fn abandon(&self, Generation(timed_out): Generation) {
-        let current = self.current.lock();
-        let mut current = current.unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if self.version == HttpVersion::Http2 && current.0 == timed_out {
             *current = (timed_out + 1, pool(self.version, self.connect_timeout));
         }

@@ -1,7 +1,7 @@
 //! The fields of an authority's certificate, parsed once.
 
+use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{KeyPair, PublicKeyData};
-use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
@@ -52,7 +52,10 @@ impl CertificateFacts {
         let common_name = certificate.subject().iter_common_name().next();
         Ok(Self {
             subject: certificate.subject().to_string(),
-            fingerprint: sha256(der),
+            fingerprint: *digest(&SHA256, der)
+                .as_ref()
+                .as_array()
+                .expect("SHA-256 has 32 bytes"),
             not_before: from.timestamp().try_into().unwrap_or_default(),
             not_after: until.timestamp().try_into().unwrap_or_default(),
             key_id: key_id(&certificate),
@@ -153,13 +156,4 @@ fn may_issue(certificate: &X509Certificate<'_>) -> bool {
         Err(_) => false,
     };
     usage && certificate.is_ca()
-}
-
-/// SHA-256 by the one cryptographic provider in the program.
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let suite = TLS13_AES_128_GCM_SHA256
-        .tls13()
-        .expect("a suite of TLS 1.3");
-    let output = suite.common.hash_provider.hash(bytes);
-    output.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }

@@ -20,10 +20,10 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
@@ -206,11 +206,11 @@ impl Mint {
     /// The key epoch that is valid now by the wall clock, which may have jumped either way since the last call.
     fn current_epoch(&self) -> Result<Arc<KeyEpoch>, MintError> {
         let now = self.config.now()?;
-        let current = Arc::clone(&self.epoch.read().unwrap_or_else(PoisonError::into_inner));
+        let current = Arc::clone(&self.epoch.read());
         if current.is_valid(now) {
             return Ok(current);
         }
-        let mut current = self.epoch.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.epoch.write();
         if !current.is_valid(now) {
             let authority = Arc::clone(&current.authority);
             *current = Arc::new(KeyEpoch::begin(
@@ -234,7 +234,7 @@ impl Mint {
 
     /// Signs with the prepared authority from now on.
     pub(crate) fn renew(&self, PreparedEpoch(mut epoch): PreparedEpoch) {
-        let mut current = self.epoch.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.epoch.write();
         epoch.number = current.number + 1;
         *current = Arc::new(epoch);
         self.cache.invalidate_all();
@@ -243,7 +243,7 @@ impl Mint {
     /// The authority that signs.
     #[must_use]
     pub fn authority(&self) -> Arc<Authority> {
-        let epoch = self.epoch.read().unwrap_or_else(PoisonError::into_inner);
+        let epoch = self.epoch.read();
         Arc::clone(&epoch.authority)
     }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -292,11 +293,11 @@ where
 }
 
 pub(crate) fn fill_slot<T>(slot: &SwitchSlot<T>, value: Option<T>) {
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    *slot.lock() = value;
 }
 
 pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+    slot.lock().take()
 }
 
 /// Requests of one HTTP/2 connection at a time.

@@ -1,14 +1,15 @@
 //! A response's body on its way to the client, counted and never collected: the client's backpressure reaches the origin.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 
 use super::in_flight::InFlightRecord;
 use super::stall_monitor::Progress;
@@ -98,12 +99,6 @@ impl ResponseBody {
     }
 }
 
-impl Transfer {
-    fn lock(&self) -> MutexGuard<'_, TransferState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl TransferState {
     fn complete(&mut self) {
         let before = std::mem::replace(self, Self::Complete);
@@ -145,14 +140,14 @@ impl TransferState {
 
 impl Progress for Transfer {
     fn bytes_moved(&self) -> Option<u64> {
-        match &*self.lock() {
+        match &*self.0.lock() {
             TransferState::InFlight { record, .. } => Some(record.bytes_moved()),
             _ => None,
         }
     }
 
     fn abort(&self) {
-        let before = std::mem::replace(&mut *self.lock(), TransferState::Aborted);
+        let before = std::mem::replace(&mut *self.0.lock(), TransferState::Aborted);
         if let TransferState::InFlight {
             mut record, waker, ..
         } = before
@@ -192,7 +187,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record) = match &mut self.get_mut().source {
             Source::Proxy(body, record) => (body, record),
-            Source::Origin(transfer) => return transfer.lock().poll_frame(cx),
+            Source::Origin(transfer) => return transfer.0.lock().poll_frame(cx),
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         let frame = frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})));
@@ -206,7 +201,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Proxy(body, _) => body.is_end_stream(),
-            Source::Origin(transfer) => match &*transfer.lock() {
+            Source::Origin(transfer) => match &*transfer.0.lock() {
                 TransferState::InFlight { body, .. } => body.is_end_stream(),
                 TransferState::Complete => true,
                 TransferState::Aborted => false,
@@ -217,7 +212,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Proxy(body, _) => body.size_hint(),
-            Source::Origin(transfer) => match &*transfer.lock() {
+            Source::Origin(transfer) => match &*transfer.0.lock() {
                 TransferState::InFlight { body, .. } => body.size_hint(),
                 TransferState::Complete => SizeHint::with_exact(0),
                 TransferState::Aborted => SizeHint::default(),

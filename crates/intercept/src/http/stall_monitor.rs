@@ -1,8 +1,9 @@
 //! Exchanges in flight on one connection, and detection of stalls.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 /// Counts the exchanges of one client connection, and aborts those that stall.
@@ -50,20 +51,20 @@ impl Default for StallMonitor {
 impl StallMonitor {
     /// Counts an exchange in; [`StallMonitor::end`] has to follow.
     pub(crate) fn begin(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.in_flight += 1;
         state.begun += 1;
     }
 
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.in_flight -= 1;
         state.last_end = Instant::now();
     }
 
     /// Aborts `transfer` once it has not moved for `limit`.
     pub(crate) fn watch(&self, transfer: Weak<dyn Progress>, limit: Duration) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.watched.retain(|one| one.transfer.strong_count() > 0);
         state.watched.push(Watched {
             transfer,
@@ -81,7 +82,7 @@ impl StallMonitor {
             for stalled in self.take_stalled(now) {
                 stalled.abort();
             }
-            let state = self.lock();
+            let state = self.0.lock();
             let idle = now.saturating_duration_since(state.last_end);
             if state.in_flight == 0 && idle >= idle_timeout {
                 return;
@@ -91,17 +92,17 @@ impl StallMonitor {
 
     /// How many exchanges there have been so far.
     pub(crate) fn total_begun(&self) -> u64 {
-        self.lock().begun
+        self.0.lock().begun
     }
 
     /// Whether no exchange is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lock().in_flight == 0
+        self.0.lock().in_flight == 0
     }
 
     fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {
         let mut stalled = Vec::new();
-        let mut watched = std::mem::take(&mut self.lock().watched);
+        let mut watched = std::mem::take(&mut self.0.lock().watched);
         watched.retain_mut(|one| {
             let Some(transfer) = one.transfer.upgrade() else {
                 return false;
@@ -117,12 +118,8 @@ impl StallMonitor {
             }
             !is_stalled
         });
-        self.lock().watched.append(&mut watched);
+        self.0.lock().watched.append(&mut watched);
         stalled
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

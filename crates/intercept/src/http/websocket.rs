@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, response};
@@ -184,7 +183,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 fn new_key() -> HeaderValue {
     let half =
         || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8).to_ne_bytes();
-    let text = STANDARD.encode([half(), half()].concat());
+    let text = BASE64.encode(&[half(), half()].concat());
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 

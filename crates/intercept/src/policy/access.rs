@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::sync::Cache;
 use peername_server::trust_list::TrustList;
@@ -161,7 +160,7 @@ impl Users {
     async fn verify(&self, value: &HeaderValue) -> Option<Arc<str>> {
         let encoded = value.to_str().ok()?;
         let (scheme, encoded) = encoded.split_once(' ')?;
-        let credentials = STANDARD.decode(encoded.trim()).ok()?;
+        let credentials = BASE64.decode(encoded.trim().as_bytes()).ok()?;
         if !scheme.eq_ignore_ascii_case("basic") || credentials.len() > MAX_CREDENTIALS {
             return None;
         }

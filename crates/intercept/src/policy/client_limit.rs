@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::request::client_info::client_prefix;
 
@@ -42,7 +43,7 @@ impl ClientLimit {
     /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if it has its share already.
     pub(crate) fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit<'_>> {
         let client = client_prefix(client);
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         let free = self.capacity.saturating_sub(counts.total);
         let of_client = counts.by_client.get(&client).copied().unwrap_or_default();
         // A client without a connection always gets one.
@@ -56,15 +57,11 @@ impl ClientLimit {
             client,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ClientPermit<'_> {
     fn drop(&mut self) {
-        let mut counts = self.limit.lock();
+        let mut counts = self.limit.counts.lock();
         counts.total -= 1;
         if let Some(of_client) = counts.by_client.get_mut(&self.client) {
             *of_client -= 1;
@@ -94,7 +91,7 @@ mod tests {
         assert!((3..=9).all(|last| fill(last) > 0));
         assert_eq!(fill(1), 0);
         drop(permits);
-        assert_eq!(limit.lock().total, 0);
-        assert!(limit.lock().by_client.is_empty());
+        assert_eq!(limit.counts.lock().total, 0);
+        assert!(limit.counts.lock().by_client.is_empty());
     }
 }

@@ -1,8 +1,9 @@
 //! The client of a connection.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use peername_server::addr::{LocalAddr, PeerAddr};
 
 use super::id::Id;
@@ -36,15 +37,12 @@ impl ClientInfo {
     /// Attributes requests to this user from now on; `None` changes nothing.
     pub(crate) fn set_user(&self, user: Option<Arc<str>>) {
         if user.is_some() {
-            *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
+            *self.user.lock() = user;
         }
     }
 
     pub(crate) fn user(&self) -> Option<Arc<str>> {
-        self.user
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.user.lock().clone()
     }
 }
 

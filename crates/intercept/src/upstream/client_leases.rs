@@ -10,11 +10,12 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit};
@@ -53,7 +54,7 @@ impl ClientLeases {
 
     /// A leased HTTP/2 connection that takes another request.
     fn find_http2(&self, key: &PoolKey) -> Option<Arc<Http2Lease>> {
-        let mut all = self.http2.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.http2.lock();
         all.retain(|one| one.strong_count() > 0);
         let mut all = all.iter().filter_map(Weak::upgrade);
         // The reference that `find` holds counts as the new request's.
@@ -66,7 +67,7 @@ impl ClientLeases {
 
     fn add_http2(&self, lease: Http2Lease) -> Arc<Http2Lease> {
         let lease = Arc::new(lease);
-        let mut all = self.http2.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.http2.lock();
         all.push(Arc::downgrade(&lease));
         lease
     }

@@ -1,10 +1,11 @@
 //! A connection to an origin, ready for requests.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -74,7 +75,7 @@ impl StreamLimit {
         let limit = Self(Arc::downgrade(&driver));
         tokio::spawn(std::future::poll_fn(move |cx| {
             let _counted = &about;
-            let mut driver = driver.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut driver = driver.lock();
             std::pin::Pin::new(&mut *driver).poll(cx).map(drop)
         }));
         limit
@@ -83,7 +84,7 @@ impl StreamLimit {
     /// 100 until the origin has sent its settings, 0 once the connection is closed.
     pub(super) fn max_streams(&self) -> usize {
         self.0.upgrade().map_or(0, |driver| {
-            let driver = driver.lock().unwrap_or_else(PoisonError::into_inner);
+            let driver = driver.lock();
             driver.current_max_send_streams()
         })
     }

@@ -1,7 +1,9 @@
 //! The cap on connections to origins, of all workers together: each takes a descriptor.
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
@@ -27,7 +29,7 @@ impl ConnectionCap {
 
     /// Adds a pool: its idle connections may be evicted.
     pub(super) fn add_pool(&self, pool: &Arc<IdlePool>) {
-        self.pools().push(Arc::downgrade(pool));
+        self.pools.lock().push(Arc::downgrade(pool));
     }
 
     /// Acquires a permit for a connection.
@@ -45,12 +47,9 @@ impl ConnectionCap {
     }
 
     fn evict_idle(&self) -> bool {
-        self.pools()
+        self.pools
+            .lock()
             .iter()
             .any(|pool| pool.upgrade().is_some_and(|pool| pool.evict_oldest()))
-    }
-
-    fn pools(&self) -> MutexGuard<'_, Vec<Weak<IdlePool>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

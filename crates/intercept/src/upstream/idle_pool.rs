@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::connection::Connection;
 use crate::host::HostPort;
@@ -53,7 +54,7 @@ struct Idle {
 impl IdlePool {
     /// Takes a connection that can take a request now.
     pub(super) fn take(&self, key: &PoolKey) -> Option<Connection> {
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
         let kept = by_key.get_mut(key)?;
         remove_closed(kept, by_age);
@@ -73,7 +74,7 @@ impl IdlePool {
         if connection.is_closed() {
             return;
         }
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         if idle.by_age.len() >= MAX_IDLE {
             idle.evict_oldest();
         }
@@ -89,7 +90,7 @@ impl IdlePool {
     /// Evicts connections that were idle for so long.
     pub(crate) fn evict_expired(&self, idle_timeout: Duration) {
         let now = Instant::now();
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         while let Some((_, (last, _))) = idle.by_age.first_key_value()
             && now.duration_since(*last) >= idle_timeout
         {
@@ -104,12 +105,12 @@ impl IdlePool {
 
     /// Evicts the connection that was idle longest; false if there is none.
     pub(super) fn evict_oldest(&self) -> bool {
-        self.lock().evict_oldest()
+        self.0.lock().evict_oldest()
     }
 
     /// Evicts the connections that are private to this client connection, which has ended.
     pub(super) fn evict_private(&self, client: Id) {
-        let mut idle = self.lock();
+        let mut idle = self.0.lock();
         let Idle { by_key, by_age, .. } = &mut *idle;
         by_key.retain(|key, kept| {
             let is_private = key.private_to == Some(client);
@@ -124,11 +125,7 @@ impl IdlePool {
 
     /// Closes all idle connections.
     pub(crate) fn clear(&self) {
-        *self.lock() = Idle::default();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Idle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = Idle::default();
     }
 }
 

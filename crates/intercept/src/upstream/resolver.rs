@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use peername_sys::resolve::{self, ResolveError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -45,7 +46,7 @@ impl Resolver {
     ) -> Result<Vec<IpAddr>, UpstreamError> {
         let name = host.as_name().unwrap_or_default();
         let found = async {
-            let begun = find_pending(&lock(&self.in_flight), name);
+            let begun = find_pending(&self.in_flight.lock(), name);
             let mut pending = match begun {
                 Some(pending) => pending,
                 None => {
@@ -70,7 +71,7 @@ impl Resolver {
 
     /// Starts a lookup, unless another request did while this one waited for its permit.
     fn start_lookup(&self, name: &str, permit: Option<OwnedSemaphorePermit>) -> PendingLookup {
-        let mut in_flight = lock(&self.in_flight);
+        let mut in_flight = self.in_flight.lock();
         if let Some(pending) = find_pending(&in_flight, name) {
             return pending;
         }
@@ -80,7 +81,7 @@ impl Resolver {
         spawn_blocking(move || {
             let found = resolve::lookup(&name);
             // Removed before it is sent: a later request needs a new lookup, and must not get this result.
-            lock(&in_flight).remove(&name);
+            in_flight.lock().remove(&name);
             drop(permit);
             result.send_replace(Some(found));
         });
@@ -88,7 +89,7 @@ impl Resolver {
     }
 
     fn permits(&self, client: IpAddr) -> Arc<Semaphore> {
-        let mut all = lock(&self.client_permits);
+        let mut all = self.client_permits.lock();
         if let Some(permits) = all.get(&client).and_then(Weak::upgrade) {
             return permits;
         }
@@ -103,10 +104,6 @@ impl Resolver {
 fn find_pending(in_flight: &InFlight, name: &str) -> Option<PendingLookup> {
     let pending = in_flight.get(name)?;
     pending.has_changed().is_ok().then(|| pending.clone())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The most lookups of one client at a time, of the 512 threads that each worker has for blocking calls. A browser
@@ -124,8 +121,8 @@ mod tests {
         let host = Host::parse("localhost").unwrap();
         let limit = Duration::from_secs(10);
         assert!(resolver.resolve(&host, client, limit).await.is_ok());
-        assert!(lock(&resolver.in_flight).is_empty());
+        assert!(resolver.in_flight.lock().is_empty());
         let _permits = resolver.permits(another);
-        assert!(!lock(&resolver.client_permits).contains_key(&client));
+        assert!(!resolver.client_permits.lock().contains_key(&client));
     }
 }

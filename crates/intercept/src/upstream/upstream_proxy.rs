@@ -3,9 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, Request, Uri, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
@@ -65,7 +64,7 @@ fn basic_credentials(user: &str) -> Option<HeaderValue> {
             plain => plain,
         });
     }
-    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(bytes))).ok()?;
+    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(&bytes))).ok()?;
     value.set_sensitive(true);
     Some(value)
 }

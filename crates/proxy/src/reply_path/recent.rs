@@ -1,8 +1,9 @@
 //! The destinations on this host that headers have named: a bounded LRU table.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use super::state::ProbeState;
@@ -27,7 +28,7 @@ impl RecentTargets {
 
     /// Looks a target up and marks it as the most recently used.
     pub(super) fn get(&self, key: &ProbeKey) -> Option<Arc<ProbeState>> {
-        let state = Arc::clone(self.read().get(key)?);
+        let state = Arc::clone(self.targets.read().get(key)?);
         state.touch(self.now_ms());
         Some(state)
     }
@@ -35,7 +36,7 @@ impl RecentTargets {
     /// Adds a new target. Evicts the least recently used one if the table is full.
     pub(super) fn insert(&self, key: ProbeKey, state: ProbeState) {
         state.touch(self.now_ms());
-        let mut targets = self.targets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut targets = self.targets.write();
         if targets.len() >= MAX_RECENT {
             let oldest = targets.iter().min_by_key(|(_, state)| state.last_used_ms());
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
@@ -46,11 +47,7 @@ impl RecentTargets {
     }
 
     pub(super) fn all(&self) -> Vec<Arc<ProbeState>> {
-        self.read().values().cloned().collect()
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<ProbeKey, Arc<ProbeState>>> {
-        self.targets.read().unwrap_or_else(PoisonError::into_inner)
+        self.targets.read().values().cloned().collect()
     }
 
     fn now_ms(&self) -> u64 {
@@ -61,7 +58,7 @@ impl RecentTargets {
 impl Clone for RecentTargets {
     fn clone(&self) -> Self {
         Self {
-            targets: RwLock::new(self.read().clone()),
+            targets: RwLock::new(self.targets.read().clone()),
             epoch: self.epoch,
         }
     }

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use peername_observe::throttle::Throttle;
 use peername_sys::netlink::Netlink;
 use tokio::time::Instant;
@@ -54,12 +54,12 @@ impl ProbeState {
             true => RETRY_INTERVAL,
             false => PROBE_INTERVAL,
         };
-        let probed_at = *self.lock_probed_at();
+        let probed_at = *self.probed_at.lock();
         probed_at.map(|at| at + after)
     }
 
     pub(super) fn set_probed_at(&self, now: Instant) {
-        *self.lock_probed_at() = Some(now);
+        *self.probed_at.lock() = Some(now);
     }
 
     pub(super) fn last_used_ms(&self) -> u64 {
@@ -127,11 +127,6 @@ impl ProbeState {
             true => NAMED_TARGETS.pass(),
             false => Some(0),
         }
-    }
-
-    fn lock_probed_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        let probed_at = self.probed_at.lock();
-        probed_at.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

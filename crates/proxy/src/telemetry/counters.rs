@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use peername_relay::Tally;
 use peername_server::addr::LocalAddr;
 use peername_server::header_error::HeaderError;
@@ -146,7 +146,7 @@ impl Counters {
         self.to_upstream.fetch_add(tally.to_upstream, Relaxed);
         self.to_downstream.fetch_add(tally.to_downstream, Relaxed);
         self.undelivered.fetch_add(tally.undelivered, Relaxed);
-        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = self.outcomes.lock();
         let labels = OutcomeLabels {
             listener,
             transport,
@@ -169,11 +169,7 @@ impl Counters {
             reloads: self.reloads.load(Relaxed),
             reloads_refused: self.reloads_refused.load(Relaxed),
             datagrams: self.datagrams.snapshot(),
-            outcomes: self
-                .outcomes
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            outcomes: self.outcomes.lock().clone(),
             connect_time: self.connect_time.snapshot(),
         }
     }

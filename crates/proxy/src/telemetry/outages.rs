@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::backend::Backend;
 
@@ -83,7 +84,7 @@ impl Outages {
     }
 
     fn failed(&self, backend: Backend, now: Instant) -> Option<Down> {
-        let mut backends = self.lock();
+        let mut backends = self.backends.lock();
         if !backends.contains_key(&backend) && backends.len() >= MAX_BACKENDS {
             let stale = |state: &State| state.logged.is_none_or(|at| now - at >= INTERVAL);
             backends.retain(|_, state| !stale(state));
@@ -98,7 +99,7 @@ impl Outages {
     }
 
     fn accepted(&self, backend: Backend, now: Instant) -> Option<Up> {
-        let mut backends = self.lock();
+        let mut backends = self.backends.lock();
         let up = backends.get_mut(&backend)?.accepted(now);
         self.count(&backends);
         up
@@ -107,10 +108,6 @@ impl Outages {
     fn count(&self, backends: &BTreeMap<Backend, State>) {
         let down = backends.values().filter(|state| state.since.is_some());
         self.down.store(down.count(), Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Backend, State>> {
-        self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,7 +212,7 @@ mod tests {
         assert_eq!(lines.count(), MAX_BACKENDS);
         let later = now + INTERVAL;
         assert!(outages.failed(backend(2000), later).is_some());
-        assert_eq!(outages.lock().len(), 1);
+        assert_eq!(outages.backends.lock().len(), 1);
         assert_eq!(outages.down.load(Relaxed), 1);
     }
 }

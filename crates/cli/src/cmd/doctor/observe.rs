@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use peername_proto::{ProtocolGuess, guess_protocol};
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
@@ -115,15 +116,14 @@ fn judge(peer: SocketAddr, bytes: &[u8]) -> Finding {
         Some(other) => Finding::fail(CHECK, format!("{other} from {peer}, no header"), switch_on),
         None => Finding::fail(
             CHECK,
-            format!("from {peer} no header, but the bytes {}", hex(bytes)),
+            // Peer input is shown as hex only.
+            format!(
+                "from {peer} no header, but the bytes {}",
+                HEXLOWER.encode(bytes)
+            ),
             switch_on,
         ),
     }
-}
-
-/// Peer input is shown as hex only.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn plural(connections: usize) -> String {

@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::parsed_options::ParsedOptions;
-use super::short_options::{self, ShortOption};
 
 /// An option: its name, its other long names, its letter, and whether it takes a value.
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +34,6 @@ pub(in crate::compat) enum Error {
     NeedsArgument(char),
 }
 
-impl From<short_options::Error> for Error {
-    fn from(error: short_options::Error) -> Self {
-        match error {
-            short_options::Error::Unknown(letter) => Self::Invalid(letter),
-            short_options::Error::NoValue(letter, _) => Self::NeedsArgument(letter),
-        }
-    }
-}
-
 /// Parses the options; returns them and the number of other words.
 pub(in crate::compat) fn parse(
     opts: &[Opt],
@@ -69,12 +59,7 @@ pub(in crate::compat) fn parse(
                 given.add(opt.name, value);
             }
             [b'-', cluster @ ..] if !cluster.is_empty() => {
-                short_options::read(
-                    cluster,
-                    |letter| meaning(opts, letter),
-                    &mut words,
-                    &mut given,
-                )?;
+                short_options(opts, cluster, &mut words, &mut given)?;
             }
             _ => others += 1,
         }
@@ -82,9 +67,31 @@ pub(in crate::compat) fn parse(
     Ok((given, others))
 }
 
-fn meaning(opts: &[Opt], letter: u8) -> Option<ShortOption> {
-    let Opt { name, value, .. } = *opts.iter().find(|opt| opt.letter == letter)?;
-    Some(ShortOption { name, value })
+/// Adds the options of a `cluster` of letters; a value that is not attached is the next of the `words`.
+fn short_options<'a>(
+    opts: &[Opt],
+    cluster: &[u8],
+    words: &mut impl Iterator<Item = &'a OsString>,
+    given: &mut ParsedOptions,
+) -> Result<(), Error> {
+    let mut cluster = cluster;
+    while let [letter, rest @ ..] = cluster {
+        let shown = char::from(*letter);
+        let opt = opts.iter().find(|opt| opt.letter == *letter);
+        let opt = opt.ok_or(Error::Invalid(shown))?;
+        if !opt.value {
+            given.add(opt.name, "");
+            cluster = rest;
+            continue;
+        }
+        let value = match rest {
+            [] => words.next().cloned(),
+            attached => Some(OsString::from_vec(attached.to_vec())),
+        };
+        given.add(opt.name, value.ok_or(Error::NeedsArgument(shown))?);
+        break;
+    }
+    Ok(())
 }
 
 /// The option that a long word names: by its whole name, or by an unambiguous prefix.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -42,7 +43,7 @@ impl SharedFraming {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FramingMonitor> {
-        self.framing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.framing.lock()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
 pub(super) struct DatagramCounters {
@@ -72,7 +73,7 @@ impl DatagramCounters {
         if tally.dropped.is_empty() {
             return;
         }
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dropped = self.dropped.lock();
         for (reason, counted) in std::mem::take(&mut tally.dropped) {
             *dropped.entry(reason).or_default() += counted;
         }
@@ -88,11 +89,7 @@ impl DatagramCounters {
             replies: self.replies.load(Relaxed),
             to_downstream: self.to_downstream.load(Relaxed),
             in_kernel: self.in_kernel.load(Relaxed),
-            dropped: self
-                .dropped
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            dropped: self.dropped.lock().clone(),
         }
     }
 }
