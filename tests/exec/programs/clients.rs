@@ -49,5 +49,8 @@ pub(super) fn asks_sql(running: &Running<'_>) {
     let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
     let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
     let output = String::from_utf8_lossy(&conn.recv_some()).into_owned();
-    assert!(output.contains(&format!("\"{}\"", stranger.ip())), "{output}");
+    assert!(
+        output.contains(&format!("\"{}\"", stranger.ip())),
+        "{output}"
+    );
 }
