@@ -109,6 +109,9 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	done
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
+	@for kind in prometheus grafana; do \
+		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
+	done
 	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
 	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
 	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)

@@ -49,6 +49,7 @@ packages=(
     python3-websockets
     python3-requests
     chromium         # a browser, and its block page
+    prometheus       # prometheus, promtool: the alert rules and the dashboard that are shipped
     libnss3-tools    # certutil: its trusted roots
     systemd          # systemd-analyze: whether the units that are shipped are right; not as init
     nodejs
@@ -147,7 +148,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | apache2 | postfix | cron) unit=$package ;;
+        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | prometheus | apache2 | postfix | cron) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
         dovecot-core) unit=dovecot ;;

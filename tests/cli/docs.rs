@@ -2,5 +2,6 @@
 
 mod installed;
 mod logs_page;
+mod monitoring;
 mod readme;
 mod recipes;

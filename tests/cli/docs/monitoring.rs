@@ -1,0 +1,171 @@
+//! The alert rules and the dashboard of `packaging/`: they are valid, fire for their causes, and query what is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::addr::v4;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::proxy::ProxyRig;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// The address that `packaging/prometheus/prometheus.yml` scrapes.
+const ADMIN: &str = "--admin=127.0.0.1:9100";
+
+fn packaged(path: &str) -> String {
+    fs::read_to_string(format!("{REPOSITORY}/packaging/{path}")).expect(path)
+}
+
+#[test]
+fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
+    let rules = format!("{REPOSITORY}/tests/cli/docs/alerts_test.yml");
+    Host::new().run("promtool", &["test", "rules", &rules]);
+    let tested = fs::read_to_string(rules).expect("the rules' tests");
+    let alerts = packaged("prometheus/alerts.yml");
+    let names = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for name in names {
+        let tests = tested.matches(&format!("alertname: {name}")).count();
+        assert_eq!(tests, 2, "{name}");
+    }
+}
+
+#[test]
+fn rules_and_dashboard_query_metrics_that_exist() {
+    let proxy = ProxyRig::new(&[ADMIN]);
+    let intercept = InterceptRig::new(&[ADMIN, "--check=http://127.0.0.1:9/"]);
+    // A counter with labels is exported once it has counted: a request that is denied, and a connection without one.
+    assert_eq!(intercept.curl_status(&["http://a.test/"]), 503);
+    let no_request = Conn::connect_and_send(&intercept.lab.client, PROXY_ADDR, b"\0\0\0\0\r\n\r\n");
+    assert!(recv_head(&no_request).starts_with("HTTP/1.1 400"));
+    let exported: BTreeSet<String> = [&proxy.lab.server, &intercept.lab.balancer]
+        .into_iter()
+        .flat_map(|host| families(&scrape(host)))
+        .collect();
+    let dashboard = packaged("grafana/peername.json");
+    serde_json::from_str::<Value>(&dashboard).expect("the dashboard is JSON");
+    for (file, text) in [
+        ("dashboard", dashboard),
+        ("alerts", packaged("prometheus/alerts.yml")),
+    ] {
+        let queried = metric_names(&text);
+        assert!(!queried.is_empty(), "{file}");
+        let missing: Vec<_> = queried.difference(&exported).collect();
+        assert!(missing.is_empty(), "{file}: {missing:?} of {exported:?}");
+    }
+}
+
+/// Prometheus itself scrapes a proxy that serves a client, with the files that are shipped.
+#[test]
+fn prometheus_scrapes_with_the_packaged_configuration() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let scratch = Scratch::new();
+    let interval = "global:\n  scrape_interval: 200ms\n";
+    let config = interval.to_owned() + &packaged("prometheus/prometheus.yml");
+    let config = scratch.write("prometheus.yml", &config);
+    scratch.write("alerts.yml", &packaged("prometheus/alerts.yml"));
+    let _prometheus = Process::start(
+        host,
+        "prometheus",
+        &[
+            &format!("--config.file={config}"),
+            &format!("--storage.tsdb.path={}", scratch.path_text("data")),
+            "--web.listen-address=127.0.0.1:9090",
+        ],
+    )
+    .wait_listening(&[v4([127, 0, 0, 1], 9090)]);
+
+    let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    wait_result(host, "peername_connections_active", "1");
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+    drop((down, up));
+    wait_result(
+        host,
+        "sum(peername_connections_total{outcome=\"finished\"})",
+        "1",
+    );
+    wait_result(host, "peername_bytes_total{direction=\"to_upstream\"}", "4");
+    wait_result(host, "count(ALERTS) or vector(0)", "0");
+}
+
+/// `docs/operate.md`, command by command, on a host with the addresses of the page.
+#[test]
+fn operate_pages_commands_work() {
+    let (balancer, server) = (Host::new(), Host::new());
+    balancer.add_veth("eth0", &server, "eth0");
+    balancer.add_addresses("eth0", &["192.0.2.10/24"]);
+    server.add_addresses("eth0", &["192.0.2.20/24"]);
+    let page = include_str!("../../../docs/operate.md");
+    let commands: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .collect();
+    let [proxy, metrics, ready, copy, check] = commands.as_slice() else {
+        panic!("five commands: {commands:?}");
+    };
+    let _proxy = Process::start(&server, "bash", &["-c", &proxy.replace("peername", BINARY)])
+        .wait_listening(&[v4([192, 0, 2, 20], 443), v4([127, 0, 0, 1], 9100)]);
+    let shell = |command: &str| server.run("bash", &["-c", command]);
+    assert!(shell(metrics).contains("peername_connections_active 0"));
+    assert_eq!(shell(ready), "ready\n");
+    let scratch = Scratch::new();
+    let installed = scratch.path_text("");
+    shell(&format!(
+        "cd {REPOSITORY} && {}",
+        copy.replace("/etc/prometheus/", &installed)
+    ));
+    shell(&check.replace("/etc/prometheus/", &installed));
+}
+
+fn scrape(host: &Host) -> String {
+    let url = "http://127.0.0.1:9100/metrics";
+    host.run("curl", &["-sS", "--noproxy", "*", url])
+}
+
+/// The metric families of a scrape.
+fn families(scrape: &str) -> Vec<String> {
+    scrape
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The metric families that a text names.
+fn metric_names(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("peername_"))
+        .map(|word| {
+            let suffixes = ["_total", "_bucket", "_sum", "_count"];
+            let family = suffixes.iter().find_map(|suffix| word.strip_suffix(suffix));
+            family.unwrap_or(word).to_owned()
+        })
+        .collect()
+}
+
+/// Waits until Prometheus answers a query with this value.
+#[track_caller]
+fn wait_result(host: &Host, query: &str, value: &str) {
+    wait_for(query, || {
+        let url = "http://127.0.0.1:9090/api/v1/query";
+        let query = format!("query={query}");
+        let args = [
+            "-sS",
+            "--noproxy",
+            "*",
+            "--get",
+            "--data-urlencode",
+            &query,
+            url,
+        ];
+        let answer: Value = serde_json::from_str(&host.run("curl", &args)).ok()?;
+        (answer["data"]["result"][0]["value"][1] == value).then_some(())
+    });
+}
