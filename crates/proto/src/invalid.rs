@@ -13,7 +13,7 @@ use thiserror::Error;
 pub enum Invalid {
     /// The bytes start neither as version 1 nor as version 2 do.
     #[error(
-        "no PROXY protocol header: octet {offset} fits neither version; \
+        "no PROXY protocol header: byte {offset} fits neither version; \
          make the sender add one, or don't expect one on this port"
     )]
     NoHeader {
@@ -27,7 +27,7 @@ pub enum Invalid {
     V1OnDatagram,
     /// A datagram ends before its header does.
     #[error(
-        "the datagram ends after {have} octets, inside a header of at least {need}; \
+        "the datagram ends after {have} bytes, inside a header of at least {need}; \
          the header must be whole in each datagram"
     )]
     Truncated {
@@ -37,7 +37,7 @@ pub enum Invalid {
         need: usize,
     },
     /// A field of a version 1 line breaks the grammar.
-    #[error("version 1 line: octet {offset} is wrong in {field}; the sender breaks section 2.1")]
+    #[error("version 1 line: byte {offset} is wrong in {field}; the sender breaks section 2.1")]
     V1Line {
         /// Where in the line.
         field: V1Field,
@@ -46,7 +46,7 @@ pub enum Invalid {
     },
     /// A version 1 line does not end within the maximum length.
     #[error(
-        "version 1 line: no CRLF within {} octets; the sender breaks section 2.1",
+        "version 1 line: no CRLF within {} bytes; the sender breaks section 2.1",
         crate::V1_MAX_LEN
     )]
     V1TooLong,
@@ -63,7 +63,7 @@ pub enum Invalid {
     V2Family(u8),
     /// The announced length is too short for the addresses.
     #[error(
-        "version 2 length {length} can't hold the {need} octets of addresses that its family has; \
+        "version 2 length {length} can't hold the {need} bytes of addresses that its family has; \
          the sender breaks section 2.2"
     )]
     V2Length {
@@ -73,14 +73,14 @@ pub enum Invalid {
         need: usize,
     },
     /// The TLVs don't fill the header exactly.
-    #[error("the TLV at octet {offset} reaches beyond the header; the sender breaks section 2.2")]
+    #[error("the TLV at byte {offset} reaches beyond the header; the sender breaks section 2.2")]
     TlvOverrun {
         /// Where it starts.
         offset: usize,
     },
     /// UNIQUE_ID is limited to 128 bytes.
     #[error(
-        "the UNIQUE_ID at octet {offset} has {length} octets, more than the 128 of section 2.2.5"
+        "the UNIQUE_ID at byte {offset} has {length} bytes, more than the 128 of section 2.2.5"
     )]
     UniqueIdLength {
         /// Where the TLV starts.
@@ -89,15 +89,13 @@ pub enum Invalid {
         length: usize,
     },
     /// The SSL TLV is too short, or its sub-TLVs don't fill it exactly.
-    #[error(
-        "the SSL TLV at octet {offset} has no valid structure; the sender breaks section 2.2.6"
-    )]
+    #[error("the SSL TLV at byte {offset} has no valid structure; the sender breaks section 2.2.6")]
     Ssl {
         /// Where the TLV starts.
         offset: usize,
     },
     /// A checksum that isn't four bytes.
-    #[error("the CRC32C at octet {offset} has {length} octets instead of 4 (section 2.2.3)")]
+    #[error("the CRC32C at byte {offset} has {length} bytes instead of 4 (section 2.2.3)")]
     ChecksumLength {
         /// Where the TLV starts.
         offset: usize,
@@ -105,7 +103,7 @@ pub enum Invalid {
         length: usize,
     },
     /// Two checksums.
-    #[error("a second CRC32C at octet {offset}: only one can be right (section 2.2.3)")]
+    #[error("a second CRC32C at byte {offset}: only one can be right (section 2.2.3)")]
     ChecksumTwice {
         /// Where the second starts.
         offset: usize,
@@ -123,7 +121,7 @@ pub enum Invalid {
     },
     /// Shorter than a Simple Proxy Protocol header.
     #[error(
-        "{have} octets are no Simple Proxy Protocol header, which takes 38; make the sender add one"
+        "{have} bytes are no Simple Proxy Protocol header, which takes 38; make the sender add one"
     )]
     SppTruncated {
         /// Bytes in the datagram.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use parking_lot::RwLock;
+use peername_proto::HostAddress;
 use peername_sys::Result;
 use peername_sys::netlink::{
     AddressChange, AddressMonitor, InterfaceAddress, LocalNetwork, Netlink,
@@ -28,18 +29,9 @@ pub struct OwnAddresses(Arc<RwLock<AddressTable>>);
 #[derive(Debug, Default)]
 struct AddressTable {
     /// A host has few addresses; comparing the keys of a tree is faster than hashing.
-    addresses: BTreeMap<IpAddr, LocalKind>,
+    addresses: BTreeMap<IpAddr, HostAddress>,
     /// Whole networks that are local: 127.0.0.0/8, and rarely more.
     networks: Vec<IpNet>,
-}
-
-/// Why an address is special on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalKind {
-    /// An interface has it, or a route declares it local.
-    Own,
-    /// The network or broadcast address of a network that an interface is in: it belongs to no single host.
-    NetworkOrBroadcast,
 }
 
 impl OwnAddresses {
@@ -58,7 +50,7 @@ impl OwnAddresses {
     /// address.
     ///
     /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a scan of the few networks.
-    pub fn kind_of(&self, address: IpAddr) -> Option<LocalKind> {
+    pub fn kind_of(&self, address: IpAddr) -> Option<HostAddress> {
         let address = address.to_canonical();
         let table = self.0.read();
         let listed = table.addresses.get(&address).copied();
@@ -68,7 +60,7 @@ impl OwnAddresses {
                 .iter()
                 .any(|network| network.contains(&address))
         };
-        listed.or_else(|| is_within().then_some(LocalKind::Own))
+        listed.or_else(|| is_within().then_some(HostAddress::Own))
     }
 
     /// Keeps the table up to date. A new address is in the table as soon as the kernel has reported it. A removed
@@ -120,9 +112,9 @@ impl AddressTable {
             AddressChange::Address(address) => {
                 for special in network_and_broadcast(address) {
                     let entry = self.addresses.entry(special);
-                    entry.or_insert(LocalKind::NetworkOrBroadcast);
+                    entry.or_insert(HostAddress::NetworkOrBroadcast);
                 }
-                self.addresses.insert(address.own, LocalKind::Own);
+                self.addresses.insert(address.own, HostAddress::Own);
             }
             AddressChange::Network(network) => self.add_network(*network),
             AddressChange::Other => {}
@@ -135,7 +127,7 @@ impl AddressTable {
             // host.
             _ if prefix == 0 => {}
             Ok(network) if prefix < network.max_prefix_len() => self.networks.push(network),
-            _ => drop(self.addresses.insert(address, LocalKind::Own)),
+            _ => drop(self.addresses.insert(address, HostAddress::Own)),
         }
     }
 }
@@ -146,10 +138,10 @@ async fn dump_addresses(netlink: &Netlink) -> Result<AddressTable> {
     let special = addresses
         .iter()
         .flat_map(network_and_broadcast)
-        .map(|special| (special, LocalKind::NetworkOrBroadcast));
+        .map(|special| (special, HostAddress::NetworkOrBroadcast));
     let own = addresses
         .iter()
-        .map(|address| (address.own, LocalKind::Own));
+        .map(|address| (address.own, HostAddress::Own));
     // An address that is both, as in the small network of a tunnel, is the host's own.
     table.addresses.extend(special.chain(own));
     let networks = netlink.local_networks().await?;

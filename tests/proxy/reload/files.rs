@@ -38,7 +38,7 @@ fn endless_file_does_not_stop_later_reloads() {
     for (trust, says) in [
         (&fifo, "fifo: not a regular file"),
         (&endless, "endless: outside of the directories"),
-        (&large, "large: larger than 4194304 octets"),
+        (&large, "large: larger than 4194304 bytes"),
         (&secret, "secret, line 2: neither a network nor an address"),
     ] {
         let refused = reload(&config(trust), says);

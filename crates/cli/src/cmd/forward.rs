@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use peername_proto::HostAddress;
 use peername_proxy::forward::{Forwarder, HeaderTemplate};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{Dialect, OpenSessions, UdpConfig, UdpForwarder, UdpListeners};
@@ -15,7 +16,7 @@ use peername_server::addr::Target;
 use peername_server::confinement::Needs;
 use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
-use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
@@ -153,7 +154,7 @@ async fn start(args: &Args, header_template: HeaderTemplate) -> anyhow::Result<E
 impl Args {
     fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
         let listen = self.listen.iter().copied().collect();
-        let is_own = |ip| host.kind_of(ip) == Some(LocalKind::Own);
+        let is_own = |ip| host.kind_of(ip) == Some(HostAddress::Own);
         match connects_to_listener(&listen, self.to, is_own) {
             true => Err(Usage(format!(
                 "--to {}: it would connect to itself",

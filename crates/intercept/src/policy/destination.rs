@@ -6,10 +6,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use peername_proto::HostAddress;
 use peername_proto::{Special, meanings, special};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::metadata_service::is_metadata;
-use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_server::own_addresses::OwnAddresses;
 
 /// The destination policy of this process.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ impl Destinations {
     /// Denies what no entry of `allowed` can allow.
     fn deny_always(&self, ip: IpAddr, port: u16) -> Result<(), DestinationDenied> {
         let kind = self.own.kind_of(ip);
-        if (kind == Some(LocalKind::Own) || ip.is_loopback()) && self.listening.contains(&port) {
+        if (kind == Some(HostAddress::Own) || ip.is_loopback()) && self.listening.contains(&port) {
             return Err(DestinationDenied::OwnListener);
         }
         let is_no_server = matches!(
@@ -97,7 +98,7 @@ impl Destinations {
                 Special::Unspecified | Special::Broadcast | Special::Multicast | Special::Reserved
             )
         );
-        match is_no_server || kind == Some(LocalKind::NetworkOrBroadcast) || port == 0 {
+        match is_no_server || kind == Some(HostAddress::NetworkOrBroadcast) || port == 0 {
             true => Err(DestinationDenied::NotAServer),
             false => Ok(()),
         }

@@ -236,7 +236,7 @@ async fn finish_handshake(
         match &finished {
             Ok(_) => pinned.note_accepted(ip, &target.to.host),
             Err(error) if pinned.note_failed(ip, &target.to.host, error) => {
-                tracing::info!(client = %ip, host = %target.host, "does not trust us: not opened for a day");
+                tracing::info!(client = %ip, host = %target.host, "the client does not trust the proxy's authority: TLS to this host is not opened for a day");
             }
             Err(_) => {}
         }

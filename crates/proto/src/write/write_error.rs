@@ -10,7 +10,7 @@ use crate::invalid::Invalid;
 pub enum WriteError {
     /// The length field has 16 bits.
     #[error(
-        "the addresses and TLVs take {0} octets, more than the 65535 of section 2.2; leave some TLV out"
+        "the addresses and TLVs take {0} bytes, more than the 65535 of section 2.2; leave some TLV out"
     )]
     TooLong(usize),
     /// Receivers refuse such a value.

@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use peername_proto::HostAddress;
 use peername_proto::embedded_ipv4;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::metadata_service::is_metadata;
-use peername_server::own_addresses::LocalKind;
 
 /// The destinations that headers may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct DestinationPolicy(Vec<AllowedDestination>);
 #[derive(Clone, Copy)]
 pub(crate) struct DestinationContext<'a> {
     /// Looks up whether an address is special on this host.
-    pub(crate) kind_of: &'a dyn Fn(IpAddr) -> Option<LocalKind>,
+    pub(crate) kind_of: &'a dyn Fn(IpAddr) -> Option<HostAddress>,
     /// The ports this process listens on.
     pub(crate) own_ports: &'a OwnPorts,
     /// Whether the client's address is trusted to send headers, so that its payload could be taken for one.
@@ -141,8 +141,8 @@ impl DestinationPolicy {
             return Err(DestinationRefusal::LinkLocal);
         }
         match (context.kind_of)(ip) {
-            Some(LocalKind::NetworkOrBroadcast) => return Err(DestinationRefusal::Broadcast),
-            Some(LocalKind::Own) => context.admit_this_host(port)?,
+            Some(HostAddress::NetworkOrBroadcast) => return Err(DestinationRefusal::Broadcast),
+            Some(HostAddress::Own) => context.admit_this_host(port)?,
             None if ip.is_loopback() => context.admit_this_host(port)?,
             None if context.own_ports.transparent => context.admit_possible_loop()?,
             None => {}

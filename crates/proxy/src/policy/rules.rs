@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use peername_proto::HostAddress;
 use peername_server::addr::{ClaimedSource, Target, canonical};
-use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use crate::config::{Config, OnCollision, SourcePort, TargetRule};
@@ -127,6 +128,6 @@ impl Rules {
 
     /// Whether the address is loopback or another one of this host.
     pub(crate) fn is_on_this_host(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(LocalKind::Own)
+        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(HostAddress::Own)
     }
 }

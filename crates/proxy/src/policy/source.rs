@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 
 use peername_proto::{HostAddress, InadmissibleSource, Special};
-use peername_server::own_addresses::LocalKind;
 
 pub use peername_proto::SourcePolicy;
 
@@ -88,25 +87,19 @@ impl From<InadmissibleSource> for SourceRefusal {
 pub(crate) fn admit(
     policy: SourcePolicy,
     claimed: IpAddr,
-    kind_of: impl Fn(IpAddr) -> Option<LocalKind>,
+    kind_of: impl Fn(IpAddr) -> Option<HostAddress>,
 ) -> Result<(), SourceRefusal> {
-    let on_this_host = |ip| {
-        kind_of(ip).map(|kind| match kind {
-            LocalKind::Own => HostAddress::Own,
-            LocalKind::NetworkOrBroadcast => HostAddress::NetworkOrBroadcast,
-        })
-    };
-    Ok(policy.admit(claimed, on_this_host)?)
+    Ok(policy.admit(claimed, kind_of)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn host(ip: IpAddr) -> Option<LocalKind> {
+    fn host(ip: IpAddr) -> Option<HostAddress> {
         match ip.to_string().as_str() {
-            "10.0.0.1" | "2001:db8::1" => Some(LocalKind::Own),
-            "10.0.0.0" | "10.0.0.255" => Some(LocalKind::NetworkOrBroadcast),
+            "10.0.0.1" | "2001:db8::1" => Some(HostAddress::Own),
+            "10.0.0.0" | "10.0.0.255" => Some(HostAddress::NetworkOrBroadcast),
             _ => None,
         }
     }

@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_proto::HostAddress;
+use peername_server::own_addresses::OwnAddresses;
 use peername_sys::process::caps::{self, CapabilitySet};
 use tokio::time::{sleep, timeout};
 
 use crate::{in_namespace, ip};
 
-fn kind(own: &OwnAddresses, address: &str) -> Option<LocalKind> {
+fn kind(own: &OwnAddresses, address: &str) -> Option<HostAddress> {
     let address: IpAddr = address.parse().unwrap();
     own.kind_of(address)
 }
@@ -36,7 +37,7 @@ fn addresses_and_both_ends_of_their_networks_are_recognized() -> Result<()> {
             "10.7.0.1",
             "fd01::5",
         ] {
-            assert_eq!(kind(&own, address), Some(LocalKind::Own), "{address}");
+            assert_eq!(kind(&own, address), Some(HostAddress::Own), "{address}");
         }
         for address in [
             "127.0.0.0",
@@ -51,7 +52,7 @@ fn addresses_and_both_ends_of_their_networks_are_recognized() -> Result<()> {
         ] {
             assert_eq!(
                 kind(&own, address),
-                Some(LocalKind::NetworkOrBroadcast),
+                Some(HostAddress::NetworkOrBroadcast),
                 "{address}"
             );
         }
@@ -109,7 +110,7 @@ fn address_with_a_local_route_is_own() -> Result<()> {
             "2001:db8:1::7",
             "127.3.2.1",
         ] {
-            assert_eq!(kind(&own, address), Some(LocalKind::Own), "{address}");
+            assert_eq!(kind(&own, address), Some(HostAddress::Own), "{address}");
         }
         for address in ["198.51.101.7", "192.0.2.1", "2001:db8:2::7"] {
             assert!(!has(&own, address), "{address} in {own:?}");
@@ -133,7 +134,7 @@ fn added_and_removed_local_routes_are_followed() -> Result<()> {
             let one = ["198.51.100.7", "2001:db8:1::7"][usize::from(network.contains(':'))];
             assert!(!has(&own, one));
             ip(&format!("route add local {network} dev lo"))?;
-            wait_until(|| kind(&own, one) == Some(LocalKind::Own)).await?;
+            wait_until(|| kind(&own, one) == Some(HostAddress::Own)).await?;
             ip(&format!("route del local {network} dev lo"))?;
             wait_until(|| !has(&own, one)).await?;
         }

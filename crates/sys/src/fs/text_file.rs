@@ -60,7 +60,7 @@ fn read_open(file: &File, max_len: u64) -> io::Result<String> {
         .take(max_len.saturating_add(1))
         .read_to_string(&mut text)?;
     if u64::try_from(len).is_ok_and(|len| len > max_len) {
-        let why = format!("larger than {max_len} octets");
+        let why = format!("larger than {max_len} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(text)

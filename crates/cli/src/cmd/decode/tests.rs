@@ -97,7 +97,7 @@ fn other_protocol_is_named() {
     let (output, all_accepted) = raw(b"GET / HTTP/1.1\r\n", STREAM);
     assert!(!all_accepted);
     let error = output["error"].as_str().unwrap();
-    assert!(error.contains("octet 0") && error.ends_with("(it looks like an HTTP/1 request)"));
+    assert!(error.contains("byte 0") && error.ends_with("(it looks like an HTTP/1 request)"));
     let (output, _) = raw(b"PROXY UNKNOWN\r\n", MessageFormat::Spp);
     assert!(output["error"].as_str().unwrap().contains("version 1"));
 }

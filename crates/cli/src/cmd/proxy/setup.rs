@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
 use peername_proxy::routes::Backend;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Method, check_uring};
 use peername_server::addr::LocalAddr;
-use peername_server::own_addresses::{LocalKind, OwnAddresses};
+use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::options::{Listener, Process};
@@ -149,7 +150,7 @@ impl Setup {
     ///
     /// All contradictions, a line each.
     pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
-        let problems = self.problems(|ip| host.kind_of(ip) == Some(LocalKind::Own));
+        let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
         match problems.is_empty() {
             true => Ok(()),
             false => Err(Usage(problems.join("\n"))),

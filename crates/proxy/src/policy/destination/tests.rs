@@ -1,9 +1,9 @@
 use super::*;
 
-fn host(ip: IpAddr) -> Option<LocalKind> {
+fn host(ip: IpAddr) -> Option<HostAddress> {
     match ip.to_string().as_str() {
-        "10.0.0.1" | "2001:db8::1" | "127.0.0.1" | "::1" => Some(LocalKind::Own),
-        "10.0.0.255" => Some(LocalKind::NetworkOrBroadcast),
+        "10.0.0.1" | "2001:db8::1" | "127.0.0.1" | "::1" => Some(HostAddress::Own),
+        "10.0.0.255" => Some(HostAddress::NetworkOrBroadcast),
         _ => None,
     }
 }
