@@ -137,6 +137,81 @@ fn config_check_reports_all_parse_errors() {
     }
 }
 
+/// Each command reads its own tables: an error in those of another is reported by `config check` alone.
+#[test]
+fn one_file_serves_all_commands() {
+    let scratch = Scratch::new();
+    let listen = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
+    for (table, place, hint) in [
+        (
+            "[[forward]]\nlisten = [\"127.0.0.1:1\"]\n",
+            "line 4, [[forward]]: ",
+            "to needs the address",
+        ),
+        (
+            "[[forward]]\nto = \"127.0.0.1\"\n",
+            "line 5, to: ",
+            "host:80",
+        ),
+        (
+            "[[forward]]\nlisten = [\"127.0.0.1:1\"]\nto = \"127.0.0.1:2\"\nproxy-version = 1\ncrc32c = true\n",
+            "line 4, [[forward]]: ",
+            "need proxy-version 2",
+        ),
+        (
+            "[intercept]\nidle-timeout = \"5\"\n",
+            "line 5, idle-timeout: ",
+            "5s",
+        ),
+        ("[intercept]\nchek = \"x\"\n", "line 5, chek: ", "`check`"),
+        (
+            "[intercept]\nlisten = [\"203.0.113.1:80\"]\n",
+            "line 4, [intercept]: ",
+            "listen 203.0.113.1:80 would be an open proxy",
+        ),
+        (
+            "[intercept]\ncheck-cache = \"1s\"\n",
+            "line 4, [intercept]: ",
+            "check-cache has no effect without check",
+        ),
+    ] {
+        let path = scratch.write("all.toml", &format!("{listen}{table}"));
+        let command = if table.starts_with("[[") {
+            "forward"
+        } else {
+            "intercept"
+        };
+        for (args, code) in [
+            (&["config", "check", &path][..], 3),
+            (&[command, "--config", &path], 2),
+        ] {
+            let output = run(args);
+            let said = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{table}: {said}");
+            assert!(
+                said.contains(place) && said.contains(hint),
+                "{table}: {said}"
+            );
+        }
+        // A target that is a listener of its own, so that it ends at once.
+        let own = format!("{listen}target-v4 = \"127.0.0.1:8443\"\n{table}");
+        let output = run(&["proxy", "--config", &scratch.write("own.toml", &own)]);
+        let said = text(&output);
+        assert!(said.contains("to itself") && !said.contains(hint), "{said}");
+    }
+    for (command, option) in [
+        ("forward", "--to=127.0.0.1:80"),
+        ("forward", "--crc32c"),
+        ("intercept", "--ca=/tmp"),
+        ("intercept", "--passthrough=a.test"),
+    ] {
+        let path = scratch.write("all.toml", listen);
+        let output = run(&[command, "--config", &path, option]);
+        assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");
+        assert!(text(&output).contains("--config"), "{option}: {output:?}");
+    }
+}
+
 /// It would be ambiguous to which table such an option belongs.
 #[test]
 fn listener_options_exclude_a_file() {
@@ -153,16 +228,16 @@ fn listener_options_exclude_a_file() {
 fn documented_examples_are_valid() {
     let scratch = Scratch::new();
     let docs = include_str!("../../docs/config.md");
-    let (_, rest) = docs.split_once("```toml\n").expect("an example");
-    let (example, _) = rest.split_once("```").expect("its end");
+    let examples = docs.split("```toml\n").skip(1);
+    let examples = examples.map(|rest| rest.split("```").next().expect("its end").to_owned());
     let list = scratch.write(
         "allowed-subnets.txt",
         include_str!("../../packaging/examples/allowed-subnets.txt"),
     );
     let packaged = include_str!("../../packaging/examples/proxy.toml");
     let packaged = packaged.replace("/etc/peername/allowed-subnets.txt", &list);
-    for example in [example, &packaged] {
-        let path = scratch.write("proxy.toml", example);
+    for example in examples.chain([packaged]) {
+        let path = scratch.write("proxy.toml", &example);
         let output = run(&["config", "check", &path]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     }

@@ -1,10 +1,15 @@
 //! Reload (SIGHUP): files are read again, all or none take effect.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
 use rustix::process::Signal;
 
+use crate::harness::addr::v4;
+use crate::harness::conn::Conn;
 use crate::harness::lab::wait_for;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 #[test]
 fn reload_applies_a_rotated_authority_and_a_new_list() {
@@ -24,18 +29,18 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     rig.scratch.write("ca.pem", only_first(&pem));
     // Still signed by the old authority, which this client does not trust any more.
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
-    reload("\"reloaded: ");
+    reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 
     rig.scratch.write("clients", "not an address\n");
     reload("reload refused, all stays as it was");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     rig.scratch.write("clients", "192.0.2.0/24\n");
-    reload("\"reloaded: ");
+    reload("\"reloaded\"");
     assert!(!rig.try_curl(&["https://a.test/"]).status.success());
     rig.proxy.signal(Signal::USR1);
     rig.scratch.write("clients", "any\n");
-    reload("\"reloaded: ");
+    reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
@@ -68,10 +73,141 @@ fn fifo_does_not_stop_later_reloads() {
     }
     rig.proxy.signal(Signal::HUP);
     rig.proxy.wait_line("a reload", |line| {
-        line.contains("\"reloaded: ").then_some(())
+        line.contains("\"reloaded\"").then_some(())
     });
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
+
+/// Each tenth file is invalid, each other one has a listener and other rules. Clients request without a pause, and the origin
+/// itself counts what it served.
+#[test]
+fn intercept_reloads_under_load_and_loses_no_request() {
+    let rig = start_with_file("-v");
+    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let client = || {
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(
+                    rig.curl(&["https://a.test/", "https://a.test/"]),
+                    "hello\nhello\n"
+                );
+                served.fetch_add(2, Ordering::Relaxed);
+            }
+        };
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+        for round in 1..=RELOADS {
+            let before = served.load(Ordering::Relaxed);
+            match round % 10 {
+                0 => reload(&rig, "[intercept]\nlisten = 7\n", "reload refused"),
+                _ if round % 2 == 0 => reload(&rig, &file(&rig, ""), "\"reloaded\""),
+                _ => {
+                    let second = "transparent = [\"203.0.113.1:8081\"]\nidle-timeout = \"20s\"\n";
+                    reload(&rig, &file(&rig, second), "\"reloaded\"");
+                    Conn::connect(&rig.lab.client, v4([203, 0, 113, 1], 8081)).reset();
+                }
+            }
+            wait_for("requests go on", || {
+                (served.load(Ordering::Relaxed) > before).then_some(())
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = clients.into_iter().map(|one| one.join()).collect();
+        assert!(ended.iter().all(Result::is_ok), "each request is served");
+    });
+    let log = rig.scratch.read("access.log");
+    assert_eq!(log.lines().count(), served.into_inner());
+}
+
+/// Rules, timeouts and lists are those of the new file; what needs a restart is refused by its key.
+#[test]
+fn intercept_reload_changes_rules_and_refuses_the_rest() {
+    let rig = start_with_file("-v");
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    let closed = file(&rig, "").replace("10.81.0.0/24", "192.0.2.0/24");
+    reload(&rig, &closed, "\"reloaded\"");
+    assert!(
+        !rig.try_curl(&["--fail", "https://a.test/"])
+            .status
+            .success()
+    );
+    reload(&rig, &file(&rig, ""), "\"reloaded\"");
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    for (text, key) in [
+        (format!("workers = 7\n{}", file(&rig, "")), "workers"),
+        (
+            file(&rig, "certificates-per-client = 7\n"),
+            "certificates-per-client",
+        ),
+        (
+            file(&rig, "check = \"grpc://127.0.0.1:9\"\n"),
+            "check can't be added",
+        ),
+        (
+            file(&rig, "check-cache = \"1s\"\n"),
+            "check-cache has no effect",
+        ),
+        (
+            file(&rig, "").replace("allow-client", "trust"),
+            "unknown field `trust`",
+        ),
+    ] {
+        reload(&rig, &text, key);
+        assert_eq!(rig.curl(&["https://a.test/"]), "hello\n", "{key}");
+    }
+}
+
+/// `--watch` notices the rotation: a client that trusts the new root alone is served without a signal, and a connection
+/// that was open goes on.
+#[test]
+fn watch_notices_a_rotated_authority() {
+    let rig = start_with_file("--watch");
+    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let get = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    open.send(get);
+    open.recv_text_until(|text| text.ends_with("hello\n"));
+    let ca = rig.scratch.path_text("ca");
+    rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
+    let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
+    rig.scratch.write("ca.pem", only_first(&pem));
+    rig.proxy.wait_line("a reload", |line| {
+        line.contains("\"reloaded\"").then_some(())
+    });
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    open.send(get);
+    open.recv_text_until(|text| text.ends_with("hello\n"));
+}
+
+/// The proxy with a file, and this option.
+fn start_with_file(option: &str) -> InterceptRig {
+    let stage = InterceptLab::new();
+    let text = stage_file(&stage.scratch.path_text("."), "");
+    let config = stage.scratch.write("intercept.toml", &text);
+    stage.start_with_file(&config, option)
+}
+
+fn file(rig: &InterceptRig, keys: &str) -> String {
+    stage_file(&rig.scratch.path_text("."), keys)
+}
+
+fn stage_file(dir: &str, keys: &str) -> String {
+    format!(
+        "[intercept]\nlisten = [\"{PROXY_ADDR}\"]\nca = \"{dir}/ca\"\nextra-ca = [\"{dir}/root.pem\"]\n\
+         allow-client = [\"203.0.113.0/24\"]\nallow-destination = [\"10.81.0.0/24\"]\n{keys}"
+    )
+}
+
+/// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
+#[track_caller]
+fn reload(rig: &InterceptRig, text: &str, says_then: &str) {
+    let count = || rig.proxy.log().matches(says_then).count();
+    let before = count();
+    rig.scratch.write("intercept.toml", text);
+    rig.proxy.signal(Signal::HUP);
+    wait_for(says_then, || (count() > before).then_some(()));
+}
+
+/// A hundred take too long beside the other tests: each waits for a request of curl.
+const RELOADS: usize = 20;
 
 /// The first certificate: `ca export` has the predecessors after the authority.
 fn only_first(pem: &str) -> &str {

@@ -2,7 +2,9 @@
 
 mod addresses;
 mod files;
+mod forward;
 mod udp;
+mod watch;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -17,31 +17,44 @@ use peername_server::workers::Workers;
 use peername_server::workers::liveness::Liveness;
 use peername_server::workers::phases::Phases;
 use prometheus_client::registry::Registry;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::logging::LevelHandle;
+use crate::value::AsWritten;
 
 /// `--admin` and `--admin-host`.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct AdminArgs {
     /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
-    pub(crate) admin: Option<AdminAddr>,
+    admin: Option<AsWritten<AdminAddr>>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
     #[arg(long, value_name = "NAME", requires = "admin")]
-    pub(crate) admin_host: Vec<String>,
+    admin_host: Vec<String>,
 }
 
 impl AdminArgs {
+    /// These options of the command line, or else those of the file.
+    pub(crate) fn or(self, file: Self) -> Self {
+        Self {
+            admin: self.admin.or(file.admin),
+            admin_host: match self.admin_host.as_slice() {
+                [] => file.admin_host,
+                _ => self.admin_host,
+            },
+        }
+    }
+
     /// Opens the socket, if `--admin` names one.
     ///
     /// # Errors
     ///
     /// The address or path can't be listened on.
     pub(crate) fn open(&self) -> anyhow::Result<Option<AdminListener>> {
-        let open = |addr: &AdminAddr| match addr {
+        let open = |addr: &AsWritten<AdminAddr>| match &addr.value {
             AdminAddr::Tcp(addr) => {
                 let socket = open_single(*addr).context("--admin")?;
                 Ok(AdminListener::Tcp(socket))
@@ -53,7 +66,7 @@ impl AdminArgs {
 
     /// The file of a Unix socket, which is removed at the end.
     pub(crate) fn socket_file(&self) -> Option<PathBuf> {
-        match self.admin.as_ref()? {
+        match &self.admin.as_ref()?.value {
             AdminAddr::Tcp(_) => None,
             AdminAddr::Unix(path) => Some(path.clone()),
         }
@@ -61,7 +74,7 @@ impl AdminArgs {
 
     /// The TCP port, for destination rules that refuse this process's own ports.
     pub(crate) fn port(&self) -> Option<u16> {
-        match self.admin.as_ref()? {
+        match &self.admin.as_ref()?.value {
             AdminAddr::Tcp(addr) => Some(addr.port()),
             AdminAddr::Unix(_) => None,
         }
@@ -130,21 +143,6 @@ impl Health for ProxyHealth {
             false => Ok(()),
         }
     }
-}
-
-/// Parses an address of the configuration file.
-///
-/// # Errors
-///
-/// The text is no address of an admin endpoint.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<AdminAddr>, D::Error> {
-    let text = String::deserialize(from)?;
-    let parsed = text.parse();
-    parsed
-        .map(Some)
-        .map_err(|error| D::Error::custom(format_args!("{text:?}: {error}")))
 }
 
 fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {

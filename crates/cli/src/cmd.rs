@@ -7,9 +7,9 @@ mod decode;
 mod demo;
 pub(crate) mod doctor;
 mod exec;
-mod forward;
-mod intercept;
-mod proxy;
+pub(crate) mod forward;
+pub(crate) mod intercept;
+pub(crate) mod proxy;
 mod routes;
 mod self_connect;
 mod send;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     Exec(exec::Args),
     /// Accept plain connections and forward them with a header
-    Forward(forward::Args),
+    Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
     Intercept(Box<intercept::Args>),
     /// Send one header and standard input to an address, and print the reply

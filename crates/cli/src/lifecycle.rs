@@ -172,23 +172,6 @@ impl Signals {
         }
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains open connections for at most `drain`; a
-    /// second signal closes them at once.
-    ///
-    /// # Errors
-    ///
-    /// As [`Signals::next`].
-    pub(crate) async fn serve(
-        mut self,
-        mut running: Workers,
-        drain: Duration,
-    ) -> anyhow::Result<ExitCode> {
-        while self.next(&mut running).await? != SignalEvent::Stop {
-            tracing::info!("SIGHUP: this command reads no file; restart it to change options");
-        }
-        Ok(self.stop(running, drain).await)
-    }
-
     /// Drains open connections for at most `drain`; a signal closes them at once.
     pub(crate) async fn stop(mut self, mut running: Workers, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use peername_proxy::telemetry::counters::Snapshot;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
@@ -27,22 +27,28 @@ use journal::WithPriority;
 pub(crate) use level::LevelHandle;
 
 /// Options of every long-running subcommand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args, Deserialize, Serialize, JsonSchema,
+)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Args {
     /// The format of the log [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,
     /// -v: log a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
+    #[schemars(description = "1: log a line for each connection at its end; 2: more")]
     pub(crate) verbose: u8,
     /// Log warnings and errors only
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 pub(crate) enum Format {
@@ -54,6 +60,15 @@ pub(crate) enum Format {
 }
 
 impl Args {
+    /// These options of the command line, or else those of the file.
+    pub(crate) fn or(self, file: Self) -> Self {
+        Self {
+            log_format: self.log_format.or(file.log_format),
+            verbose: self.verbose.max(file.verbose),
+            quiet: self.quiet || file.quiet && self.verbose == 0,
+        }
+    }
+
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub(crate) fn start(self) -> (WorkerGuard, LevelHandle) {

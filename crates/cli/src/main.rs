@@ -4,9 +4,13 @@
 mod admin;
 mod cmd;
 mod compat;
+mod config_file;
 mod confinement;
 mod lifecycle;
+mod listeners;
 mod logging;
+mod process;
+mod reload;
 mod service_manager;
 mod usage;
 mod value;

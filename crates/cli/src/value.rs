@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,12 +16,16 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_proto::kind;
 use peername_sys::resolve as names;
 
+mod as_written;
 mod bounded;
 mod endpoints;
+mod redacted;
 mod text_value;
 
+pub(crate) use as_written::AsWritten;
 pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
-pub(crate) use endpoints::{AllowDestination, Listen, TargetV4, TargetV6};
+pub(crate) use endpoints::{Address, AllowDestination, Listen, TargetV4, TargetV6};
+pub(crate) use redacted::Redacted;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -37,6 +42,11 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
         timeout if timeout >= MIN_TIMEOUT => Ok(timeout),
         _ => Err("at least 100ms".to_owned()),
     }
+}
+
+/// The file of an `@FILE` in a list of networks.
+pub(crate) fn list_file(word: &str) -> Option<&Path> {
+    word.strip_prefix('@').map(Path::new)
 }
 
 /// Parses a firewall mark, decimal or hexadecimal: `123`, `0x7b`.

@@ -80,13 +80,32 @@ impl CheckService {
     ///
     /// [`ConfigError`]: a setting that the service's protocol does not support.
     pub fn new(config: CheckConfig) -> Result<Self, ConfigError> {
+        Self::with_metrics(config, CheckMetrics::default())
+    }
+
+    /// The service after a reload: this one, with its cache, where the configuration is the same; else another one with the
+    /// same metrics.
+    ///
+    /// # Errors
+    ///
+    /// As [`CheckService::new`].
+    pub fn successor(&self, config: CheckConfig) -> Result<Self, ConfigError> {
+        if config == self.shared.config {
+            return Ok(self.clone());
+        }
+        let next = Self::with_metrics(config, self.shared.metrics.clone())?;
+        next.shared.metrics.set_suspended(false);
+        Ok(next)
+    }
+
+    fn with_metrics(config: CheckConfig, metrics: CheckMetrics) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
             shared: Arc::new(Shared {
                 cache: config.cache.map(Cache::new),
                 breaker: CircuitBreaker::default(),
                 in_flight: Semaphore::new(config.concurrency.get()),
-                metrics: CheckMetrics::default(),
+                metrics,
                 failure_warnings: Throttle::new(WARNING_INTERVAL),
                 mutation_warnings: Throttle::new(WARNING_INTERVAL),
                 config,
@@ -102,6 +121,11 @@ impl CheckService {
             shared: Arc::clone(&self.shared),
             transport: Arc::new(Transport::new(version, config.timeout)),
         }
+    }
+
+    /// Whether a client is one of this service.
+    pub(crate) fn is_of(&self, client: &CheckClient) -> bool {
+        Arc::ptr_eq(&self.shared, &client.shared)
     }
 
     /// Probes whether the service can be asked.

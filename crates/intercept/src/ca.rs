@@ -62,6 +62,12 @@ impl Authority {
         }
     }
 
+    /// The file that changes when the authority in this directory is made or rotated.
+    #[must_use]
+    pub fn file(dir: &Path) -> PathBuf {
+        ca_store::authority_file(dir)
+    }
+
     /// The error for an authority that is there already: tells what to do about it.
     fn explain_existing(store: &CaStore<'_>, path: PathBuf) -> CaError {
         match Self::load(store) {

@@ -2,17 +2,18 @@
 
 mod connect_proxy;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use peername_observe::throttle::Throttle;
 use peername_server::addr::{LocalAddr, PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
 use peername_server::workers::connections::ConnectionEntry;
+use peername_server::workers::services::ServiceHandle;
 use peername_server::workers::{Incoming, Serve, WorkerTask};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::original_destination;
@@ -39,32 +40,60 @@ pub enum ListenerKind {
     Transparent,
 }
 
-/// Serves what all listeners accept.
+/// What the connections of a listener are served with.
+#[derive(Debug)]
+pub struct ListenerService {
+    /// Which clients connect to it.
+    pub kind: ListenerKind,
+    /// The configuration.
+    pub state: Arc<InterceptState>,
+}
+
+/// Serves each connection by the service that its listener has at the time of accept(2).
 #[derive(Debug)]
 pub struct Intercept {
-    state: Arc<InterceptState>,
-    kinds: HashMap<ListenerId, ListenerKind>,
+    services: ServiceHandle<ListenerService>,
+    current: CurrentState,
+}
+
+/// The state of the configuration that is in force. Clones share it.
+#[derive(Clone, Debug)]
+pub struct CurrentState(Arc<ArcSwap<InterceptState>>);
+
+impl CurrentState {
+    /// Starts with this state.
+    pub fn new(state: Arc<InterceptState>) -> Self {
+        Self(Arc::new(ArcSwap::new(state)))
+    }
+
+    /// The state in force.
+    #[must_use]
+    pub fn get(&self) -> Arc<InterceptState> {
+        self.0.load_full()
+    }
+
+    /// Puts another state into force.
+    pub fn replace(&self, state: Arc<InterceptState>) {
+        self.0.store(state);
+    }
 }
 
 impl Intercept {
-    /// Serves these listeners; one that is not listed is explicit.
-    pub fn new(
-        state: Arc<InterceptState>,
-        kinds: impl IntoIterator<Item = (ListenerId, ListenerKind)>,
-    ) -> Self {
-        let kinds = kinds.into_iter().collect();
-        Self { state, kinds }
+    /// Serves the listeners of these services.
+    pub fn new(services: ServiceHandle<ListenerService>, current: CurrentState) -> Self {
+        Self { services, current }
     }
 
     /// The task of each worker beside its connections: it closes idle connections to origins, and starts the drain.
     pub fn worker_tasks(&self, workers: usize) -> Vec<WorkerTask> {
         let task = |_| -> WorkerTask {
-            let state = Arc::clone(&self.state);
+            let current = self.current.clone();
             Box::new(move |mut phases| {
                 Box::pin(async move {
+                    let state = current.get();
                     tokio::select! {
                         () = phases.wait_draining() => {}
-                        () = state.upstream.run_idle_sweep() => {}
+                        () = state.upstream.run_idle_sweep(|| current.get().idle_timeout()) => {}
                     }
                     state.drain();
                     Upstream::close_idle();
@@ -74,10 +103,12 @@ impl Intercept {
         };
         (0..workers).map(task).collect()
     }
+}
 
+impl ListenerService {
     /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
     /// the per-client connection limit.
-    async fn admit(&self, stream: TcpStream, accepted: AcceptedFrom, kind: ListenerKind) {
+    async fn admit(&self, stream: TcpStream, accepted: AcceptedFrom) {
         let AcceptedFrom { peer, listener } = accepted;
         let mut client = peer.0;
         let limits = HeaderLimits::default();
@@ -134,7 +165,7 @@ impl Intercept {
             exchanges: StallMonitor::default(),
             leases: Upstream::new_leases(id, client.ip()),
         });
-        match kind {
+        match self.kind {
             ListenerKind::Explicit => {
                 connect_proxy::serve(&self.state, connection, stream).await;
             }
@@ -173,19 +204,27 @@ struct AcceptedFrom {
 }
 
 impl Serve for Intercept {
-    type Context = ListenerKind;
+    type Context = Option<Arc<ListenerService>>;
 
-    fn context(&self, listener: ListenerId) -> ListenerKind {
-        let kind = self.kinds.get(&listener).copied();
-        kind.unwrap_or(ListenerKind::Explicit)
+    fn context(&self, listener: ListenerId) -> Self::Context {
+        self.services.load().get(listener).map(Arc::clone)
     }
 
     async fn serve(
         self: Arc<Self>,
         connection: Incoming,
         entry: Arc<ConnectionEntry>,
-        kind: ListenerKind,
+        service: Self::Context,
     ) {
+        // A listener has a service for as long as it accepts.
+        if let Some(service) = service {
+            service.serve(connection, entry).await;
+        }
+    }
+}
+
+impl ListenerService {
+    async fn serve(&self, connection: Incoming, entry: Arc<ConnectionEntry>) {
         let Incoming {
             stream,
             peer,
@@ -211,7 +250,7 @@ impl Serve for Intercept {
         self.state.metrics.active.inc();
         let active = ActiveGuard(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
-        Box::pin(self.admit(stream, AcceptedFrom { peer, listener }, kind)).await;
+        Box::pin(self.admit(stream, AcceptedFrom { peer, listener })).await;
         drop(active);
     }
 }

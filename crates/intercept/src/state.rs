@@ -2,7 +2,9 @@
 
 pub mod metrics;
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +13,18 @@ use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::authz::{self, CheckService};
+use crate::authz::{self, CheckClient, CheckConfig, CheckService, ConfigError};
 use crate::ca::Authority;
 use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::policy::access::Access;
 use crate::policy::client_limit::ClientLimit;
+use crate::policy::destination::Destinations;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
 use crate::upstream::Upstream;
+use crate::upstream::config::UpstreamConfig;
 use crate::upstream::trust::{OriginTls, TrustError};
 use metrics::Metrics;
 
@@ -43,7 +47,7 @@ pub struct Rules {
 /// A reload that was read and validated: access lists, trusted roots of origins, and the authority with a leaf key.
 #[derive(Debug)]
 pub struct Reload {
-    access: Access,
+    access: Arc<Access>,
     tls: OriginTls,
     epoch: PreparedEpoch,
 }
@@ -59,15 +63,27 @@ pub enum ReloadError {
     Trust(#[from] TrustError),
 }
 
-/// The proxy without its connections. Shared by all workers.
+/// Why the check of a reload is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckChangeError {
+    /// A setting that the service's protocol does not support.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A request is checked, or not, for as long as the process runs.
+    #[error("check can't be added or removed without a restart")]
+    NeedsRestart,
+}
+
+/// The proxy without its connections, by one configuration. A connection keeps the state it began with; the state after a
+/// reload is another value, which shares the mint, the clients that are admitted, the limits and the metrics.
 #[derive(Debug)]
 pub struct InterceptState {
-    access: ArcSwap<Access>,
+    access: Arc<ArcSwap<Access>>,
     pub(crate) rules: Rules,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) client_limit: ClientLimit,
+    pub(crate) client_limit: Arc<ClientLimit>,
     check: Option<CheckService>,
     draining: watch::Sender<bool>,
 }
@@ -75,7 +91,7 @@ pub struct InterceptState {
 impl InterceptState {
     /// Assembles the state, for at most `connections` client connections.
     pub fn new(
-        access: Access,
+        access: Arc<Access>,
         rules: Rules,
         mint: Mint,
         upstream: Upstream,
@@ -84,12 +100,12 @@ impl InterceptState {
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
-            access: ArcSwap::from_pointee(access),
+            access: Arc::new(ArcSwap::new(access)),
             rules,
             mint: Arc::new(mint),
             upstream,
             metrics: Arc::default(),
-            client_limit: ClientLimit::new(connections),
+            client_limit: Arc::new(ClientLimit::new(connections)),
             check,
             draining,
         }
@@ -103,21 +119,58 @@ impl InterceptState {
     /// The authority is not valid, or there is no trusted root to verify an origin by.
     pub fn prepare_reload(
         &self,
-        access: Access,
+        access: Arc<Access>,
         authority: Authority,
+        extra_ca: &[PathBuf],
     ) -> Result<Reload, ReloadError> {
         Ok(Reload {
             access,
-            tls: self.upstream.read_trust(&authority.certificates())?,
+            tls: OriginTls::new(extra_ca, &authority.certificates())?,
             epoch: self.mint.prepare(authority)?,
         })
     }
 
-    /// Applies a reload to new connections. Connections that are open stay.
-    pub fn apply(&self, reload: Reload) {
+    /// The check service of a reload.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is not valid, or the check would begin or end.
+    pub fn next_check(
+        &self,
+        config: Option<CheckConfig>,
+    ) -> Result<Option<CheckService>, CheckChangeError> {
+        match (&self.check, config) {
+            (None, None) => Ok(None),
+            (Some(check), Some(config)) => Ok(Some(check.successor(config)?)),
+            (None, Some(_)) | (Some(_), None) => Err(CheckChangeError::NeedsRestart),
+        }
+    }
+
+    /// The state after a reload, for connections that are accepted from now on. Certificates are signed by the new
+    /// authority, and clients are admitted by the new lists, for connections that are open, too.
+    #[must_use]
+    pub fn successor(
+        &self,
+        reload: Reload,
+        mut rules: Rules,
+        (config, destinations): (UpstreamConfig, Destinations),
+        check: Option<CheckService>,
+    ) -> Self {
         self.mint.renew(reload.epoch);
-        self.upstream.set_trust(reload.tls);
-        self.access.store(Arc::new(reload.access));
+        self.access.store(reload.access);
+        if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
+            *next = pinned.clone();
+        }
+        Self {
+            access: Arc::clone(&self.access),
+            rules,
+            mint: Arc::clone(&self.mint),
+            upstream: self.upstream.successor(config, destinations, reload.tls),
+            metrics: Arc::clone(&self.metrics),
+            client_limit: Arc::clone(&self.client_limit),
+            check,
+            draining: self.draining.clone(),
+        }
     }
 
     /// Counts and logs a connection of this peer that ended before there was a request.
@@ -140,15 +193,30 @@ impl InterceptState {
         }
     }
 
+    /// How long connections to origins may be idle.
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        self.rules.idle_timeout
+    }
+
     /// Whether no connection is accepted any more.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
     /// This worker's client of the check service, if one is configured.
-    pub(crate) fn check(&self) -> Option<authz::CheckClient> {
+    pub(crate) fn check(&self) -> Option<CheckClient> {
         let check = self.check.as_ref()?;
-        Some(CHECK.with(|client| client.get_or_init(|| check.client()).clone()))
+        Some(CHECKS.with_borrow_mut(|clients| {
+            if let Some(client) = clients.iter().find(|client| check.is_of(client)) {
+                return client.clone();
+            }
+            let client = check.client();
+            if clients.len() == MAX_CHECK_CLIENTS {
+                clients.pop_front();
+            }
+            clients.push_back(client.clone());
+            client
+        }))
     }
 
     /// Probes the check service, if one is configured.
@@ -190,6 +258,9 @@ impl InterceptState {
 }
 
 thread_local! {
-    /// A process has one check service, and each of its workers one client of it.
-    static CHECK: OnceCell<authz::CheckClient> = const { OnceCell::new() };
+    /// This worker's clients of check services: of the current one, and of those that connections began with.
+    static CHECKS: RefCell<VecDeque<CheckClient>> = const { RefCell::new(VecDeque::new()) };
 }
+
+/// The client of a service beyond these is made again by each connection that needs it.
+const MAX_CHECK_CLIENTS: usize = 8;

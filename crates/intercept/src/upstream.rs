@@ -72,30 +72,28 @@ impl Upstream {
         destinations: Destinations,
         own_ca: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
-        Ok(Self {
-            dialer: Dialer::new(config, destinations, own_ca)?,
+        let tls = OriginTls::new(&config.extra_ca, own_ca)?;
+        Ok(Self::with_dialer(Dialer::new(config, destinations, tls)))
+    }
+
+    /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.
+    pub(crate) fn successor(
+        &self,
+        config: UpstreamConfig,
+        destinations: Destinations,
+        tls: OriginTls,
+    ) -> Self {
+        Self::with_dialer(self.dialer.successor(config, destinations, tls))
+    }
+
+    fn with_dialer(dialer: Dialer) -> Self {
+        Self {
+            dialer,
             speaks_http2: Cache::builder()
                 .max_capacity(MAX_REMEMBERED_ORIGINS)
                 .time_to_live(PROTOCOL_LIFETIME)
                 .build(),
-        })
-    }
-
-    /// Reads the trusted roots again; [`Upstream::set_trust`] puts them into use.
-    ///
-    /// # Errors
-    ///
-    /// As [`Upstream::new`].
-    pub(crate) fn read_trust(
-        &self,
-        own_ca: &[CertificateDer<'_>],
-    ) -> Result<OriginTls, TrustError> {
-        OriginTls::new(&self.config().extra_ca, own_ca)
-    }
-
-    /// Verifies new connections by these roots. Connections that are open stay.
-    pub(crate) fn set_trust(&self, tls: OriginTls) {
-        self.dialer.set_tls(tls);
+        }
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.
@@ -117,7 +115,7 @@ impl Upstream {
         via: Option<IpAddr>,
         client: SocketAddr,
     ) -> PoolKey {
-        self.config().pool_key(to, tls, http2, via, client)
+        self.dialer.pool_key(to, tls, http2, via, client)
     }
 
     /// See [`Dialer::connect_tunnel`].
@@ -272,13 +270,14 @@ impl Upstream {
         }
     }
 
-    /// Closes connections that were idle for the idle timeout, again and again. Runs once for each worker, on its thread.
-    pub(crate) async fn run_idle_sweep(&self) {
+    /// Closes connections that were idle for the idle timeout that is in force, again and again. Runs once for each worker,
+    /// on its thread.
+    pub(crate) async fn run_idle_sweep(&self, idle_timeout: impl Fn() -> Duration) {
         let pool = POOL.with(Arc::clone);
         self.dialer.add_pool(&pool);
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
-            pool.evict_expired(self.config().idle_timeout);
+            pool.evict_expired(idle_timeout());
         }
     }
 

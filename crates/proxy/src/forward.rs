@@ -9,6 +9,7 @@ use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::connections::ConnectionEntry;
+use peername_server::workers::services::ServiceHandle;
 use peername_server::workers::{Incoming, Serve};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
@@ -37,15 +38,22 @@ pub struct HeaderTemplate {
     pub crc32c: bool,
 }
 
-/// Forwards connections behind a header.
+/// What the connections and datagrams of some listeners are forwarded by.
 #[derive(Debug)]
-pub struct Forwarder {
-    /// The receiver of the connections.
+pub struct ForwardService {
+    /// The receiver.
     pub target: Target,
-    /// The header of each connection.
+    /// The header of each connection or session.
     pub header_template: HeaderTemplate,
     /// From the first SYN to an established connection.
     pub connect_timeout: Duration,
+}
+
+/// Forwards each connection by the service that its listener has at the time of accept(2).
+#[derive(Debug)]
+pub struct Forwarder {
+    /// The service of each listener.
+    pub services: ServiceHandle<ForwardService>,
     /// The counters of this process.
     pub counters: Arc<Counters>,
 }
@@ -95,25 +103,42 @@ impl HeaderTemplate {
 }
 
 impl Serve for Forwarder {
-    type Context = ();
+    type Context = Option<Arc<ForwardService>>;
 
-    fn context(&self, _listener: ListenerId) {}
+    fn context(&self, listener: ListenerId) -> Self::Context {
+        self.services.load().get(listener).map(Arc::clone)
+    }
 
-    async fn serve(self: Arc<Self>, incoming: Incoming, entry: Arc<ConnectionEntry>, (): ()) {
-        let source = self.header_template.source;
+    async fn serve(
+        self: Arc<Self>,
+        incoming: Incoming,
+        entry: Arc<ConnectionEntry>,
+        service: Self::Context,
+    ) {
+        let source = service
+            .as_ref()
+            .and_then(|service| service.header_template.source);
         entry.set_client(ClaimedSource::canonical(source.unwrap_or(incoming.peer.0)));
         let mut record = Record::begin(&self.counters, &incoming, entry);
-        record.set_target(self.target);
-        let outcome = self.forward(incoming, record.stats()).await;
+        let outcome = match service {
+            Some(service) => {
+                record.set_target(service.target);
+                service
+                    .forward(incoming, record.stats(), &self.counters)
+                    .await
+            }
+            None => Err(refuse(&incoming.stream, Failure::NoService)),
+        };
         record.end(outcome.unwrap_or_else(Outcome::Failed));
     }
 }
 
-impl Forwarder {
+impl ForwardService {
     async fn forward(
         &self,
         incoming: Incoming,
         stats: Arc<RelayStats>,
+        counters: &Counters,
     ) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         let downstream = register_stream(stream).map_err(Failure::Local)?;
@@ -124,7 +149,7 @@ impl Forwarder {
                 .header_template
                 .header(Transport::Stream, client, destination)
                 .map_err(Failure::OutboundHeader)?;
-            self.connect(&header).await
+            self.connect(&header, counters).await
         };
         let upstream = opened
             .await
@@ -139,7 +164,7 @@ impl Forwarder {
         Ok(Outcome::Relayed(end))
     }
 
-    async fn connect(&self, header: &[u8]) -> Result<TcpStream, Failure> {
+    async fn connect(&self, header: &[u8], counters: &Counters) -> Result<TcpStream, Failure> {
         let target = self.target.0;
         let failed = |error| Failure::Connect {
             upstream: self.target,
@@ -162,7 +187,7 @@ impl Forwarder {
             after,
         };
         opened.map_err(timed_out)?.map_err(failed)?;
-        self.counters.count_connected(started.elapsed());
+        counters.count_connected(started.elapsed());
         Ok(upstream)
     }
 }

@@ -28,6 +28,8 @@ pub struct Needs {
     pub names: bool,
     /// io_uring(7). Its operations are not subject to the filter of system calls.
     pub io_uring: bool,
+    /// Files are watched for changes (inotify(7)).
+    pub watches: bool,
     /// The entries of eBPF maps (`--data-path kernel`).
     pub bpf_maps: bool,
 }

@@ -6,6 +6,7 @@
 pub mod connections;
 pub mod liveness;
 pub mod phases;
+pub mod services;
 
 mod acceptor;
 mod balance;

@@ -223,6 +223,19 @@ impl InterceptLab {
         }
     }
 
+    /// Starts nginx, and the proxy with a configuration file and one option.
+    pub(crate) fn start_with_file(self, file: &str, option: &str) -> InterceptRig {
+        let _origin = self.start_nginx();
+        let config = ["intercept", "--config", file, "--log-format=json", option];
+        let proxy = self.start_with_own_names(&[], &config);
+        InterceptRig {
+            proxy,
+            _origin,
+            lab: self.lab,
+            scratch: self.scratch,
+        }
+    }
+
     /// Starts the proxy alone. Names resolve by the test's own hosts file only, which a mount namespace puts
     /// over the real one.
     pub(crate) fn start_proxy(&self, args: &[&str]) -> Peername {
@@ -232,13 +245,6 @@ impl InterceptLab {
     /// The same through other programs.
     pub(crate) fn start_proxy_through(&self, through: &[&str], args: &[&str]) -> Peername {
         let [ca, root] = ["ca", "root.pem"].map(|name| self.scratch.path_text(name));
-        let mount = format!(
-            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",
-            self.scratch.path_text("hosts"),
-            self.scratch.write("nsswitch.conf", "hosts: files\n"),
-        );
-        let mount = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
-        let through = [&mount, through].concat();
         let listen = format!("--listen={PROXY_ADDR}");
         let usual = [
             "intercept",
@@ -257,7 +263,18 @@ impl InterceptLab {
             false => &["--allow-client=any"],
         };
         let args = [&usual, any_client, args].concat();
-        Peername::start_through(&self.lab.balancer, &through, &args, &[PROXY_ADDR])
+        self.start_with_own_names(through, &args)
+    }
+
+    fn start_with_own_names(&self, through: &[&str], args: &[&str]) -> Peername {
+        let mount = format!(
+            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && exec \"$@\"",
+            self.scratch.path_text("hosts"),
+            self.scratch.write("nsswitch.conf", "hosts: files\n"),
+        );
+        let mount = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
+        let through = [&mount, through].concat();
+        Peername::start_through(&self.lab.balancer, &through, args, &[PROXY_ADDR])
     }
 
     /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, so that

@@ -4,8 +4,9 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cmd::proxy::config_file;
-use crate::cmd::proxy::options::Process;
+use crate::cmd::{forward, intercept, proxy};
+use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::reload::file_watch::Fingerprints;
 
 /// Options of `peername config`.
 #[derive(Debug, clap::Args)]
@@ -43,9 +44,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
-    match config_file::read(path, &Process::default()) {
-        Ok(setup) => {
-            writeln!(out, "{}: ok, {}", path.display(), setup.summary())?;
+    let read = config_file::read(path, &Kind::ALL, &mut Fingerprints::default());
+    match read.and_then(summaries) {
+        Ok(summaries) => {
+            writeln!(out, "{}: ok, {summaries}", path.display())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(problems) => {
@@ -54,6 +56,37 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::from(EXIT_PROBLEM_FOUND))
         }
+    }
+}
+
+/// What each command that has tables listens on.
+///
+/// # Errors
+///
+/// All errors of all tables.
+fn summaries(config: Configuration) -> Result<String, Problems> {
+    let (mut summaries, mut problems) = (Vec::new(), Vec::new());
+    let mut note = |name: &str, validated: Result<String, Problems>| match validated {
+        Ok(summary) => summaries.push(format!("{name}{summary}")),
+        Err(Problems(all)) => problems.extend(all),
+    };
+    if !config.listen.is_empty() {
+        note(
+            "",
+            proxy::setup::Setup::new(config.clone()).map(|setup| setup.summary()),
+        );
+    }
+    if !config.forward.is_empty() {
+        let setup = forward::setup::Setup::new(config.clone());
+        note("forward: ", setup.map(|setup| setup.summary()));
+    }
+    if config.intercept.is_some() {
+        let setup = intercept::setup::Setup::new(config);
+        note("intercept: ", setup.map(|setup| setup.summary()));
+    }
+    match problems.is_empty() {
+        true => Ok(summaries.join("; ")),
+        false => Err(Problems(problems)),
     }
 }
 

@@ -26,9 +26,10 @@ use std::time::Duration;
 use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
-use super::proxy::config_file;
-use super::proxy::options::Process;
+use super::proxy::setup::Setup;
 use super::routes::Targets;
+use crate::config_file::{self, Kind};
+use crate::reload::file_watch::Fingerprints;
 use crate::value;
 use finding::{Finding, Verdict};
 
@@ -122,8 +123,9 @@ impl CheckedConfig {
     /// All errors in the file.
     fn of(args: &Args) -> Result<Self, Vec<String>> {
         if let Some(path) = &args.config {
-            let setup =
-                config_file::read(path, &Process::default()).map_err(|problems| problems.0)?;
+            let setup = config_file::read(path, &[Kind::Listen], &mut Fingerprints::default())
+                .and_then(Setup::new)
+                .map_err(|problems| problems.0)?;
             let listen = setup.all_listeners().collect();
             let backends = setup.probes().map(|probe| {
                 let mark = probe.mark.map_or(0, NonZeroU32::get);

@@ -1,67 +1,68 @@
 //! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
-mod options;
+pub(crate) mod options;
+mod reload;
+pub(crate) mod setup;
 
 use std::env;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use peername_intercept::admin::InterceptHealth;
-use peername_intercept::ca::Authority;
+use peername_intercept::authz::CheckService;
 use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
-use peername_intercept::listener::{Intercept, ListenerKind};
-use peername_intercept::policy::destination::Destinations;
-use peername_intercept::state::{InterceptState, Reload};
+use peername_intercept::listener::{CurrentState, Intercept};
+use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_server::confinement::Needs;
-use peername_server::listeners::{
-    ExistingListeners, InheritedSockets, ListenerId, Listeners, number_listeners,
-};
+use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::{self, Capacity};
+use peername_server::workers::Capacity;
+use peername_server::workers::services::ServiceHandle;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::core_dump;
 use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
 
-use crate::lifecycle::{self, SignalEvent, Signals};
+use crate::lifecycle::{self, Signals};
+use crate::listeners::running::Opened;
+use crate::logging;
+use crate::reload::file_watch::{FileWatch, Fingerprints};
+use crate::reload::serve;
 use crate::usage::Usage;
-use crate::{logging, service_manager};
+use reload::Control;
+use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    lifecycle::block_on(start(args))
+    let mut files = Fingerprints::default();
+    let setup = Setup::load(args, &mut files)?;
+    lifecycle::block_on(start(args, setup, files))
 }
 
-async fn start(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut signals = Signals::listen()?;
+async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
     // Before the authority's key is read.
     core_dump::disable()?;
-    let (access, check) = (args.access()?, args.check()?);
-    let ca = args.ca.path()?;
-    let authority = Authority::open(&ca)?;
+    let check = setup.check.clone().map(CheckService::new);
+    let check = check.transpose().map_err(Usage::from_error)?;
+    let authority = setup.authority(&mut files)?;
     let own = OwnAddresses::read().await?;
-    let (listeners, kinds) = open(args)?;
-    let admin = args.admin.open()?;
+    let workers = setup.process.workers();
+    let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
+    let given = InheritedSockets::default();
+    let open = Opened::open(setup.listen_plans(can_tproxy), workers, given)?;
+    let admin = setup.process.admin.open()?;
     keep_only(CapabilitySet::empty())?;
-    let mut listening: Vec<_> = listeners.addrs().iter().map(SocketAddr::port).collect();
-    listening.extend(args.admin.port());
-    let destinations = Destinations {
-        allowed: args.allow_destination.clone(),
-        own: own.clone(),
-        listening,
-    };
-    let workers = args.workers();
+    let destinations = setup.destinations(&own, &open.sockets.actual());
     let (capacity, max_upstream) =
         split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
     let upstream = Upstream::new(
-        args.upstream(max_upstream),
+        setup.options.upstream(max_upstream),
         destinations,
         &authority.certificates(),
     );
@@ -73,35 +74,40 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         authority,
         MintConfig {
             capacity: MAX_CERTIFICATES,
-            per_client: args.certificates_per_client(),
+            per_client: setup.options.certificates_per_client(),
             ..MintConfig::default()
         },
     )?;
-    let confinement = args.sandbox.confine(needs(args, &ca))?;
-    let (_log, log_level) = args.logging.start();
+    let confinement = setup
+        .process
+        .sandbox
+        .confine(needs(&setup, args.source.watch)?)?;
+    let (_log, log_level) = setup.process.logging.start();
     confinement.log();
-    log_start(args, &ca, &listeners, check.is_some());
+    log_start(&setup, &logging::join(open.sockets.tcp.addrs()))?;
     if let Some(check) = check.clone() {
         tokio::spawn(check.await_service());
     }
     let state = Arc::new(InterceptState::new(
-        access,
-        args.rules(),
+        Arc::clone(&setup.access),
+        setup.options.rules(),
         mint,
         upstream,
         check,
         capacity.connections,
     ));
-    let intercept = Arc::new(Intercept::new(Arc::clone(&state), kinds));
-    let beside = vec![intercept.worker_tasks(workers)];
-    let mut running = workers::start(listeners, beside, &intercept, capacity)
-        .context("starting a worker thread")?;
-    tokio::spawn(lifecycle::watch_own_addresses(own));
+    let services = setup.services(&open.sockets.numbers(), &state);
+    let services = ServiceHandle::new(services);
+    let current = CurrentState::new(Arc::clone(&state));
+    let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
+    let beside = intercept.worker_tasks(workers);
+    let listeners = open.start(&intercept, capacity, beside, |_| Vec::new())?;
+    tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
     if let Some(admin) = admin {
         let mut registry = Registry::default();
         state.register(&mut registry);
-        let health = InterceptHealth::new(Arc::clone(&state), running.liveness());
-        let hosts = args.admin.allowed_hosts();
+        let health = InterceptHealth::new(current.clone(), listeners.workers.liveness());
+        let hosts = setup.process.admin.allowed_hosts();
         let resources = Resources {
             log_level: Some(Box::new(log_level)),
             ..Resources::default()
@@ -109,48 +115,36 @@ async fn start(args: &Args) -> anyhow::Result<ExitCode> {
         let server = AdminServer::new(registry, health, hosts, resources);
         tokio::spawn(server.serve(admin));
     }
-    service_manager::ready("intercepting");
-    service_manager::keep_alive(running.liveness());
-    while signals.next(&mut running).await? == SignalEvent::Reload {
-        service_manager::reloading();
-        let reading = read_files(args.clone(), ca.clone(), Arc::clone(&state));
-        let Some(read) = signals.run_until_stopped(&mut running, reading).await? else {
-            break;
-        };
-        match read {
-            Ok(reload) => {
-                state.apply(reload);
-                tracing::info!("reloaded: authority, trusted roots, access lists");
-            }
-            Err(error) => tracing::warn!("reload refused, all stays as it was: {error:#}"),
-        }
-        service_manager::ready("intercepting");
-    }
-    service_manager::stopping();
-    Ok(signals.stop(running, args.drain()).await)
+    let watch = FileWatch::new(args.source.watch, files);
+    let control = Control {
+        args: args.clone(),
+        setup,
+        listeners,
+        services,
+        current,
+        own,
+        can_tproxy,
+        max_upstream,
+    };
+    serve(control, signals, watch).await
 }
 
 /// What this process needs after its start: the files that a reload reads again, and names of origins.
-fn needs(args: &Args, ca: &Path) -> Needs {
+fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
     let roots = TRUST_ROOTS.iter().map(PathBuf::from);
     let configured = env::var_os("SSL_CERT_DIR").unwrap_or_default();
     let configured = env::split_paths(&configured);
-    Needs {
+    Ok(Needs {
         files: env::var_os("SSL_CERT_FILE")
             .map(PathBuf::from)
             .into_iter()
             .collect(),
-        directories: roots.chain(configured).chain([ca.to_owned()]).collect(),
-        removes: args.admin.socket_file(),
+        directories: roots.chain(configured).chain([setup.ca()?]).collect(),
+        removes: setup.process.admin.socket_file(),
         names: true,
+        watches,
         ..Needs::default()
-    }
-}
-
-/// Reads all files again: either all of them are valid, or the reload is refused.
-async fn read_files(args: Args, ca: PathBuf, state: Arc<InterceptState>) -> anyhow::Result<Reload> {
-    lifecycle::reread(move || Ok(state.prepare_reload(args.access()?, Authority::open(&ca)?)?))
-        .await
+    })
 }
 
 /// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its
@@ -164,40 +158,8 @@ fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
     (client_capacity, connections)
 }
 
-type ListenerKinds = Vec<(ListenerId, ListenerKind)>;
-
-fn open(args: &Args) -> anyhow::Result<(Listeners, ListenerKinds)> {
-    let (explicit, transparent) = args.listen_addresses();
-    let workers = args.workers();
-    let sockets = (explicit.len() + transparent.len()) * workers;
-    lifecycle::require_descriptors(workers, sockets)?;
-    let explicit: Vec<_> = number_listeners(0, &explicit).collect();
-    let first = u32::try_from(explicit.len())?;
-    let transparent: Vec<_> = number_listeners(first, transparent).collect();
-    let all = [explicit.as_slice(), &transparent].concat();
-    let mut listeners = Listeners::open(
-        &all,
-        &ExistingListeners::default(),
-        workers,
-        &InheritedSockets::default(),
-    )?;
-    // TPROXY needs a transparent socket, REDIRECT does not.
-    if is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN) {
-        listeners =
-            listeners.with_transparent(|id| transparent.iter().any(|(one, _)| *one == id))?;
-    }
-    let kinds = [
-        (explicit, ListenerKind::Explicit),
-        (transparent, ListenerKind::Transparent),
-    ]
-    .into_iter()
-    .flat_map(|(all, kind)| all.into_iter().map(move |(id, _)| (id, kind)))
-    .collect();
-    Ok((listeners, kinds))
-}
-
-fn log_start(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
-    match (is_checked, args.fails_open()) {
+fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
+    match (setup.check.is_some(), setup.options.fails_open()) {
         (false, _) => {
             tracing::warn!("no --check: every request is allowed, but for its destination");
         }
@@ -207,11 +169,12 @@ fn log_start(args: &Args, ca: &Path, listeners: &Listeners, is_checked: bool) {
         (true, false) => {}
     }
     tracing::info!(
-        tcp = logging::join(listeners.addrs()),
-        ca = %ca.display(),
-        workers = args.workers(),
+        tcp,
+        ca = %setup.ca()?.display(),
+        workers = setup.process.workers(),
         "listening"
     );
+    Ok(())
 }
 
 /// Where distributions keep trusted roots, and what those in /etc link to.

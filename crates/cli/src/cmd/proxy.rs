@@ -1,15 +1,13 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
-pub(crate) mod config_file;
 mod control;
 mod destination;
-mod listening;
 mod load;
 pub(crate) mod options;
 mod privileges;
 mod reload;
 mod route_keeper;
-mod setup;
+pub(crate) mod setup;
 pub(crate) mod udp;
 
 use std::process::ExitCode;
@@ -28,59 +26,56 @@ use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 pub(crate) use options::Args;
 
 use crate::admin::{ServedProxy, serve_proxy};
-use crate::lifecycle::{self, SignalEvent, Signals};
-use crate::{logging, service_manager};
+use crate::lifecycle::{self, Signals};
+use crate::listeners::running::Opened;
+use crate::logging;
+use crate::reload::file_watch::{FileWatch, Fingerprints};
+use crate::reload::serve;
 use control::Control;
-use listening::{ListenerIds, OpenedListeners};
-use setup::{Setup, TRANSPORTS};
+use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let setup = load::load(args)?;
-    lifecycle::block_on(start(args, setup))
+    let mut files = Fingerprints::default();
+    let setup = load::load(args, &mut files)?;
+    lifecycle::block_on(start(args, setup, files))
 }
 
 /// Opens what needs privilege, drops the privilege, then serves until a signal stops it.
 ///
 /// Capabilities belong to threads, so the threads of the log and of the workers are started after they are dropped.
-async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
+async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
-    let tcp_too = setup.listen(Transport::Tcp).next().is_some();
-    let sockets: usize = setup
-        .services
-        .iter()
-        .map(|s| s.tcp.len() + s.udp.len())
-        .sum();
-    lifecycle::require_descriptors(setup.process.workers(), sockets * setup.process.workers())?;
-    let for_udp = lifecycle::session_fd_budget(setup.process.workers(), tcp_too)?;
-    let given = inherited_sockets(&setup)?;
-    let mut ids = 0..;
-    let open = OpenedListeners::missing(&setup, &ListenerIds::new(), for_udp, &given, &mut ids)?;
-    let mut keeper = match setup.process.setup_routes {
+    let given = InheritedSockets::new(listen_fds::receive()?);
+    let open = Opened::open(setup.listen_plans(), setup.process.workers(), given)?;
+    let mut keeper = match setup.host.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
     let admin = setup.process.admin.open()?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
-    let confinement = setup.process.sandbox.confine(needs(&setup))?;
+    let confinement = setup
+        .process
+        .sandbox
+        .confine(needs(&setup, args.source.watch))?;
     let (_log, log_level) = setup.process.logging.start();
     confinement.log();
     privileges::warn_of_missing();
-    open.log_kernel_limits();
+    open.sockets.log_kernel_limits();
     if setup.chooses_relay() {
         log_relay_method();
     }
     for relay in setup.chosen_relays() {
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
-    let control = Control::start(setup, open, given, ids, kernel).await?;
+    let control = Control::start(args.clone(), setup, open, kernel).await?;
     if let Some(admin) = admin {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
         let running = ServedProxy {
             counters: Arc::clone(&control.shared.counters),
-            workers: &control.running,
+            workers: &control.listeners.workers,
             sessions: control.shared.sessions.clone(),
             reply_path: Some(reply_path),
             log_level,
@@ -88,18 +83,25 @@ async fn start(args: &Args, setup: Setup) -> anyhow::Result<ExitCode> {
         serve_proxy(admin, args, running);
     }
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
+    let counters = Arc::clone(&control.shared.counters);
+    let watch = FileWatch::new(args.source.watch, files);
     tokio::select! {
-        code = serve(args, control, signals) => code,
+        code = serve(control, signals, watch) => {
+            let code = code?;
+            logging::totals(&counters.snapshot());
+            Ok(code)
+        }
         () = routes_lost => bail!(route_keeper::KEEPER_LOST),
     }
 }
 
 /// What this process needs after its start.
-fn needs(setup: &Setup) -> Needs {
+fn needs(setup: &Setup, watch: bool) -> Needs {
     Needs {
         removes: setup.process.admin.socket_file(),
         io_uring: setup.may_use_uring(),
-        bpf_maps: setup.process.is_in_kernel(),
+        bpf_maps: setup.host.is_in_kernel(),
+        watches: watch,
         ..Needs::default()
     }
 }
@@ -117,7 +119,7 @@ fn log_relay_method() {
 
 /// Loads the data path in the kernel, if it is requested and there are UDP listeners for it.
 async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
-    if !setup.process.is_in_kernel() {
+    if !setup.host.is_in_kernel() {
         return Ok(None);
     }
     ensure!(
@@ -144,54 +146,6 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
         );
     }
     Ok(Some(Arc::new(kernel)))
-}
-
-/// The sockets that a service manager has opened.
-fn inherited_sockets(setup: &Setup) -> anyhow::Result<InheritedSockets> {
-    let given = InheritedSockets::new(listen_fds::receive()?);
-    check_inherited_sockets(&given, setup)?;
-    Ok(given)
-}
-
-/// Refuses an inherited socket that no listener uses: its clients would never be accepted.
-fn check_inherited_sockets(given: &InheritedSockets, setup: &Setup) -> anyhow::Result<()> {
-    let [tcp, udp] = TRANSPORTS.map(|transport| setup.listen(transport).collect::<Vec<_>>());
-    if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
-        let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
-        bail!(
-            "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
-             (--listen, or address in the file), or take it out of the .socket unit",
-            unwanted.label,
-            unwanted.addr
-        );
-    }
-    Ok(())
-}
-
-/// Serves on the workers' threads; this thread handles signals, reloads and the watchdog.
-async fn serve(
-    args: &Args,
-    mut control: Control,
-    mut signals: Signals,
-) -> anyhow::Result<ExitCode> {
-    service_manager::ready(&control.setup.summary());
-    service_manager::keep_alive(control.running.liveness());
-    while signals.next(&mut control.running).await? == SignalEvent::Reload {
-        service_manager::reloading();
-        // Resolving names may take long, and nothing is changed yet.
-        let reading = load::reload(args.clone());
-        let read = signals.run_until_stopped(&mut control.running, reading);
-        let Some(read) = read.await? else {
-            break;
-        };
-        control.reload(read).await;
-    }
-    let counters = Arc::clone(&control.shared.counters);
-    let drain = control.setup.process.drain();
-    service_manager::stopping();
-    let code = signals.stop(control.running, drain).await;
-    logging::totals(&counters.snapshot());
-    Ok(code)
 }
 
 /// The maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less

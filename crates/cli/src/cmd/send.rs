@@ -10,9 +10,12 @@ use anyhow::{Context, bail};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::config_file::table_options;
 use crate::usage::Usage;
-use crate::value::{self, Tlv};
+use crate::value::{self, AsWritten, Tlv};
 
 /// Options of `peername send`.
 #[derive(Debug, clap::Args)]
@@ -31,17 +34,19 @@ pub(crate) struct Args {
 }
 
 /// The contents of the header; also of `peername forward`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Header {
-    /// The version of the header
+    /// The version of the header: 1 (text), 2 (binary), spp (Simple Proxy Protocol, UDP only), or none for no header
     #[arg(long, value_name = "VERSION", default_value = "2")]
-    proxy_version: Version,
+    proxy_version: AsWritten<Version>,
     /// The source address in the header, or `real` for the connection's own address
     #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
-    source: Source,
+    source: AsWritten<Source>,
     /// A TLV to add, its value as text or as hex:…; may be repeated (version 2)
     #[arg(long, value_name = "TYPE=VALUE")]
-    tlv: Vec<Tlv>,
+    tlv: Vec<AsWritten<Tlv>>,
     /// Add a CRC-32C checksum (version 2)
     #[arg(long)]
     crc32c: bool,
@@ -53,13 +58,11 @@ enum Protocol {
     Udp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     /// Text
-    #[value(name = "1", alias = "v1")]
     V1,
     /// Binary
-    #[value(name = "2", alias = "v2")]
     V2,
     /// Simple Proxy Protocol, UDP only
     Spp,
@@ -67,7 +70,27 @@ enum Version {
     None,
 }
 
-#[derive(Clone, Copy, Debug)]
+impl std::str::FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "1" | "v1" => Ok(Self::V1),
+            "2" | "v2" => Ok(Self::V2),
+            "spp" => Ok(Self::Spp),
+            "none" => Ok(Self::None),
+            _ => Err("use 1 (text), 2 (binary), spp or none".to_owned()),
+        }
+    }
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        table_options::option_defaults()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Source(Option<SocketAddr>);
 
 impl std::str::FromStr for Source {
@@ -105,7 +128,7 @@ impl Header {
     ///
     /// As [`Header::header_template`], and [`Usage`] for version 1, which has no UDP.
     pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
-        if self.proxy_version == Version::V1 {
+        if self.proxy_version.value == Version::V1 {
             return Err(Usage(
                 "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
             ));
@@ -119,35 +142,35 @@ impl Header {
     }
 
     pub(crate) fn is_absent(&self) -> bool {
-        self.proxy_version == Version::None
+        self.proxy_version.value == Version::None
     }
 
     pub(crate) fn is_spp(&self) -> bool {
-        self.proxy_version == Version::Spp
+        self.proxy_version.value == Version::Spp
     }
 
     fn checked(&self) -> Result<HeaderTemplate, Usage> {
-        if self.proxy_version != Version::V2 && self.has_fields() {
+        if self.proxy_version.value != Version::V2 && self.has_fields() {
             return Err(Usage(
                 "--tlv and --crc32c need --proxy-version 2: other versions have no TLVs".to_owned(),
             ));
         }
-        if self.is_absent() && self.source.0.is_some() {
+        if self.is_absent() && self.source.value.0.is_some() {
             return Err(Usage(
                 "--source is part of a header, and --proxy-version none sends none".to_owned(),
             ));
         }
         let header_template = HeaderTemplate {
-            version: match self.proxy_version {
+            version: match self.proxy_version.value {
                 Version::V1 => Some(SendProxy::V1),
                 Version::V2 | Version::Spp => Some(SendProxy::V2),
                 Version::None => None,
             },
-            source: self.source.0,
+            source: self.source.value.0,
             tlvs: self
                 .tlv
                 .iter()
-                .map(|tlv| (tlv.kind, tlv.value.clone()))
+                .map(|tlv| (tlv.value.kind, tlv.value.value.clone()))
                 .collect(),
             crc32c: self.crc32c,
         };

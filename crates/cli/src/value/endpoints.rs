@@ -29,6 +29,21 @@ pub(crate) struct TargetV6(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowDestination(String);
 
+/// An address with a port: `192.0.2.1:80`, `[::1]:80`, `host:80`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address(String);
+
+impl Address {
+    /// The address; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve.
+    pub(crate) fn resolve(&self) -> Result<SocketAddr, String> {
+        address(&self.0)
+    }
+}
+
 impl AllowDestination {
     /// The parsed value.
     ///
@@ -143,6 +158,7 @@ parsed_when_used! {
     TargetV4: target_rule;
     TargetV6: target_rule;
     AllowDestination: allowed;
+    Address: resolve;
 }
 
 text_value! {
@@ -153,6 +169,7 @@ text_value! {
     [] AllowDestination, "AllowDestination": {
         "type": "string", "examples": ["10.0.0.0/8:443", "127.0.0.1:8000-8999"]
     };
+    [] Address, "Address": { "type": "string", "examples": ["192.0.2.1:8080", "server.example:80"] };
     [] TargetV6, "TargetV6": { "type": "string", "examples": ["[::1]:443", "[::1]:same"] };
 }
 

@@ -15,7 +15,7 @@ use sent_headers::SentHeaders;
 use service::Service;
 
 /// A check service, and how it is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CheckConfig {
     /// The service.
     pub service: Service,

@@ -11,8 +11,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::verdict::{AuthzError, DecidedBy, Verdict};
 
-/// The metrics of all workers together.
-#[derive(Debug)]
+/// The metrics of all workers together. Clones share them.
+#[derive(Clone, Debug)]
 pub(crate) struct CheckMetrics {
     outcomes: Family<OutcomeLabel, Counter>,
     seconds: Histogram,

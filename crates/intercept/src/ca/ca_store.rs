@@ -12,6 +12,11 @@ use peername_sys::process::user;
 use super::error::CaError;
 use super::profile;
 
+/// The file of key and certificate in the directory of an authority.
+pub(super) fn authority_file(dir: &Path) -> PathBuf {
+    dir.join("authority.pem")
+}
+
 /// A directory that no other user can write.
 pub(super) struct CaStore<'a>(&'a Path);
 
@@ -60,7 +65,7 @@ impl<'a> CaStore<'a> {
 
     /// The file of key and certificate.
     pub(super) fn path(&self) -> PathBuf {
-        self.0.join("authority.pem")
+        authority_file(self.0)
     }
 
     /// The file of the predecessors' certificates.

@@ -14,8 +14,8 @@ use rustls::{AlertDescription, Error};
 
 use crate::host::Host;
 
-/// The clients that have refused the proxy's certificate, by host.
-#[derive(Debug)]
+/// The clients that have refused the proxy's certificate, by host. Clones share them.
+#[derive(Clone, Debug)]
 pub struct PinnedClients {
     refusals: Cache<ClientAndHost, u8>,
     passed_through: Cache<ClientAndHost, ()>,

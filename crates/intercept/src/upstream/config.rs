@@ -39,8 +39,10 @@ impl UpstreamConfig {
         http2: bool,
         via: Option<IpAddr>,
         client: SocketAddr,
+        generation: u64,
     ) -> PoolKey {
         PoolKey {
+            generation,
             to,
             tls,
             http2: http2 && tls,

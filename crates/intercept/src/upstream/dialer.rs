@@ -6,12 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
 use peername_sys::tcp::stream;
-use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -24,8 +22,8 @@ use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
 use super::idle_pool::{IdlePool, PoolKey};
 use super::resolver::Resolver;
+use super::trust::OriginTls;
 use super::trust::verifier::BadCertificate;
-use super::trust::{OriginTls, TrustError};
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::host::HostPort;
@@ -36,37 +34,58 @@ use crate::stream::corked::CorkedStream;
 #[derive(Debug)]
 pub(super) struct Dialer {
     config: UpstreamConfig,
-    tls: ArcSwap<OriginTls>,
+    tls: OriginTls,
     destinations: Destinations,
-    cap: ConnectionCap,
-    resolver: Resolver,
+    generation: u64,
+    cap: Arc<ConnectionCap>,
+    resolver: Arc<Resolver>,
 }
 
 impl Dialer {
-    /// # Errors
-    ///
-    /// [`TrustError`].
-    pub(super) fn new(
-        config: UpstreamConfig,
-        destinations: Destinations,
-        own_ca: &[CertificateDer<'_>],
-    ) -> Result<Self, TrustError> {
-        Ok(Self {
-            tls: ArcSwap::from_pointee(OriginTls::new(&config.extra_ca, own_ca)?),
-            cap: ConnectionCap::new(config.max_connections),
-            resolver: Resolver::default(),
+    pub(super) fn new(config: UpstreamConfig, destinations: Destinations, tls: OriginTls) -> Self {
+        Self {
+            tls,
+            cap: Arc::new(ConnectionCap::new(config.max_connections)),
+            resolver: Arc::default(),
+            generation: 0,
             config,
             destinations,
-        })
+        }
+    }
+
+    /// The dialer after a reload: the cap and the limits of lookups are shared.
+    pub(super) fn successor(
+        &self,
+        config: UpstreamConfig,
+        destinations: Destinations,
+        tls: OriginTls,
+    ) -> Self {
+        Self {
+            tls,
+            cap: Arc::clone(&self.cap),
+            resolver: Arc::clone(&self.resolver),
+            generation: self.generation + 1,
+            config,
+            destinations,
+        }
+    }
+
+    /// See [`UpstreamConfig::pool_key`].
+    pub(super) fn pool_key(
+        &self,
+        to: HostPort,
+        tls: bool,
+        http2: bool,
+        via: Option<IpAddr>,
+        client: SocketAddr,
+    ) -> PoolKey {
+        let generation = self.generation;
+        self.config
+            .pool_key(to, tls, http2, via, client, generation)
     }
 
     pub(super) fn config(&self) -> &UpstreamConfig {
         &self.config
-    }
-
-    /// Verifies new connections by these roots.
-    pub(super) fn set_tls(&self, tls: OriginTls) {
-        self.tls.store(Arc::new(tls));
     }
 
     /// Adds a pool: its idle connections may be evicted for new ones.
@@ -169,7 +188,7 @@ impl Dialer {
         client: SocketAddr,
     ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
         let permit = self.cap.acquire()?;
-        let key = self.config.pool_key(to.clone(), true, false, None, client);
+        let key = self.pool_key(to.clone(), true, false, None, client);
         let (mut socket, addr) = self.connect_socket(&key, client.ip()).await?;
         if let Some(client) = key.announced_client {
             let announced = send_proxy_header(&mut socket, client, addr, &key).await;
@@ -185,7 +204,7 @@ impl Dialer {
     }
 
     fn tls_config(&self, key: &PoolKey) -> Arc<rustls::ClientConfig> {
-        let tls = self.tls.load();
+        let tls = &self.tls;
         Arc::clone(match key.http2 {
             true => &tls.http2,
             false => &tls.http1,

@@ -16,6 +16,8 @@ use crate::request::id::Id;
 /// The requests that a connection may be used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
+    /// The number of reloads before its configuration: another one may verify or reach origins in another way.
+    pub(crate) generation: u64,
     pub(crate) to: HostPort,
     pub(crate) tls: bool,
     /// Whether HTTP/2 is offered.

@@ -17,19 +17,19 @@ use super::listing::OpenSessions;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
 use super::worker::{self, Shared};
-use crate::forward::HeaderTemplate;
+use crate::forward::ForwardService;
 use crate::outcome::Failure;
 use crate::telemetry::counters::Counters;
-use peername_server::addr::{ClaimedSource, Target};
+use peername_server::addr::{ClaimedSource, LocalAddr};
+use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
+use peername_server::workers::services::ServiceHandle;
 
 /// Forwards datagrams behind a header.
 #[derive(Clone, Debug)]
 pub struct UdpForwarder {
-    /// The address that datagrams are forwarded to.
-    pub target: Target,
-    /// The contents of PROXY headers.
-    pub header_template: HeaderTemplate,
+    /// The service of each listener. A session keeps the one that it began with.
+    pub services: ServiceHandle<ForwardService>,
     /// Dialect and limits.
     pub config: UdpConfig,
     /// Counters of the process.
@@ -42,10 +42,10 @@ impl UdpForwarder {
     /// The tasks that serve these sockets: one for each worker that has some.
     pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
         let limits = worker::limits(&self.config, sockets.workers());
-        let listeners = sockets.addrs();
+        let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ForwarderRole {
             forwarder: self.clone(),
-            listeners: listeners.clone(),
+            listeners: Arc::clone(&listeners),
         };
         let shared = Shared {
             counters: Arc::clone(&self.counters),
@@ -59,7 +59,7 @@ impl UdpForwarder {
 /// The forwarder's decisions in one worker.
 struct ForwarderRole {
     forwarder: UdpForwarder,
-    listeners: Vec<SocketAddr>,
+    listeners: Arc<[(ListenerId, LocalAddr)]>,
 }
 
 impl Role for ForwarderRole {
@@ -69,7 +69,8 @@ impl Role for ForwarderRole {
         reply_to: &ReplyTo,
         _now: Instant,
     ) -> Result<AdmittedDatagram, DropReason> {
-        let listener = self.listeners.get(reply_to.listener).copied();
+        let listener = self.listeners.get(reply_to.listener);
+        let listener = listener.map(|(_, address)| address.0);
         // A client may send to several addresses of a listener on all addresses; each must send its own replies.
         let destination = listener.map(|listener| {
             let asked = reply_to
@@ -97,8 +98,8 @@ impl Role for ForwarderRole {
         })
     }
 
-    fn open_socket(&self, _admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
-        let upstream = self.forwarder.target;
+    fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
+        let upstream = self.service(admitted)?.target;
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
         let refused = |failed: SyscallError| Failure::Connect {
             upstream,
@@ -113,7 +114,8 @@ impl Role for ForwarderRole {
     }
 
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure> {
-        let header_template = &self.forwarder.header_template;
+        let service = self.service(admitted)?;
+        let header_template = &service.header_template;
         let client = header_template.source.unwrap_or(admitted.header.peer.0);
         let client = ClaimedSource::canonical(client).0;
         let destination = admitted.header.destination.unwrap_or(client);
@@ -132,9 +134,25 @@ impl Role for ForwarderRole {
 
     /// There are no balancers: each peer is a client.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr> {
-        let source = self.forwarder.header_template.source;
+        let (id, _) = self.listeners.get(session.key.listener)?;
+        let services = self.forwarder.services.load();
+        let source = services.get(*id)?.header_template.source;
         Some(ClaimedSource::canonical(source.unwrap_or(session.reply_to.peer.0)).0)
     }
 
     fn tick(&mut self, _now: Instant) {}
+}
+
+impl ForwarderRole {
+    /// The current service of a datagram's listener.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NoService`]: a reload has removed the listener.
+    fn service(&self, admitted: &AdmittedDatagram) -> Result<Arc<ForwardService>, Failure> {
+        let listener = self.listeners.get(admitted.key.listener);
+        let services = self.forwarder.services.load();
+        let service = listener.and_then(|&(id, _)| services.get(id));
+        service.map(Arc::clone).ok_or(Failure::NoService)
+    }
 }

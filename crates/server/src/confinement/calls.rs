@@ -35,6 +35,9 @@ pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
         true => calls.allow(&IO_URING),
         false => calls.deny_as_absent(&IO_URING),
     }
+    if needs.watches {
+        calls.allow(&INOTIFY);
+    }
     if needs.bpf_maps {
         calls.allow_bpf_maps();
     }
@@ -183,6 +186,12 @@ const OLDER_VARIANTS: &[Sysno] = &[
     Sysno::stat,
     Sysno::time,
     Sysno::unlink,
+];
+
+const INOTIFY: [Sysno; 3] = [
+    Sysno::inotify_init1,
+    Sysno::inotify_add_watch,
+    Sysno::inotify_rm_watch,
 ];
 
 const IO_URING: [Sysno; 3] = [

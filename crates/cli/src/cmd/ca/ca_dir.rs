@@ -3,10 +3,14 @@
 use std::env::var_os;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::usage::Usage;
 
 /// `--ca`, also of `peername intercept`.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct CaDir {
     /// The directory of the authority [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
     /// ~/.local/state/peername/ca]

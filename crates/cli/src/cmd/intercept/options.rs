@@ -1,13 +1,14 @@
-//! The options of `peername intercept`, and the configuration that they make.
+//! The options of `peername intercept`, which are also the keys of the `[intercept]` table, and the configuration that they
+//! make.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_intercept::authz::{CheckConfig, CheckService, FailureMode, SentHeaders, Service};
+use peername_intercept::authz::{CheckConfig, FailureMode, SentHeaders, Service};
 use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
@@ -16,24 +17,39 @@ use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::destination_list::AllowedDestination;
 use peername_server::trust_list::TrustList;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::admin::AdminArgs;
 use crate::cmd::ca::ca_dir::CaDir;
-use crate::lifecycle::default_workers;
+use crate::config_file::table_options::{self, NotWithFile};
+use crate::process::Process;
+use crate::reload::Source;
 use crate::usage::Usage;
-use crate::value::{self, Number, Time, Timeout};
-use crate::{confinement, logging};
+use crate::value::{AsWritten, Listen, Number, Redacted, Time, Timeout, list_file};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) source: Source,
+    #[command(flatten)]
+    pub(super) process: Process,
+    #[command(flatten)]
+    pub(super) intercept: NotWithFile<Intercept>,
+}
+
+/// The options of the proxy itself.
+#[derive(Clone, Debug, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct Intercept {
     /// Listen here for clients that are configured with the proxy; may be repeated [default: 127.0.0.1:8080, unless
     /// --transparent is given]
-    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
-    listen: Vec<SocketAddr>,
+    #[arg(short, long, value_name = "ADDR")]
+    listen: Vec<Listen>,
     /// Listen here for connections that a REDIRECT or TPROXY rule redirects; may be repeated
-    #[arg(long, value_name = "ADDR", value_parser = value::address)]
-    transparent: Vec<SocketAddr>,
+    #[arg(long, value_name = "ADDR")]
+    transparent: Vec<Listen>,
     /// Clients that may use the proxy: CIDR, address, @FILE, private, loopback or any; may be repeated [default: any on
     /// loopback; elsewhere this or --proxy-auth is required]
     #[arg(long, value_name = "NETWORK")]
@@ -42,11 +58,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     proxy_auth: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(super) ca: CaDir,
     /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
     /// or `opa+http://HOST:PORT/v1/data/RULE` [default: none, all are allowed]
     #[arg(long, value_name = "URL")]
-    check: Option<Service>,
+    check: Option<AsWritten<Service>>,
     /// Deadline of a check, from its request to the end of its response
     #[arg(
         long,
@@ -64,23 +81,23 @@ pub(crate) struct Args {
     /// A request header that is sent to the service, and no other; may be repeated [default: all but
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(long, value_name = "HEADER", requires = "check")]
-    check_header: Vec<HeaderName>,
+    check_header: Vec<AsWritten<HeaderName>>,
     /// Bytes of a request's body that are sent to a grpc or opa+http service; the proxy waits for them before it asks
     /// [default: none]
     #[arg(long, value_name = "OCTETS", requires = "check")]
     check_body: Option<Number<1, 1_048_576>>,
     /// A header that a request takes from a forwardAuth service's response; may be repeated
     #[arg(long, value_name = "HEADER", requires = "check")]
-    check_take: Vec<HeaderName>,
+    check_take: Vec<AsWritten<HeaderName>>,
     /// Checks in flight at a time; others wait, within --check-timeout
     #[arg(long, value_name = "N", default_value = "256", requires = "check")]
     check_concurrency: Number<1, 65_536>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
-    pub(super) allow_destination: Vec<AllowedDestination>,
+    allow_destination: Vec<AsWritten<AllowedDestination>>,
     /// A host with TLS that is relayed unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
-    passthrough: Vec<HostPattern>,
+    passthrough: Vec<AsWritten<HostPattern>>,
     /// Relay a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
     #[arg(long, conflicts_with = "check")]
     auto_passthrough: bool,
@@ -93,10 +110,10 @@ pub(crate) struct Args {
     send_proxy: Option<SendProxy>,
     /// Upstream proxy for all connections to origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL")]
-    upstream_proxy: Option<UpstreamProxy>,
+    upstream_proxy: Option<Redacted<UpstreamProxy>>,
     /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
-    extra_ca: Vec<PathBuf>,
+    pub(super) extra_ca: Vec<PathBuf>,
     /// For resolving a name; and again for connecting to the origin; and again for the TLS handshake
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     connect_timeout: Timeout,
@@ -114,52 +131,94 @@ pub(crate) struct Args {
     /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000")]
     certificates_per_client: Number<1, 1_000_000>,
-    #[command(flatten)]
-    pub(super) admin: AdminArgs,
-    /// Worker threads [default: one per core]
-    #[arg(long, value_name = "N")]
-    workers: Option<Number<1, 1024>>,
-    /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    drain: Time,
-    #[command(flatten)]
-    pub(super) sandbox: confinement::Args,
-    #[command(flatten)]
-    pub(super) logging: logging::Args,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum Failure {
     Deny,
     Allow,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 enum SendProxy {
     V2,
 }
 
-impl Args {
-    /// The addresses of explicit listeners, then of transparent ones.
-    pub(super) fn listen_addresses(&self) -> (Vec<SocketAddr>, &[SocketAddr]) {
-        let listen = match (self.listen.as_slice(), self.transparent.as_slice()) {
-            ([], []) => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
-            (listen, _) => listen.to_vec(),
+/// A key that is absent has the default of the command line.
+impl Default for Intercept {
+    fn default() -> Self {
+        table_options::option_defaults()
+    }
+}
+
+impl Intercept {
+    /// The addresses of explicit listeners; resolves names now.
+    ///
+    /// # Errors
+    ///
+    /// A name does not resolve.
+    pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, Usage> {
+        match (self.listen.as_slice(), self.transparent.as_slice()) {
+            ([], []) => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
+            (listen, _) => addresses("--listen", listen),
+        }
+    }
+
+    /// The addresses of transparent listeners; resolves names now.
+    ///
+    /// # Errors
+    ///
+    /// A name does not resolve.
+    pub(super) fn transparent(&self) -> Result<Vec<SocketAddr>, Usage> {
+        addresses("--transparent", &self.transparent)
+    }
+
+    /// The files that the options name, but for those of the authority.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        let words = self.allow_client.iter().chain(&self.accept_proxy);
+        let lists = words.filter_map(|word| list_file(word));
+        let paths = self.proxy_auth.iter().chain(&self.extra_ca);
+        lists.chain(paths.map(PathBuf::as_path))
+    }
+
+    /// Options that the command line refuses to combine, for the file.
+    ///
+    /// # Errors
+    ///
+    /// The first contradiction.
+    pub(super) fn contradictions(&self) -> Result<(), Usage> {
+        let for_checks = [
+            (self.fails_open(), "--on-check-failure"),
+            (self.check_cache.is_some(), "--check-cache"),
+            (!self.check_header.is_empty(), "--check-header"),
+            (self.check_body.is_some(), "--check-body"),
+            (!self.check_take.is_empty(), "--check-take"),
+        ];
+        let unused = for_checks.iter().find(|(given, _)| *given);
+        let text = match (&self.check, unused) {
+            (None, Some((_, option))) => format!("{option} has no effect without --check"),
+            (Some(_), _) if self.auto_passthrough => {
+                "--auto-passthrough can't be combined with --check".to_owned()
+            }
+            _ if self.send_proxy.is_some() && self.upstream_proxy.is_some() => {
+                "--send-proxy can't be combined with --upstream-proxy".to_owned()
+            }
+            _ => return Ok(()),
         };
-        (listen, &self.transparent)
+        Err(Usage(text))
     }
 
-    pub(super) fn workers(&self) -> usize {
-        self.workers.map_or_else(default_workers, Number::get)
-    }
-
-    pub(super) fn drain(&self) -> Duration {
-        self.drain.0
+    pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {
+        values(&self.allow_destination)
     }
 
     pub(super) fn rules(&self) -> Rules {
         Rules {
-            passthrough: Passthrough::new(self.passthrough.clone()),
+            passthrough: Passthrough::new(values(&self.passthrough)),
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
             idle_timeout: self.idle_timeout.0,
@@ -183,7 +242,7 @@ impl Args {
         let clients = list("--allow-client", &self.allow_client)?;
         let users = self.proxy_auth.as_deref().map(Users::read);
         let users = users.transpose().map_err(Usage::from_error)?;
-        let (explicit, _) = self.listen_addresses();
+        let explicit = self.explicit()?;
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {
             Some(addr) if clients.is_none() && users.is_none() => Err(Usage(format!(
@@ -205,7 +264,7 @@ impl Args {
     pub(super) fn upstream(&self, max_connections: usize) -> UpstreamConfig {
         UpstreamConfig {
             extra_ca: self.extra_ca.clone(),
-            proxy: self.upstream_proxy.clone(),
+            proxy: self.upstream_proxy.as_ref().map(|proxy| proxy.0.clone()),
             send_proxy: self.send_proxy.is_some(),
             connect_timeout: self.connect_timeout.0,
             handshake_timeout: self.connect_timeout.0,
@@ -220,16 +279,10 @@ impl Args {
         matches!(self.on_check_failure, Failure::Allow)
     }
 
-    /// The check service, if one is configured.
-    ///
-    /// # Errors
-    ///
-    /// The options can't be combined.
-    pub(super) fn check(&self) -> Result<Option<CheckService>, Usage> {
-        let Some(service) = &self.check else {
-            return Ok(None);
-        };
-        let config = CheckConfig {
+    /// The configuration of the check service, if there is one.
+    pub(super) fn check(&self) -> Option<CheckConfig> {
+        let service = self.check.as_ref()?;
+        Some(CheckConfig {
             timeout: self.check_timeout.0,
             on_failure: match self.on_check_failure {
                 Failure::Deny => FailureMode::Deny,
@@ -240,16 +293,26 @@ impl Args {
                 .unwrap_or(NonZeroUsize::MIN),
             sent: match self.check_header.as_slice() {
                 [] => SentHeaders::default(),
-                names => SentHeaders::Only(names.to_vec()),
+                names => SentHeaders::Only(values(names)),
             },
             body: self.check_body.map_or(0, Number::get),
-            take: self.check_take.clone(),
-            ..CheckConfig::new(service.clone())
-        };
-        CheckService::new(config)
-            .map(Some)
-            .map_err(Usage::from_error)
+            take: values(&self.check_take),
+            ..CheckConfig::new(service.value.clone())
+        })
     }
+}
+
+fn values<T: Clone>(all: &[AsWritten<T>]) -> Vec<T> {
+    all.iter().map(|one| one.value.clone()).collect()
+}
+
+fn addresses(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, Usage> {
+    let mut found = Vec::new();
+    for written in all {
+        let wrong = |why| Usage(format!("{option} {written}: {why}"));
+        found.extend(written.addresses().map_err(wrong)?);
+    }
+    Ok(found)
 }
 
 /// Long enough for a phone with a bad connection.

@@ -1,10 +1,8 @@
 //! The running proxy as the control thread sees it: its listeners, and the services and workers that serve them.
 
 use std::net::SocketAddr;
-use std::ops::RangeFrom;
 use std::sync::Arc;
 
-use anyhow::Context;
 use peername_kernel::data_path::DataPath;
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
@@ -13,43 +11,27 @@ use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Backend;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
-use peername_proxy::udp::{OpenSessions, UdpConfig, UdpProxy};
-use peername_server::listeners::InheritedSockets;
+use peername_proxy::udp::{OpenSessions, UdpProxy};
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::phases::{self, DrainGuard};
-use peername_server::workers::{self, WorkerTask, Workers};
+use peername_server::workers::WorkerTask;
 use tokio::sync::watch;
 
-use super::listening::{self, BoundAddresses, ListenerIds, OpenedListeners};
-use super::setup::{ServicePlan, Setup, TRANSPORTS};
+use super::options::Args;
+use super::setup::{ServicePlan, Setup};
 use crate::lifecycle;
+use crate::listeners::running::{Opened, RunningListeners};
+use crate::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use crate::logging::ranges;
 
 /// The running proxy.
 pub(super) struct Control {
     pub(super) setup: Setup,
-    pub(super) running: Workers,
+    pub(super) args: Args,
+    pub(super) listeners: RunningListeners,
     pub(super) shared: Shared,
     pub(super) services: ServiceHandle,
-    pub(super) listeners: ListenerIds,
-    /// Unused ids for further listeners.
-    pub(super) ids: RangeFrom<u32>,
-    pub(super) actual: BoundAddresses,
-    /// Kept open across reloads: an inherited socket can't be opened again.
-    pub(super) given: InheritedSockets,
-    pub(super) groups: Vec<RunningUdpGroup>,
     /// The current monitor; the task that probes periodically subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
-}
-
-/// UDP listeners with the same configuration. Dropping this drains them.
-pub(super) struct RunningUdpGroup {
-    pub(super) addresses: Vec<SocketAddr>,
-    /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
-    pub(super) asked: UdpConfig,
-    /// The descriptors that the group may use.
-    pub(super) descriptors: usize,
-    _drain_guard: DrainGuard,
 }
 
 /// State that all services share.
@@ -70,10 +52,9 @@ impl Control {
     ///
     /// Netlink, the limit of descriptors, or a thread that can't be started.
     pub(super) async fn start(
+        args: Args,
         setup: Setup,
-        open: OpenedListeners,
-        given: InheritedSockets,
-        ids: RangeFrom<u32>,
+        open: Opened,
         kernel: Option<Arc<DataPath>>,
     ) -> anyhow::Result<Self> {
         let shared = Shared {
@@ -85,13 +66,12 @@ impl Control {
         };
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.probe_all().await;
-        let listeners = open.numbers();
-        let actual = open.actual();
-        let services = shared.services(&setup, &listeners, &actual, &reply_path)?;
+        let bound = open.sockets.actual();
+        let services = shared.services(&setup, &open.sockets.numbers(), &bound, &reply_path)?;
         let services = ServiceHandle::new(services);
-        let (running, groups) = shared.run(&setup, open, &services)?;
+        let listeners = shared.run(&setup, open, &services)?;
         for plan in &setup.services {
-            log_listening(plan, &actual, setup.process.workers());
+            log_listening(plan, &bound, setup.process.workers());
         }
         if setup.process.logging.is_go_mmproxy_format() {
             setup.services.iter().for_each(log_allowed_subnets);
@@ -100,15 +80,11 @@ impl Control {
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
         tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
         Ok(Self {
+            args,
             setup,
-            running,
+            listeners,
             shared,
             services,
-            listeners,
-            ids,
-            actual,
-            given,
-            groups,
             reply_path,
         })
     }
@@ -153,46 +129,33 @@ impl Shared {
     fn run(
         &self,
         setup: &Setup,
-        open: OpenedListeners,
+        open: Opened,
         services: &ServiceHandle,
-    ) -> anyhow::Result<(Workers, Vec<RunningUdpGroup>)> {
-        let workers = setup.process.workers();
-        let capacity = lifecycle::capacity(workers, open.groups.len(), open.descriptors())?;
-        let groups = open.groups.into_iter();
-        let (worker_tasks, groups) = groups.map(|group| self.group(group, services)).unzip();
+    ) -> anyhow::Result<RunningListeners> {
+        let groups = open.sockets.groups.len();
+        let for_udp = open.sockets.descriptors();
+        let capacity = lifecycle::capacity(setup.process.workers(), groups, for_udp)?;
         let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
-        let running = workers::start(open.tcp, worker_tasks, &proxy, capacity)
-            .context("starting a worker thread")?;
-        Ok((running, groups))
+        open.start(&proxy, capacity, Vec::new(), self.udp_tasks(services))
     }
 
-    /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
-    pub(super) fn group(
+    /// Makes the tasks that workers run for a group of UDP listeners.
+    pub(super) fn udp_tasks(
         &self,
-        group: listening::UdpGroup,
         services: &ServiceHandle,
-    ) -> (Vec<WorkerTask>, RunningUdpGroup) {
-        let addresses: Vec<_> = group.addresses().collect();
-        let sockets = addresses.len() * group.sockets.workers();
-        let descriptors = group.descriptors() + sockets;
-        let counters = Arc::clone(&self.counters);
-        let kernel = self.kernel.clone();
-        let proxy = UdpProxy::new(
-            services.clone(),
-            counters,
-            group.datagrams,
-            kernel,
-            self.sessions.clone(),
-        );
-        let (worker_tasks, drain_guard) =
-            phases::with_drain_guard(proxy.worker_tasks(group.sockets));
-        let group = RunningUdpGroup {
-            addresses,
-            asked: group.asked,
-            descriptors,
-            _drain_guard: drain_guard,
-        };
-        (worker_tasks, group)
+    ) -> impl Fn(UdpGroup) -> Vec<WorkerTask> + use<> {
+        let (counters, kernel) = (Arc::clone(&self.counters), self.kernel.clone());
+        let (services, sessions) = (services.clone(), self.sessions.clone());
+        move |group| {
+            let proxy = UdpProxy::new(
+                services.clone(),
+                Arc::clone(&counters),
+                group.datagrams,
+                kernel.clone(),
+                sessions.clone(),
+            );
+            proxy.worker_tasks(group.sockets)
+        }
     }
 }
 

@@ -1,13 +1,10 @@
-//! The options of `peername proxy`. Those of a listener and those of the process are also
-//! the keys of the configuration file ([`super::config_file`]): a name, its help text and its default are
-//! defined here only.
+//! The options of `peername proxy`. They are also keys of the configuration file ([`crate::config_file`]): a name, its help
+//! text and its default are defined here only.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::Path;
 
-use clap::Parser;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::UdpConfig;
@@ -19,51 +16,44 @@ use serde::{Deserialize, Serialize};
 
 use super::destination::destinations;
 use super::udp;
-use crate::admin::AdminArgs;
 use crate::cmd::routes::{Protocol, Targets};
-use crate::lifecycle::default_workers;
+use crate::config_file::table_options::{self, NotWithFile};
+use crate::process::Process;
+use crate::reload::Source;
 use crate::usage::Usage;
 use crate::value::{
-    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Time, Timeout, TlvKind,
+    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout, TlvKind,
+    list_file,
 };
-use crate::{confinement, logging};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Read listeners from this file (docs/config.md) instead of the options; SIGHUP reads it again
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) source: Source,
     #[command(flatten)]
     pub(super) process: Process,
     #[command(flatten)]
-    pub(super) listener: Listener,
+    pub(super) host: HostArgs,
+    #[command(flatten)]
+    pub(super) listener: NotWithFile<Listener>,
 }
 
-/// The options of the process, independent of its listeners.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-pub(crate) struct Process {
-    /// Event loops, each with sockets of its own [default: one per core]
-    #[arg(long, visible_alias = "listeners", value_name = "N")]
-    pub(super) workers: Option<Number<1, 1024>>,
+/// The options of the process that no other command has.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct HostArgs {
     /// Add the routing rules that deliver replies to this host, and remove them at exit
     #[arg(long)]
     pub(super) setup_routes: bool,
     /// The data path of UDP sessions [default: auto]
     #[arg(long, value_name = "WHERE")]
     pub(super) data_path: Option<DataPath>,
-    /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    pub(super) drain: Option<Time>,
     /// The listening sockets are inherited and belong to another network namespace: `exec`
     #[arg(long, hide = true)]
+    #[serde(skip)]
     pub(super) sockets_from_outside: bool,
-    #[command(flatten)]
-    pub(super) admin: AdminArgs,
-    #[command(flatten)]
-    pub(super) sandbox: confinement::Args,
-    #[command(flatten)]
-    pub(super) logging: logging::Args,
 }
 
 #[derive(
@@ -82,8 +72,8 @@ pub(crate) enum DataPath {
 
 /// The options of a group of listeners: on the command line all of them, in a file those of one table.
 #[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
-#[group(id = "listener", multiple = true, conflicts_with = "config")]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Listener {
     /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
     #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
@@ -147,18 +137,9 @@ pub(crate) struct Listener {
     /// Idle timeout of half-closed connections
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     half_closed_timeout: Timeout,
-    /// UDP: which datagrams have a header [default: each]
-    #[arg(long, value_name = "DIALECT")]
-    udp_header: Option<udp::UdpHeader>,
-    /// UDP: idle timeout of a session
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
-    close_after: Time,
-    /// UDP: maximum of sessions in all; each takes a descriptor
-    #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions))]
-    max_sessions: Number<1, MAX_INTEGER>,
-    /// UDP: maximum of sessions of one balancer
-    #[arg(long, value_name = "N", default_value_t = count(UdpConfig::default().sessions_per_balancer))]
-    max_sessions_per_balancer: Number<1, MAX_INTEGER>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    udp: udp::Args,
     /// The relay method
     #[arg(long, value_name = "HOW", default_value = "auto")]
     relay: Relay,
@@ -235,15 +216,7 @@ enum Relay {
 /// A key that is absent has the default of the command line.
 impl Default for Listener {
     fn default() -> Self {
-        #[derive(Parser)]
-        struct Empty {
-            /// Exists because the options of the listener name it as a conflict.
-            #[arg(long)]
-            config: Option<PathBuf>,
-            #[command(flatten)]
-            listener: Listener,
-        }
-        Empty::parse_from(["peername"]).listener
+        table_options::option_defaults()
     }
 }
 
@@ -255,7 +228,7 @@ impl Listener {
             return Err(Usage(text.to_owned()));
         }
         // Other options for UDP only limit it. This one means that datagrams are expected.
-        if self.udp_header.is_some() && !self.protocol.has_udp() {
+        if self.udp.udp_header.is_some() && !self.protocol.has_udp() {
             let text =
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both";
             return Err(Usage(text.to_owned()));
@@ -290,6 +263,11 @@ impl Listener {
         })
     }
 
+    /// The files that the options name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.trust.iter().filter_map(|word| list_file(word))
+    }
+
     /// Whether clients of this family are expected from the start. They are if their target is configured; IPv4 clients
     /// also if no target is configured.
     pub(super) fn expects(&self, is_ipv4: bool) -> bool {
@@ -308,12 +286,7 @@ impl Listener {
 
     /// The configuration of UDP by the options.
     pub(super) fn datagrams(&self) -> UdpConfig {
-        UdpConfig {
-            dialect: self.udp_header.unwrap_or_default().0,
-            close_after: self.close_after.0,
-            sessions: self.max_sessions.get(),
-            sessions_per_balancer: self.max_sessions_per_balancer.get(),
-        }
+        self.udp.config()
     }
 
     fn header_limits(&self) -> HeaderLimits {
@@ -351,17 +324,18 @@ impl Listener {
     }
 }
 
-impl Process {
-    pub(super) fn workers(&self) -> usize {
-        self.workers.map_or_else(default_workers, Number::get)
+impl HostArgs {
+    /// These options of the command line, and those of the file for what the command line leaves out.
+    pub(super) fn or(self, file: Self) -> Self {
+        Self {
+            setup_routes: self.setup_routes || file.setup_routes,
+            data_path: self.data_path.or(file.data_path),
+            sockets_from_outside: self.sockets_from_outside,
+        }
     }
 
     pub(super) fn is_in_kernel(&self) -> bool {
         self.data_path == Some(DataPath::Kernel)
-    }
-
-    pub(super) fn drain(&self) -> Duration {
-        self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
     }
 }
 
@@ -377,6 +351,3 @@ impl From<Version> for SendProxy {
 fn count(of: usize) -> Number<1, MAX_INTEGER> {
     Number::clamp(of)
 }
-
-/// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
-const DEFAULT_DRAIN: Duration = Duration::from_secs(30);

@@ -9,31 +9,31 @@ use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
 use peername_proxy::routes::Backend;
-use peername_proxy::udp::UdpConfig;
 use peername_relay::{Method, check_uring};
 use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
-use super::options::{Listener, Process};
+use super::options::{HostArgs, Listener};
 use crate::cmd::self_connect::connects_to_listener;
-use crate::logging::{join, ranges};
+use crate::config_file::{Configuration, Origin, Problems};
+use crate::listeners::{self, ListenPlan, ListenerKey, TRANSPORTS};
+use crate::process::Process;
 use crate::usage::Usage;
 
 /// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) process: Process,
+    pub(super) host: HostArgs,
     pub(super) services: Vec<ServicePlan>,
 }
 
 /// The listeners of one `[[listen]]` table or command line, and their configuration.
 #[derive(Debug)]
 pub(super) struct ServicePlan {
-    pub(super) tcp: Vec<SocketAddr>,
-    pub(super) udp: Vec<SocketAddr>,
+    pub(super) sockets: ListenPlan,
     pub(super) config: Arc<Config>,
-    pub(super) datagrams: UdpConfig,
     expected: ExpectedFamilies,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,
@@ -47,11 +47,33 @@ struct ExpectedFamilies {
     v6: bool,
 }
 
-/// The origin of an option: a line of a file, or the command line.
-#[derive(Debug)]
-pub(super) struct Origin(pub(super) Option<String>);
-
 impl Setup {
+    /// Validates the tables of a file, or the options of a command line.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(crate) fn new(config: Configuration) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        let mut services = Vec::new();
+        for table in config.listen {
+            match ServicePlan::new(&table.options, table.origin) {
+                Ok(plan) => services.push(plan),
+                Err(Usage(problem)) => problems.push(problem),
+            }
+        }
+        let setup = Self {
+            process: config.top.process,
+            host: config.top.host,
+            services,
+        };
+        problems.extend(setup.problems(|_| false));
+        match problems.is_empty() {
+            true => Ok(setup),
+            false => Err(Problems(problems)),
+        }
+    }
+
     /// The addresses to listen on.
     pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
         self.services
@@ -93,17 +115,13 @@ impl Setup {
 
     /// A short summary for the service manager and `config check`.
     pub(crate) fn summary(&self) -> String {
-        let [tcp, udp] = TRANSPORTS.map(|transport| ranges(self.listen(transport)));
-        let named = [("tcp", tcp), ("udp", udp)];
-        let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
-        join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+        listeners::summary(self.services.iter().map(|plan| &plan.sockets))
     }
 
-    /// Whether this listener accepts traffic that TPROXY rules redirect.
-    pub(super) fn is_transparent(&self, (transport, addr): (Transport, SocketAddr)) -> bool {
-        let mut services = self.services.iter();
-        let of = services.find(|plan| plan.listen(transport).contains(&addr));
-        of.is_some_and(|plan| plan.config.transparent)
+    /// The listeners of each service.
+    pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
+        let services = self.services.iter();
+        services.map(|plan| plan.sockets.clone()).collect()
     }
 
     /// Whether any listener has `--relay auto`.
@@ -111,13 +129,14 @@ impl Setup {
         let has_auto = |service: &ServicePlan| service.config.relay == Method::Auto;
         self.services
             .iter()
-            .any(|service| !service.tcp.is_empty() && has_auto(service))
+            .any(|service| !service.sockets.tcp.is_empty() && has_auto(service))
     }
 
     /// Whether a listener uses io_uring, if that is available.
     pub(super) fn may_use_uring(&self) -> bool {
         let uses = |service: &ServicePlan| {
-            !service.tcp.is_empty() && matches!(service.config.relay, Method::Auto | Method::Uring)
+            !service.sockets.tcp.is_empty()
+                && matches!(service.config.relay, Method::Auto | Method::Uring)
         };
         self.services.iter().any(uses) && check_uring().is_ok()
     }
@@ -127,7 +146,7 @@ impl Setup {
         let with_tcp = self
             .services
             .iter()
-            .filter(|service| !service.tcp.is_empty());
+            .filter(|service| !service.sockets.tcp.is_empty());
         let chosen = with_tcp.filter_map(|service| match service.config.relay {
             Method::Auto => None,
             Method::Copy => Some("copy"),
@@ -181,7 +200,7 @@ impl Setup {
             }
             taken.extend(listen);
         }
-        if self.process.sockets_from_outside {
+        if self.host.sockets_from_outside {
             return problems;
         }
         for plan in &self.services {
@@ -214,22 +233,6 @@ impl Setup {
     }
 }
 
-impl Origin {
-    /// The error with its file and line. In a file options have no dashes, and one has another name.
-    fn of(&self, text: &str) -> String {
-        match &self.0 {
-            None => text.to_owned(),
-            Some(place) => {
-                let text = text
-                    .replace("--trust 192.0.2.0/24", "trust = [\"192.0.2.0/24\"]")
-                    .replace("--listen", "address")
-                    .replace("--", "");
-                format!("{place}, [[listen]]: {text}")
-            }
-        }
-    }
-}
-
 impl ServicePlan {
     pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
         let config = listener.config();
@@ -243,11 +246,16 @@ impl ServicePlan {
             let wrong = |why| Usage(origin.of(&format!("--listen {written}: {why}")));
             listen.extend(written.addresses().map_err(wrong)?);
         }
+        let datagrams = listener.datagrams();
         Ok(Self {
-            tcp: listener.protocol.tcp(&listen).to_vec(),
-            udp: listener.protocol.udp(&listen).to_vec(),
+            sockets: ListenPlan {
+                tcp: listener.protocol.tcp(&listen).to_vec(),
+                udp: listener.protocol.udp(&listen).to_vec(),
+                transparent: config.transparent,
+                datagrams,
+                steered_by: Some(datagrams.dialect),
+            },
             config: Arc::new(config),
-            datagrams: listener.datagrams(),
             expected: ExpectedFamilies {
                 v4: listener.expects(true),
                 v6: listener.expects(false),
@@ -258,18 +266,12 @@ impl ServicePlan {
     }
 
     /// The listeners of this plan.
-    pub(super) fn listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
-        TRANSPORTS.into_iter().flat_map(|transport| {
-            let addrs = self.listen(transport).iter();
-            addrs.map(move |&addr| (transport, addr))
-        })
+    pub(super) fn listeners(&self) -> impl Iterator<Item = ListenerKey> + '_ {
+        self.sockets.listeners()
     }
 
     pub(super) fn listen(&self, transport: Transport) -> &[SocketAddr] {
-        match transport {
-            Transport::Tcp => &self.tcp,
-            Transport::Udp => &self.udp,
-        }
+        self.sockets.listen(transport)
     }
 
     /// The backends of its clients, and whether each is one port of many.
@@ -293,5 +295,3 @@ impl ServicePlan {
         })
     }
 }
-
-pub(super) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];

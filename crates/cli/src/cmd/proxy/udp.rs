@@ -1,8 +1,7 @@
-//! The options of `peername forward` that are about UDP; `peername proxy` has the same.
+//! The options of `peername proxy` and `peername forward` that are about UDP.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -11,24 +10,32 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::value;
+use crate::config_file::table_options;
+use crate::value::{MAX_INTEGER, Number, Time};
 
 /// The options for UDP.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
 #[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Args {
     /// UDP: which datagrams have a header [default: each]
     #[arg(long, value_name = "DIALECT")]
     pub(crate) udp_header: Option<UdpHeader>,
     /// UDP: idle timeout of a session
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = value::duration)]
-    close_after: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    close_after: Time,
     /// UDP: maximum of sessions in all; each takes a descriptor
-    #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions)]
-    max_sessions: usize,
+    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions))]
+    max_sessions: Number<1, MAX_INTEGER>,
     /// UDP: maximum of sessions of one balancer
-    #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions_per_balancer)]
-    max_sessions_per_balancer: usize,
+    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions_per_balancer))]
+    max_sessions_per_balancer: Number<1, MAX_INTEGER>,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        table_options::option_defaults()
+    }
 }
 
 /// A [`Dialect`] by its name, as an option and as a key of the configuration file.
@@ -78,13 +85,13 @@ static ALL: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
     LazyLock::new(|| Dialect::ALL.map(UdpHeader));
 
 impl Args {
-    /// The configuration, with at most as many sessions as there are descriptors for.
-    pub(crate) fn config(&self, descriptors: usize) -> UdpConfig {
+    /// The configuration by the options.
+    pub(crate) fn config(&self) -> UdpConfig {
         UdpConfig {
             dialect: self.udp_header.unwrap_or_default().0,
-            close_after: self.close_after,
-            sessions: self.max_sessions.min(descriptors),
-            sessions_per_balancer: self.max_sessions_per_balancer,
+            close_after: self.close_after.0,
+            sessions: self.max_sessions.get(),
+            sessions_per_balancer: self.max_sessions_per_balancer.get(),
         }
     }
 }

@@ -1,54 +1,123 @@
-//! Opens the listening sockets, before any of them is served.
+//! The listening sockets of a command: opened before any of them is served, and opened and closed by reloads.
+
+pub(crate) mod running;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::ops::RangeFrom;
 
-use peername_proxy::udp::{MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
+use anyhow::bail;
+use peername_proxy::udp::{Dialect, MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::netlink::Transport;
 
-use super::setup::{ServicePlan, Setup};
+use crate::logging::{join, ranges};
+
+/// The listeners of one table or command line.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenPlan {
+    pub(crate) tcp: Vec<SocketAddr>,
+    pub(crate) udp: Vec<SocketAddr>,
+    /// Whether they accept traffic that TPROXY rules redirect.
+    pub(crate) transparent: bool,
+    pub(crate) datagrams: UdpConfig,
+    /// By which headers datagrams are steered to workers; `None` if their sender is the client.
+    pub(crate) steered_by: Option<Dialect>,
+}
+
+impl ListenPlan {
+    pub(crate) fn listen(&self, transport: Transport) -> &[SocketAddr] {
+        match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = ListenerKey> + '_ {
+        TRANSPORTS.into_iter().flat_map(|transport| {
+            let addrs = self.listen(transport).iter();
+            addrs.map(move |&addr| (transport, addr))
+        })
+    }
+}
+
+/// A short summary for the service manager and `config check`.
+pub(crate) fn summary<'a>(plans: impl IntoIterator<Item = &'a ListenPlan> + Clone) -> String {
+    let named = [("tcp", Transport::Tcp), ("udp", Transport::Udp)].map(|(name, transport)| {
+        let plans = plans.clone().into_iter();
+        (
+            name,
+            ranges(plans.flat_map(|plan| plan.listen(transport)).copied()),
+        )
+    });
+    let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
+    join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+}
+
+/// Refuses an inherited socket that no listener uses: its clients would never be accepted.
+pub(crate) fn check_inherited_sockets(
+    given: &InheritedSockets,
+    plans: &[&ListenPlan],
+) -> anyhow::Result<()> {
+    let [tcp, udp] = TRANSPORTS.map(|transport| {
+        let all = plans.iter().flat_map(|plan| plan.listen(transport));
+        all.copied().collect::<Vec<_>>()
+    });
+    if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
+        let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
+        bail!(
+            "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
+             (--listen, or address in the file), or take it out of the .socket unit",
+            unwanted.label,
+            unwanted.addr
+        );
+    }
+    Ok(())
+}
+
+/// A listener by its protocol and requested address.
+pub(crate) type ListenerKey = (Transport, SocketAddr);
 
 /// Open listening sockets that no worker serves yet.
-pub(super) struct OpenedListeners {
-    pub(super) tcp: Listeners,
-    pub(super) groups: Vec<UdpGroup>,
+pub(crate) struct OpenedListeners {
+    pub(crate) tcp: Listeners,
+    pub(crate) groups: Vec<UdpGroup>,
     /// The ids of the requested addresses.
     wanted_tcp: Vec<ListenAddr>,
 }
 
 /// The UDP listeners of one service: their sessions share limits and a dialect.
-pub(super) struct UdpGroup {
+pub(crate) struct UdpGroup {
     wanted: Vec<ListenAddr>,
-    pub(super) sockets: UdpListeners,
+    pub(crate) sockets: UdpListeners,
     /// The configuration in use: at most as many sessions as there are descriptors for.
-    pub(super) datagrams: UdpConfig,
+    pub(crate) datagrams: UdpConfig,
     /// The configuration as requested.
-    pub(super) asked: UdpConfig,
+    pub(crate) asked: UdpConfig,
     /// Descriptors for replies from other addresses than the listeners'.
     reply_sockets: usize,
 }
 
 /// The id of each listener, by its requested address.
-pub(super) type ListenerIds = HashMap<(Transport, SocketAddr), ListenerId>;
+pub(crate) type ListenerIds = HashMap<ListenerKey, ListenerId>;
 
 /// The address that each listener is bound to, by its requested address.
-pub(super) type BoundAddresses = HashMap<(Transport, SocketAddr), SocketAddr>;
+pub(crate) type BoundAddresses = HashMap<ListenerKey, SocketAddr>;
 
 impl OpenedListeners {
     /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets a limited number of
     /// descriptors. Ids are taken from `ids`, none of them twice.
-    pub(super) fn missing(
-        setup: &Setup,
+    pub(crate) fn missing(
+        plans: &[&ListenPlan],
+        workers: usize,
         there: &ListenerIds,
         descriptors_of_udp: usize,
         given: &InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
-        let workers = setup.process.workers();
-        let mut number = |plan: &ServicePlan, transport| -> Vec<ListenAddr> {
+        let mut number = |plan: &ListenPlan, transport| -> Vec<ListenAddr> {
             let addrs = plan.listen(transport).iter().copied();
             let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
             new.zip(&mut *ids)
@@ -57,7 +126,7 @@ impl OpenedListeners {
         };
         let mut wanted_tcp = Vec::new();
         let mut wanted_udp = Vec::new();
-        for plan in &setup.services {
+        for &plan in plans {
             wanted_tcp.extend(number(plan, Transport::Tcp));
             match number(plan, Transport::Udp) {
                 none if none.is_empty() => {}
@@ -66,9 +135,9 @@ impl OpenedListeners {
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let beside = open_already(there, setup, Transport::Tcp);
+        let beside = open_already(there, plans, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
-        for plan in setup.services.iter().filter(|s| s.config.transparent) {
+        for plan in plans.iter().filter(|plan| plan.transparent) {
             let ids = wanted_tcp
                 .iter()
                 .filter(|(_, addr)| plan.tcp.contains(addr));
@@ -82,14 +151,13 @@ impl OpenedListeners {
         };
         let descriptors = descriptors_of_udp.saturating_sub(addresses * workers);
         let share = descriptors.div_ceil(wanted_udp.len().max(1)).max(1);
-        let mut beside = open_already(there, setup, Transport::Udp);
+        let mut beside = open_already(there, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
-            let (asked, transparent) = (plan.datagrams, plan.config.transparent);
+            let (asked, transparent) = (plan.datagrams, plan.transparent);
             // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
             // header.
             let workers = if transparent { 1 } else { workers };
-            let sockets =
-                UdpListeners::open(&wanted, &beside, workers, Some(asked.dialect), given)?;
+            let sockets = UdpListeners::open(&wanted, &beside, workers, plan.steered_by, given)?;
             let group = match transparent {
                 true => UdpGroup::transparent(wanted, sockets.into_transparent()?, asked, share),
                 false => UdpGroup::new(wanted, sockets, asked, share),
@@ -101,7 +169,7 @@ impl OpenedListeners {
     }
 
     /// The id of each listener.
-    pub(super) fn numbers(&self) -> ListenerIds {
+    pub(crate) fn numbers(&self) -> ListenerIds {
         let udp = self.groups.iter().flat_map(|group| &group.wanted);
         let tcp = self.wanted_tcp.iter();
         tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
@@ -110,7 +178,7 @@ impl OpenedListeners {
     }
 
     /// The bound address of each listener, by its requested address: they differ where the kernel chose the port.
-    pub(super) fn actual(&self) -> BoundAddresses {
+    pub(crate) fn actual(&self) -> BoundAddresses {
         let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
         let udp = self.groups.iter().flat_map(|group| {
             let wanted = group.wanted.iter().map(key(Transport::Udp));
@@ -121,12 +189,12 @@ impl OpenedListeners {
     }
 
     /// Descriptors that UDP may use beside its listeners.
-    pub(super) fn descriptors(&self) -> usize {
+    pub(crate) fn descriptors(&self) -> usize {
         self.groups.iter().map(UdpGroup::descriptors).sum()
     }
 
     /// Logs the features that would make UDP faster and that the kernel lacks.
-    pub(super) fn log_kernel_limits(&self) {
+    pub(crate) fn log_kernel_limits(&self) {
         if let Some(group) = self.groups.first() {
             group.sockets.log_kernel_limits();
         }
@@ -166,24 +234,31 @@ impl UdpGroup {
     }
 
     /// The descriptors that the group may use beside its listeners.
-    pub(super) fn descriptors(&self) -> usize {
+    pub(crate) fn descriptors(&self) -> usize {
         self.datagrams.sessions + self.reply_sockets
     }
 
     /// The requested addresses.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.wanted.iter().map(|&(_, addr)| addr)
     }
 }
 
-fn open_already(there: &ListenerIds, setup: &Setup, transport: Transport) -> ExistingListeners {
-    let wanted: HashSet<_> = setup.listen(transport).collect();
+fn open_already(
+    there: &ListenerIds,
+    plans: &[&ListenPlan],
+    transport: Transport,
+) -> ExistingListeners {
+    let wanted = plans.iter().flat_map(|plan| plan.listen(transport));
+    let wanted: HashSet<_> = wanted.copied().collect();
     let of = there.keys().filter(|(of, _)| *of == transport);
     let (staying, closing) = of
         .map(|&(_, addr)| addr)
         .partition(|addr| wanted.contains(addr));
     ExistingListeners { staying, closing }
 }
+
+pub(crate) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
 #[cfg(test)]
 mod tests {

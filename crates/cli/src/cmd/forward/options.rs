@@ -1,0 +1,158 @@
+//! The options of `peername forward`. They are also the keys of a `[[forward]]` table.
+
+use std::net::SocketAddr;
+
+use peername_proxy::forward::{ForwardService, HeaderTemplate};
+use peername_proxy::udp::{Dialect, UdpConfig};
+use peername_server::addr::Target;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cmd::proxy::udp;
+use crate::cmd::send::Header;
+use crate::config_file::table_options::{self, NotWithFile};
+use crate::listeners::ListenPlan;
+use crate::process::Process;
+use crate::reload::Source;
+use crate::usage::Usage;
+use crate::value::{Address, Listen, Timeout};
+
+/// Options of `peername forward`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) source: Source,
+    #[command(flatten)]
+    pub(super) process: Process,
+    #[command(flatten)]
+    pub(super) forward: NotWithFile<Forward>,
+}
+
+/// The options of a group of listeners: on the command line all of them, in a file those of one table.
+#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct Forward {
+    /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
+    #[arg(short, long, value_name = "ADDR")]
+    #[schemars(length(min = 1))]
+    listen: Vec<Listen>,
+    /// The server that connections are forwarded to, with a header
+    #[arg(long, value_name = "ADDR")]
+    #[schemars(required)]
+    to: Option<Address>,
+    /// The transports to forward
+    #[arg(short, long, default_value = "tcp")]
+    protocol: Protocol,
+    #[command(flatten)]
+    #[serde(flatten)]
+    header: Header,
+    #[command(flatten)]
+    #[serde(flatten)]
+    udp: udp::Args,
+    /// Timeout for connecting to the server
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    connect_timeout: Timeout,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// A key that is absent has the default of the command line.
+impl Default for Forward {
+    fn default() -> Self {
+        table_options::option_defaults()
+    }
+}
+
+impl Forward {
+    /// The addresses to listen on; resolves names now.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or a name does not resolve.
+    pub(super) fn listen_plan(&self) -> Result<ListenPlan, Usage> {
+        if self.listen.is_empty() {
+            let text = "--listen needs an address, such as 0.0.0.0:8080";
+            return Err(Usage(text.to_owned()));
+        }
+        let mut listen = Vec::new();
+        for written in &self.listen {
+            let wrong = |why| Usage(format!("--listen {written}: {why}"));
+            listen.extend(written.addresses().map_err(wrong)?);
+        }
+        let (tcp, udp) = match self.protocol {
+            Protocol::Tcp => (listen, Vec::new()),
+            Protocol::Udp => (Vec::new(), listen),
+        };
+        Ok(ListenPlan {
+            tcp,
+            udp,
+            transparent: false,
+            datagrams: self.datagrams(),
+            steered_by: None,
+        })
+    }
+
+    /// What connections and datagrams are forwarded by; resolves the name of the server now.
+    ///
+    /// # Errors
+    ///
+    /// The options contradict each other, or the name does not resolve.
+    pub(super) fn service(&self) -> Result<ForwardService, Usage> {
+        self.check_udp()?;
+        let header_template: HeaderTemplate = match self.protocol {
+            Protocol::Tcp => self.header.header_template()?,
+            Protocol::Udp => self.header.datagram_header_template()?,
+        };
+        Ok(ForwardService {
+            target: Target(self.target()?),
+            header_template,
+            connect_timeout: self.connect_timeout.0,
+        })
+    }
+
+    fn target(&self) -> Result<SocketAddr, Usage> {
+        let missing = || Usage("--to needs the address of the server".to_owned());
+        let to = self.to.as_ref().ok_or_else(missing)?;
+        to.resolve()
+            .map_err(|why| Usage(format!("--to {to}: {why}")))
+    }
+
+    fn check_udp(&self) -> Result<(), Usage> {
+        let text = match (self.protocol, self.udp.udp_header) {
+            (Protocol::Tcp, Some(_)) => {
+                "--udp-header is for UDP, which is not forwarded: add --protocol udp"
+            }
+            (_, Some(_)) if self.header.is_absent() => {
+                "--udp-header selects the datagrams with a header, and --proxy-version none sends none"
+            }
+            (_, Some(udp::UdpHeader(Dialect::First))) if self.header.is_spp() => {
+                "--proxy-version spp is a header on each datagram: it can't be combined with --udp-header first"
+            }
+            (_, Some(udp::UdpHeader(Dialect::Spp))) if self.header.has_fields() => {
+                "--tlv and --crc32c: the Simple Proxy Protocol has no fields"
+            }
+            _ => return Ok(()),
+        };
+        Err(Usage(text.to_owned()))
+    }
+
+    fn datagrams(&self) -> UdpConfig {
+        let datagrams = self.udp.config();
+        match self.header.is_spp() {
+            true => UdpConfig {
+                dialect: Dialect::Spp,
+                ..datagrams
+            },
+            false => datagrams,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The whole configuration of one run of `peername forward`, validated before anything is opened.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use peername_proto::HostAddress;
+use peername_proxy::forward::ForwardService;
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::services::Services;
+
+use super::options::{Args, Forward};
+use crate::cmd::self_connect::connects_to_listener;
+use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::listeners::{self, ListenPlan, ListenerIds};
+use crate::process::Process;
+use crate::reload::file_watch::Fingerprints;
+use crate::usage::Usage;
+use crate::value::Number;
+
+/// The validated configuration.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(super) process: Process,
+    groups: Vec<Group>,
+}
+
+/// The listeners of a table, and what they forward by.
+#[derive(Debug)]
+struct Group {
+    sockets: ListenPlan,
+    service: Arc<ForwardService>,
+    origin: Origin,
+}
+
+impl Setup {
+    /// Reads the options, or the file that they name, and resolves names.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+        let mut config = match &args.source.config {
+            Some(path) => {
+                config_file::read(path, &[Kind::Forward], files).map_err(Usage::from_error)?
+            }
+            None => Configuration {
+                forward: vec![Table::of_command_line(args.forward.0.clone())],
+                ..Configuration::default()
+            },
+        };
+        config.top.process = args.process.clone().or(config.top.process);
+        Self::new(config).map_err(Usage::from_error)
+    }
+
+    /// Validates the tables of a file, or the options of a command line.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
+        // One worker is enough for most senders.
+        config.top.process.workers.get_or_insert(Number::clamp(1));
+        let mut problems = Vec::new();
+        let mut groups = Vec::new();
+        for table in config.forward {
+            match Group::new(&table) {
+                Ok(group) => groups.push(group),
+                Err(Usage(problem)) => problems.push(table.origin.of(&problem)),
+            }
+        }
+        let setup = Self {
+            process: config.top.process,
+            groups,
+        };
+        problems.extend(setup.problems(|_| false));
+        match problems.is_empty() {
+            true => Ok(setup),
+            false => Err(Problems(problems)),
+        }
+    }
+
+    /// Validates again with this host's addresses, which only the kernel knows.
+    ///
+    /// # Errors
+    ///
+    /// All contradictions, a line each.
+    pub(super) fn check_at(&self, host: &OwnAddresses) -> Result<(), Usage> {
+        let problems = self.problems(|ip| host.kind_of(ip) == Some(HostAddress::Own));
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Usage(problems.join("\n"))),
+        }
+    }
+
+    /// Addresses that are given twice, and targets that are listeners of the same protocol.
+    fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut taken = HashSet::new();
+        for group in &self.groups {
+            let twice = group.sockets.listeners().find(|key| !taken.insert(*key));
+            if let Some((_, addr)) = twice {
+                let text = format!("--listen {addr} is given twice");
+                problems.push(group.origin.of(&text));
+            }
+        }
+        for group in &self.groups {
+            let target = group.service.target.0;
+            let Some((transport, _)) = group.sockets.listeners().next() else {
+                continue;
+            };
+            let listen = taken.iter().filter(|(of, _)| *of == transport);
+            let listen = listen.map(|&(_, addr)| addr).collect();
+            if connects_to_listener(&listen, target, is_own) {
+                let text = format!("--to {target}: it would connect to itself");
+                problems.push(group.origin.of(&text));
+            }
+        }
+        problems
+    }
+
+    /// A short summary for the service manager and `config check`.
+    pub(crate) fn summary(&self) -> String {
+        listeners::summary(self.groups.iter().map(|group| &group.sockets))
+    }
+
+    pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
+        let groups = self.groups.iter();
+        groups.map(|group| group.sockets.clone()).collect()
+    }
+
+    /// The service of each listener.
+    pub(super) fn services(&self, ids: &ListenerIds) -> Services<ForwardService> {
+        let listeners = self.groups.iter().flat_map(|group| {
+            let keys = group.sockets.listeners();
+            keys.map(move |key| (key, Arc::clone(&group.service)))
+        });
+        listeners
+            .filter_map(|(key, service)| Some((*ids.get(&key)?, service)))
+            .collect()
+    }
+
+    /// The servers, for the log.
+    pub(super) fn targets(&self) -> String {
+        let mut targets: Vec<_> = self
+            .groups
+            .iter()
+            .map(|group| group.service.target.0.to_string())
+            .collect();
+        targets.dedup();
+        targets.join(", ")
+    }
+}
+
+impl Group {
+    fn new(table: &Table<Forward>) -> Result<Self, Usage> {
+        Ok(Self {
+            sockets: table.options.listen_plan()?,
+            service: Arc::new(table.options.service()?),
+            origin: table.origin.clone(),
+        })
+    }
+}

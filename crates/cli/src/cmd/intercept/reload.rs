@@ -1,0 +1,96 @@
+//! Reloads of `peername intercept`: connections that are accepted from then on are served by another state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use peername_intercept::listener::{CurrentState, ListenerService};
+use peername_intercept::state;
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::Workers;
+use peername_server::workers::services::ServiceHandle;
+
+use super::options::Args;
+use super::setup::Setup;
+use crate::listeners::running::RunningListeners;
+use crate::reload::Reload;
+use crate::reload::file_watch::Fingerprints;
+
+/// The running proxy.
+pub(super) struct Control {
+    pub(super) args: Args,
+    pub(super) setup: Setup,
+    pub(super) listeners: RunningListeners,
+    pub(super) services: ServiceHandle<ListenerService>,
+    pub(super) current: CurrentState,
+    pub(super) own: OwnAddresses,
+    /// Whether listeners for TPROXY rules could be opened at the start.
+    pub(super) can_tproxy: bool,
+    pub(super) max_upstream: usize,
+}
+
+/// A configuration with all that was read for it.
+pub(super) struct Plan {
+    setup: Setup,
+    files: state::Reload,
+}
+
+impl Reload for Control {
+    type Plan = Plan;
+
+    fn reader(&self) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Plan> + Send + 'static {
+        let (args, state) = (self.args.clone(), self.current.get());
+        move |files| {
+            let setup = Setup::load(&args, files)?;
+            let authority = setup.authority(files)?;
+            let (access, extra_ca) = (Arc::clone(&setup.access), &setup.options.extra_ca);
+            let files = state.prepare_reload(access, authority, extra_ca)?;
+            Ok(Plan { setup, files })
+        }
+    }
+
+    async fn apply(&mut self, Plan { setup, files }: Plan) -> anyhow::Result<()> {
+        let state = self.current.get();
+        self.setup.process.check_reload(&setup.process)?;
+        ensure!(
+            setup.options.certificates_per_client() == self.setup.options.certificates_per_client(),
+            "certificates-per-client can't change without a restart"
+        );
+        let check = state.next_check(setup.check.clone())?;
+        let change = self
+            .listeners
+            .prepare(setup.listen_plans(self.can_tproxy))?;
+        let upstream = setup.options.upstream(self.max_upstream);
+        let destinations = setup.destinations(&self.own, &change.bound);
+
+        // Nothing fails from here on.
+        let rules = setup.options.rules();
+        let state = Arc::new(state.successor(files, rules, (upstream, destinations), check));
+        let services = setup.services(&change.ids, &state);
+        let replace = || {
+            self.services.replace(services);
+            self.current.replace(state);
+        };
+        let tasks = |_| Vec::new();
+        let (opened, closed) = self.listeners.apply(change, replace, tasks).await;
+        self.setup = setup;
+        tracing::info!(opened, closed, "reloaded");
+        Ok(())
+    }
+
+    fn workers(&mut self) -> &mut Workers {
+        &mut self.listeners.workers
+    }
+
+    fn into_workers(self) -> Workers {
+        self.listeners.workers
+    }
+
+    fn summary(&self) -> String {
+        format!("intercepting; {}", self.setup.summary())
+    }
+
+    fn drain(&self) -> Duration {
+        self.setup.process.drain()
+    }
+}

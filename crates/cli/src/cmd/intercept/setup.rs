@@ -1,0 +1,165 @@
+//! The whole configuration of one run of `peername intercept`, validated before anything is opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use peername_intercept::authz::{CheckConfig, CheckService};
+use peername_intercept::ca::Authority;
+use peername_intercept::listener::{ListenerKind, ListenerService};
+use peername_intercept::policy::access::Access;
+use peername_intercept::policy::destination::Destinations;
+use peername_intercept::state::InterceptState;
+use peername_proxy::udp::UdpConfig;
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::services::Services;
+use peername_sys::netlink::Transport;
+
+use super::options::{Args, Intercept};
+use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
+use crate::process::Process;
+use crate::reload::file_watch::Fingerprints;
+use crate::usage::Usage;
+
+/// The validated configuration.
+pub(crate) struct Setup {
+    pub(super) process: Process,
+    pub(super) options: Intercept,
+    pub(super) access: Arc<Access>,
+    pub(super) check: Option<CheckConfig>,
+    explicit: Vec<SocketAddr>,
+    transparent: Vec<SocketAddr>,
+}
+
+impl Setup {
+    /// Reads the options, or the file that they name, and the lists; resolves names.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+        let mut config = match &args.source.config {
+            Some(path) => {
+                config_file::read(path, &[Kind::Intercept], files).map_err(Usage::from_error)?
+            }
+            None => Configuration {
+                intercept: Some(Table::of_command_line(args.intercept.0.clone())),
+                ..Configuration::default()
+            },
+        };
+        config.top.process = args.process.clone().or(config.top.process);
+        if let Some(table) = &config.intercept {
+            files.note_all(table.options.files());
+        }
+        Self::new(config).map_err(Usage::from_error)
+    }
+
+    /// Validates the table of a file, or the options of a command line.
+    ///
+    /// # Errors
+    ///
+    /// The first error.
+    pub(crate) fn new(config: Configuration) -> Result<Self, Problems> {
+        let table = config
+            .intercept
+            .unwrap_or_else(|| Table::of_command_line(Intercept::default()));
+        let origin: Origin = table.origin;
+        Self::of(config.top.process, table.options)
+            .map_err(|Usage(text)| Problems(vec![origin.of(&text)]))
+    }
+
+    fn of(process: Process, options: Intercept) -> Result<Self, Usage> {
+        options.contradictions()?;
+        let check = options.check();
+        if let Some(check) = check.clone() {
+            CheckService::new(check).map_err(Usage::from_error)?;
+        }
+        let (explicit, transparent) = (options.explicit()?, options.transparent()?);
+        let mut all: Vec<_> = explicit.iter().chain(&transparent).collect();
+        all.sort_unstable();
+        if let Some([addr, _]) = all.array_windows().find(|[one, next]| one == next) {
+            return Err(Usage(format!("--listen {addr} is given twice")));
+        }
+        Ok(Self {
+            access: Arc::new(options.access()?),
+            check,
+            explicit,
+            transparent,
+            process,
+            options,
+        })
+    }
+
+    /// The directory of the authority.
+    ///
+    /// # Errors
+    ///
+    /// None is given, and there is no default.
+    pub(super) fn ca(&self) -> Result<PathBuf, Usage> {
+        self.options.ca.path()
+    }
+
+    /// Reads the authority.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it is not valid.
+    pub(super) fn authority(&self, files: &mut Fingerprints) -> anyhow::Result<Authority> {
+        let ca = self.ca()?;
+        files.note(&Authority::file(&ca));
+        Ok(Authority::open(&ca)?)
+    }
+
+    /// The listeners: explicit ones, and transparent ones. `can_tproxy`: TPROXY rules need a privilege, REDIRECT rules
+    /// don't.
+    pub(super) fn listen_plans(&self, can_tproxy: bool) -> Vec<ListenPlan> {
+        let plan = |addresses: &[SocketAddr], transparent| ListenPlan {
+            tcp: addresses.to_vec(),
+            udp: Vec::new(),
+            transparent,
+            datagrams: UdpConfig::default(),
+            steered_by: None,
+        };
+        vec![
+            plan(&self.explicit, false),
+            plan(&self.transparent, can_tproxy),
+        ]
+    }
+
+    /// The service of each listener, by this state.
+    pub(super) fn services(
+        &self,
+        ids: &ListenerIds,
+        state: &Arc<InterceptState>,
+    ) -> Services<ListenerService> {
+        let kinds = [
+            (ListenerKind::Explicit, &self.explicit),
+            (ListenerKind::Transparent, &self.transparent),
+        ];
+        let services = kinds.into_iter().flat_map(|(kind, addresses)| {
+            let state = Arc::clone(state);
+            let service = Arc::new(ListenerService { kind, state });
+            let ids = addresses
+                .iter()
+                .filter_map(|&addr| ids.get(&(Transport::Tcp, addr)));
+            ids.map(move |&id| (id, Arc::clone(&service)))
+        });
+        services.collect()
+    }
+
+    /// The destination policy: the ports of listeners and of the admin endpoint are this proxy's own.
+    pub(super) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
+        let listening = bound.values().map(SocketAddr::port);
+        Destinations {
+            allowed: self.options.allowed_destinations(),
+            own: own.clone(),
+            listening: listening.chain(self.process.admin.port()).collect(),
+        }
+    }
+
+    /// A short summary for the service manager and `config check`.
+    pub(crate) fn summary(&self) -> String {
+        listeners::summary(&self.listen_plans(false))
+    }
+}

@@ -1,0 +1,282 @@
+//! The listeners of a running command, and how a reload changes them: everything that can fail is done before anything is
+//! changed.
+//!
+//! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
+//! removed drain theirs before they close.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::ops::RangeFrom;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use peername_proxy::udp::UdpConfig;
+use peername_server::listeners::InheritedSockets;
+use peername_server::workers::phases::{self, DrainGuard};
+use peername_server::workers::{self, Serve, WorkerTask, Workers};
+use peername_sys::netlink::Transport;
+
+use super::{
+    BoundAddresses, ListenPlan, ListenerIds, ListenerKey, OpenedListeners, UdpGroup,
+    check_inherited_sockets,
+};
+use crate::lifecycle;
+use crate::logging::ranges;
+
+/// The listeners of a command, and the workers that serve them.
+pub(crate) struct RunningListeners {
+    pub(crate) workers: Workers,
+    plans: Vec<ListenPlan>,
+    worker_count: usize,
+    ids: ListenerIds,
+    /// Unused ids for further listeners.
+    unused_ids: RangeFrom<u32>,
+    bound: BoundAddresses,
+    /// Kept open across reloads: an inherited socket can't be opened again.
+    given: InheritedSockets,
+    groups: Vec<RunningUdpGroup>,
+}
+
+/// UDP listeners with the same configuration. Dropping this drains them.
+struct RunningUdpGroup {
+    addresses: Vec<SocketAddr>,
+    /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
+    asked: UdpConfig,
+    /// The descriptors that the group may use.
+    descriptors: usize,
+    _drain_guard: DrainGuard,
+}
+
+/// Listeners that are open and not served yet: those of a start.
+pub(crate) struct Opened {
+    plans: Vec<ListenPlan>,
+    worker_count: usize,
+    pub(crate) sockets: OpenedListeners,
+    unused_ids: RangeFrom<u32>,
+    given: InheritedSockets,
+}
+
+/// A change of the listeners that nothing can refuse any more.
+pub(crate) struct Change {
+    plans: Vec<ListenPlan>,
+    opened: OpenedListeners,
+    pub(crate) ids: ListenerIds,
+    pub(crate) bound: BoundAddresses,
+    wanted: HashSet<ListenerKey>,
+}
+
+impl Opened {
+    /// Opens all listeners of a start.
+    ///
+    /// # Errors
+    ///
+    /// The limit of descriptors; an address that can't be listened on; or an inherited socket that no plan lists.
+    pub(crate) fn open(
+        plans: Vec<ListenPlan>,
+        worker_count: usize,
+        given: InheritedSockets,
+    ) -> anyhow::Result<Self> {
+        let refs: Vec<_> = plans.iter().collect();
+        let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
+        lifecycle::require_descriptors(worker_count, sockets * worker_count)?;
+        let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
+        let for_udp = lifecycle::session_fd_budget(worker_count, has_tcp)?;
+        check_inherited_sockets(&given, &refs)?;
+        let mut unused_ids = 0..;
+        let none = ListenerIds::new();
+        let sockets =
+            OpenedListeners::missing(&refs, worker_count, &none, for_udp, &given, &mut unused_ids)?;
+        Ok(Self {
+            plans,
+            worker_count,
+            sockets,
+            unused_ids,
+            given,
+        })
+    }
+
+    /// Starts the workers. `tasks` are the tasks of a UDP group, `beside` further tasks of the workers.
+    ///
+    /// # Errors
+    ///
+    /// The limit of descriptors, or a thread that can't be started.
+    pub(crate) fn start<S: Serve>(
+        self,
+        service: &Arc<S>,
+        capacity: workers::Capacity,
+        beside: Vec<WorkerTask>,
+        tasks: impl Fn(UdpGroup) -> Vec<WorkerTask>,
+    ) -> anyhow::Result<RunningListeners> {
+        let (ids, bound) = (self.sockets.numbers(), self.sockets.actual());
+        let groups = self.sockets.groups.into_iter();
+        let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = groups
+            .map(|group| RunningUdpGroup::begin(group, &tasks))
+            .unzip();
+        if !beside.is_empty() {
+            worker_tasks.push(beside);
+        }
+        let workers = workers::start(self.sockets.tcp, worker_tasks, service, capacity)
+            .context("starting a worker thread")?;
+        Ok(RunningListeners {
+            workers,
+            plans: self.plans,
+            worker_count: self.worker_count,
+            ids,
+            unused_ids: self.unused_ids,
+            bound,
+            given: self.given,
+            groups,
+        })
+    }
+}
+
+impl RunningListeners {
+    /// Opens the listeners that these plans have beside those that are open.
+    ///
+    /// # Errors
+    ///
+    /// An address can't be listened on; a change that needs a restart; or too few descriptors.
+    pub(crate) fn prepare(&mut self, plans: Vec<ListenPlan>) -> anyhow::Result<Change> {
+        let refs: Vec<_> = plans.iter().collect();
+        check_inherited_sockets(&self.given, &refs)?;
+        self.check_transparent(&plans)?;
+        self.check_groups(&plans)?;
+        let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
+        let opened = OpenedListeners::missing(
+            &refs,
+            self.worker_count,
+            &self.ids,
+            self.workers.free_descriptors() / 2,
+            &self.given,
+            &mut self.unused_ids,
+        )?;
+        let sockets = opened.numbers().len() * self.worker_count;
+        ensure!(
+            sockets + opened.descriptors() <= self.workers.free_descriptors(),
+            "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
+             `ulimit -Hn`, and restart"
+        );
+        let (mut ids, mut bound) = (self.ids.clone(), self.bound.clone());
+        ids.retain(|key, _| wanted.contains(key));
+        ids.extend(opened.numbers());
+        bound.retain(|key, _| wanted.contains(key));
+        bound.extend(opened.actual());
+        Ok(Change {
+            plans,
+            opened,
+            ids,
+            bound,
+            wanted,
+        })
+    }
+
+    /// Closes the listeners that are gone, calls `replace_services`, and serves the new ones. Returns the addresses opened
+    /// and closed.
+    pub(crate) async fn apply(
+        &mut self,
+        change: Change,
+        replace_services: impl FnOnce(),
+        tasks: impl Fn(UdpGroup) -> Vec<WorkerTask>,
+    ) -> (String, String) {
+        let opened = ranges(change.opened.actual().into_values());
+        let closed = ranges(self.close_all_but(&change.wanted).await);
+        replace_services();
+        for group in change.opened.groups {
+            let (worker_tasks, group) = RunningUdpGroup::begin(group, &tasks);
+            self.workers.reserve_descriptors(group.descriptors);
+            self.workers.spawn(worker_tasks);
+            self.groups.push(group);
+        }
+        self.workers.open(change.opened.tcp);
+        self.ids = change.ids;
+        self.bound = change.bound;
+        self.plans = change.plans;
+        (opened, closed)
+    }
+
+    fn check_transparent(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        let changes = |key: &&ListenerKey| {
+            let new = is_transparent(plans, **key);
+            new.is_some() && new != is_transparent(&self.plans, **key)
+        };
+        match self.ids.keys().find(changes) {
+            Some((_, addr)) => {
+                bail!("listen-transparent of {addr} can't change without a restart")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
+    fn check_groups(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        for group in &self.groups {
+            let plan_of = |addr: &SocketAddr| plans.iter().find(|plan| plan.udp.contains(addr));
+            let stays = |addr| plan_of(addr).is_some();
+            let as_before = |addr| plan_of(addr).is_some_and(|plan| plan.datagrams == group.asked);
+            let [first, ..] = &group.addresses[..] else {
+                continue;
+            };
+            let all = if stays(first) {
+                group.addresses.iter().all(as_before)
+            } else {
+                !group.addresses.iter().any(stays)
+            };
+            ensure!(
+                all,
+                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change \
+                 without a restart; it can only go as a whole",
+                ranges(group.addresses.iter().copied())
+            );
+        }
+        Ok(())
+    }
+
+    /// Closes and drains the listeners that the configuration no longer has, and returns their addresses.
+    async fn close_all_but(&mut self, wanted: &HashSet<ListenerKey>) -> Vec<SocketAddr> {
+        let gone = |key: &ListenerKey| !wanted.contains(key);
+        let stale = self.ids.iter().filter(|(key, _)| gone(key));
+        let tcp = stale
+            .clone()
+            .filter(|((transport, _), _)| *transport == Transport::Tcp);
+        let ids = tcp.map(|(_, &id)| id).collect();
+        let closed = stale.map(|(&(_, addr), _)| addr).collect();
+        self.workers.close(ids).await;
+        let goes = |group: &mut RunningUdpGroup| {
+            let mut addresses = group.addresses.iter();
+            addresses.any(|&addr| gone(&(Transport::Udp, addr)))
+        };
+        for group in self.groups.extract_if(.., goes) {
+            // Dropping a group drains it.
+            self.workers.release_descriptors(group.descriptors);
+        }
+        closed
+    }
+}
+
+impl RunningUdpGroup {
+    /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
+    fn begin(
+        group: UdpGroup,
+        tasks: &impl Fn(UdpGroup) -> Vec<WorkerTask>,
+    ) -> (Vec<WorkerTask>, Self) {
+        let addresses: Vec<_> = group.addresses().collect();
+        let asked = group.asked;
+        let sockets = addresses.len() * group.sockets.workers();
+        let descriptors = group.descriptors() + sockets;
+        let (worker_tasks, drain_guard) = phases::with_drain_guard(tasks(group));
+        let group = Self {
+            addresses,
+            asked,
+            descriptors,
+            _drain_guard: drain_guard,
+        };
+        (worker_tasks, group)
+    }
+}
+
+/// Whether a listener accepts traffic that TPROXY rules redirect; `None` if no plan has it.
+fn is_transparent(plans: &[ListenPlan], (transport, addr): ListenerKey) -> Option<bool> {
+    let mut plans = plans.iter();
+    let plan = plans.find(|plan| plan.listen(transport).contains(&addr));
+    plan.map(|plan| plan.transparent)
+}

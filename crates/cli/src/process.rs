@@ -1,0 +1,77 @@
+//! The options of every long-running command that concern the whole process. They are also the keys at the top of the
+//! configuration file.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::admin::AdminArgs;
+use crate::lifecycle::default_workers;
+use crate::value::{Number, Time};
+use crate::{confinement, logging};
+
+/// Options of the process, independent of its listeners.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct Process {
+    /// Event loops, each with sockets of its own [default: one per core; forward: 1]
+    #[arg(long, visible_alias = "listeners", value_name = "N")]
+    pub(crate) workers: Option<Number<1, 1024>>,
+    /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    drain: Option<Time>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) admin: AdminArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) sandbox: confinement::Args,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) logging: logging::Args,
+}
+
+impl Process {
+    /// These options of the command line, and those of the file for what the command line leaves out.
+    pub(crate) fn or(self, file: Self) -> Self {
+        Self {
+            workers: self.workers.or(file.workers),
+            drain: self.drain.or(file.drain),
+            admin: self.admin.or(file.admin),
+            sandbox: self.sandbox.or(file.sandbox),
+            logging: self.logging.or(file.logging),
+        }
+    }
+
+    /// The number of workers; by default one per core.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.map_or_else(default_workers, Number::get)
+    }
+
+    /// Refuses what can't change while the process runs.
+    ///
+    /// # Errors
+    ///
+    /// The key.
+    pub(crate) fn check_reload(&self, new: &Self) -> anyhow::Result<()> {
+        for (what, same) in [
+            ("workers", new.workers() == self.workers()),
+            ("admin and admin-host", new.admin == self.admin),
+            ("no-sandbox", new.sandbox == self.sandbox),
+            ("log-format, verbose and quiet", new.logging == self.logging),
+        ] {
+            ensure!(same, "{what} can't change without a restart");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn drain(&self) -> Duration {
+        self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
+    }
+}
+
+/// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
+const DEFAULT_DRAIN: Duration = Duration::from_secs(30);

@@ -1,0 +1,113 @@
+//! Serves until a signal stops it, and reloads the configuration at SIGHUP and, with `--watch`, at a change of its files:
+//! the new configuration is applied as a whole, or not at all.
+
+pub(crate) mod file_watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use peername_server::workers::Workers;
+
+use crate::lifecycle::{self, SignalEvent, Signals};
+use crate::service_manager;
+use file_watch::{FileWatch, Fingerprints};
+
+/// Where a long-running command has its configuration from.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Source {
+    /// Read this file (docs/config.md) instead of the options of listeners; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Reload when a file of the configuration changes: that of --config, and those that it or an option names
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
+/// A running command whose configuration can be replaced.
+pub(crate) trait Reload {
+    /// A configuration that was read and validated.
+    type Plan: Send + 'static;
+
+    /// Returns a function that reads all files and resolves all names again, and notes each file before it is read. It
+    /// runs on a thread of its own, because that may take long.
+    fn reader(
+        &self,
+    ) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Self::Plan> + Send + 'static;
+
+    /// Switches to another configuration for new connections, or changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Why the configuration is refused.
+    fn apply(&mut self, plan: Self::Plan) -> impl Future<Output = anyhow::Result<()>>;
+
+    fn workers(&mut self) -> &mut Workers;
+
+    fn into_workers(self) -> Workers;
+
+    /// What it serves, for the service manager.
+    fn summary(&self) -> String;
+
+    fn drain(&self) -> Duration;
+
+    /// Counts a reload, successful or refused.
+    fn count(&self, _succeeded: bool) {}
+}
+
+/// Serves until SIGTERM or SIGINT, then drains open connections.
+///
+/// # Errors
+///
+/// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
+pub(crate) async fn serve<R: Reload>(
+    mut running: R,
+    mut signals: Signals,
+    mut watch: FileWatch,
+) -> anyhow::Result<ExitCode> {
+    service_manager::ready(&running.summary());
+    service_manager::keep_alive(running.workers().liveness());
+    watch.start();
+    loop {
+        let event = tokio::select! {
+            event = signals.next(running.workers()) => event?,
+            () = watch.changed() => SignalEvent::Reload,
+        };
+        if event == SignalEvent::Stop {
+            break;
+        }
+        service_manager::reloading();
+        // Resolving names may take long, and nothing is changed yet.
+        let read = running.reader();
+        let reading = lifecycle::reread(move || {
+            let mut files = Fingerprints::default();
+            let plan = read(&mut files);
+            Ok((files, plan))
+        });
+        let read = signals.run_until_stopped(running.workers(), reading);
+        let Some(read) = read.await? else {
+            break;
+        };
+        let plan = read.and_then(|(files, plan)| {
+            watch.replace(files);
+            plan
+        });
+        let applied = match plan {
+            Ok(plan) => running.apply(plan).await,
+            Err(error) => Err(error),
+        };
+        running.count(applied.is_ok());
+        let summary = running.summary();
+        match applied {
+            Ok(()) => service_manager::ready(&format!("reloaded; {summary}")),
+            Err(error) => {
+                tracing::warn!("reload refused, all stays as it was: {error:#}");
+                service_manager::ready(&format!("last reload refused ({error:#}); {summary}"));
+            }
+        }
+    }
+    service_manager::stopping();
+    let drain = running.drain();
+    Ok(signals.stop(running.into_workers(), drain).await)
+}

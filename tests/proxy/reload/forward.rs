@@ -1,0 +1,195 @@
+//! Reload of `forward`: the server gets every request, with its client.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+
+use super::{count_lines, wait_logged};
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, v4};
+use crate::harness::conn::Conn;
+use crate::harness::datagram::DatagramSocket;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+
+/// Each tenth reload is of an invalid file, each other one changes the header's version and has a listener more or less.
+#[test]
+fn forward_reloads_under_load_and_loses_no_request() {
+    let mut site = Site::new(&table(FRONT_V4, 2));
+    let long = Conn::connect(&site.lab.client, FRONT_V4);
+    long.send(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    long.recv_text_until(|text| text.ends_with("203.0.113.9\n"));
+    let stop = AtomicBool::new(false);
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let client = || {
+            while !stop.load(Ordering::Relaxed) {
+                site.assert_served(FRONT_V4);
+                served.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+        for round in 1..=RELOADS {
+            let before = served.load(Ordering::Relaxed);
+            match round % 10 {
+                0 => site.reload("[[forward]]\nto = 7\n", "reload refused"),
+                _ if round % 2 == 0 => site.reload(&table(FRONT_V4, 1), "\"reloaded\""),
+                _ => {
+                    let both = table(FRONT_V4, 2) + &table(SECOND, 2);
+                    site.reload(&both, "\"reloaded\"");
+                    site.assert_served(SECOND);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            wait_for("requests go on", || {
+                (served.load(Ordering::Relaxed) > before).then_some(())
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = clients.into_iter().map(|one| one.join()).collect();
+        assert!(ended.iter().all(Result::is_ok), "each request is served");
+    });
+    // A connection keeps the configuration it began with.
+    long.send(b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    long.recv_text_until(|text| text.ends_with("203.0.113.9\n"));
+    drop(long);
+    let totals = site.forward.stop();
+    assert_eq!(totals["reloads"], RELOADS - RELOADS / 10, "{totals}");
+    assert_eq!(totals["reloads_refused"], RELOADS / 10, "{totals}");
+    let log = site.files.read("access.log");
+    assert_eq!(log.lines().count(), served.into_inner() + 2);
+    let stranger = log.lines().find(|line| *line != "203.0.113.9");
+    assert_eq!(stranger, None, "each request came with its client");
+}
+
+/// What can't change is refused by its key, and all else stays, too.
+#[test]
+fn forward_refuses_what_needs_a_restart() {
+    let udp = "[[forward]]\nlisten = [\"203.0.113.1:5353\"]\nto = \"10.81.0.1:5353\"\nprotocol = \"udp\"\n";
+    let site = Site::new(&(table(FRONT_V4, 2) + udp));
+    for (file, key) in [
+        (format!("workers = 2\n{}{udp}", table(SECOND, 2)), "workers"),
+        (format!("verbose = 1\n{}{udp}", table(SECOND, 2)), "verbose"),
+        (
+            table(SECOND, 2) + udp + "close-after = \"1s\"\n",
+            "close-after",
+        ),
+        (udp.replace("10.81.0.1", "203.0.113.1"), "itself"),
+        (table(SECOND, 2) + "colour = 1\n", "unknown field `colour`"),
+        ("[[listen]]\ntrust = [\"any\"]\n".to_owned(), "[[forward]]"),
+    ] {
+        site.reload(&file, key);
+        site.assert_served(FRONT_V4);
+    }
+    assert_eq!(count_lines(&site.forward, "\"reloaded\""), 0);
+}
+
+/// A new session is sent to the new server, though the listener's socket stays; an open one stays with its own.
+#[test]
+fn forward_reload_moves_new_udp_sessions() {
+    let file = |port| {
+        format!(
+            "[[forward]]\nlisten = [\"203.0.113.1:5353\"]\nto = \"10.81.0.1:{port}\"\nprotocol = \"udp\"\n\
+             proxy-version = \"none\"\n"
+        )
+    };
+    let lab = Lab::new();
+    lab.client
+        .sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+    let files = Scratch::new();
+    let config = format!("--config={}", files.write("forward.toml", &file(5001)));
+    let args = ["forward", "--log-format=json", &config];
+    let forward = Peername::start_udp(&lab.balancer, &args);
+    let servers =
+        [5001, 5002].map(|port| DatagramSocket::bind(&lab.server, v4([10, 81, 0, 1], port)));
+    let front = v4([203, 0, 113, 1], 5353);
+    let old = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 41_001));
+    old.send(front, &[b"one"]);
+    assert_eq!(servers[0].recv().0, b"one");
+    files.write("forward.toml", &file(5002));
+    forward.signal(Signal::HUP);
+    wait_logged(&forward, "\"reloaded\"", 1);
+    old.send(front, &[b"two"]);
+    assert_eq!(servers[0].recv().0, b"two");
+    let new = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 41_002));
+    new.send(front, &[b"three"]);
+    assert_eq!(servers[1].recv().0, b"three");
+}
+
+/// `forward` with a configuration file, and nginx, which reads the header.
+struct Site {
+    forward: Peername,
+    _nginx: Process,
+    files: Scratch,
+    lab: Lab,
+}
+
+impl Site {
+    fn new(file: &str) -> Self {
+        let lab = Lab::new();
+        lab.client
+            .sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+        let files = Scratch::new();
+        let nginx = NGINX.replace("DIR", &files.path_text("."));
+        let nginx = files.write("nginx.conf", &nginx);
+        let nginx = ["-c", &nginx, "-e", "stderr"];
+        let nginx = Process::start_in_pid_namespace(&lab.server, "nginx", &nginx);
+        let nginx = nginx.wait_listening(&[SERVER]);
+        let config = format!("--config={}", files.write("forward.toml", file));
+        let args = ["forward", "--log-format=json", &config];
+        Self {
+            forward: Peername::start(&lab.balancer, &args, &[FRONT_V4]),
+            _nginx: nginx,
+            files,
+            lab,
+        }
+    }
+
+    #[track_caller]
+    fn reload(&self, content: &str, says_then: &str) {
+        let before = count_lines(&self.forward, says_then);
+        self.files.write("forward.toml", content);
+        self.forward.signal(Signal::HUP);
+        wait_logged(&self.forward, says_then, before + 1);
+    }
+
+    #[track_caller]
+    fn assert_served(&self, front: SocketAddr) {
+        let conn = Conn::connect(&self.lab.client, front);
+        conn.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let (answer, _) = conn.recv_to_end();
+        let answer = String::from_utf8_lossy(&answer);
+        let client = CLIENT_V4.ip();
+        assert!(answer.ends_with(&format!("{client}\n")), "{answer}");
+    }
+}
+
+fn table(listen: SocketAddr, version: u8) -> String {
+    format!("[[forward]]\nlisten = [\"{listen}\"]\nto = \"{SERVER}\"\nproxy-version = {version}\n")
+}
+
+/// A hundred take too long beside the other tests: each waits for a request that is served.
+const RELOADS: usize = 40;
+const SERVER: SocketAddr = v4([10, 81, 0, 1], 9000);
+const SECOND: SocketAddr = v4([203, 0, 113, 1], 8080);
+const NGINX: &str = "
+daemon off;
+user root;
+worker_processes 1;
+pid DIR/nginx.pid;
+events {}
+http {
+    log_format client '$proxy_protocol_addr';
+    access_log DIR/access.log client;
+    client_body_temp_path DIR/body;
+    proxy_temp_path DIR/proxy;
+    fastcgi_temp_path DIR/fastcgi;
+    uwsgi_temp_path DIR/uwsgi;
+    scgi_temp_path DIR/scgi;
+    server {
+        listen 10.81.0.1:9000 proxy_protocol;
+        location / { return 200 '$proxy_protocol_addr\\n'; }
+    }
+}
+";
