@@ -101,8 +101,9 @@ fn intercept_reloads_under_load_and_loses_no_request() {
                 0 => reload(&rig, "[intercept]\nlisten = 7\n", "reload refused"),
                 _ if round % 2 == 0 => reload(&rig, &file(&rig, ""), "\"reloaded\""),
                 _ => {
-                    let second = "transparent = [\"203.0.113.1:8081\"]\nidle-timeout = \"20s\"\n";
-                    reload(&rig, &file(&rig, second), "\"reloaded\"");
+                    let second = file(&rig, "idle-timeout = \"20s\"\n")
+                        .replace(":8080\"", ":8080\", \"203.0.113.1:8081\"");
+                    reload(&rig, &second, "\"reloaded\"");
                     Conn::connect(&rig.lab.client, v4([203, 0, 113, 1], 8081)).reset();
                 }
             }
