@@ -7,7 +7,7 @@ use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::ProxyRig;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
 fn metrics_count_what_happened_by_listener_and_outcome() {
@@ -77,6 +77,26 @@ fn broken_reply_path_is_not_ready() {
         "{ready}\n{}",
         proxy.log()
     );
+}
+
+/// The first client that gets no answer shows it; the probe of the next minute would be too late.
+#[test]
+fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
+    let rig = ProxyRig::new(&[ADMIN, "--connect-timeout=500ms"]);
+    let host = &rig.lab.server;
+    drop(rig.connect_client(v4([203, 0, 113, 7], 56324)));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    host.run(
+        "sh",
+        &["-c", "ip rule flush && ip rule add lookup main pref 32766"],
+    );
+    let lost = rig.connect_and_send(&header_for(v4([203, 0, 113, 8], 56325)));
+    lost.wait_closed();
+    rig.proxy.wait_outcome("connect_timeout");
+    wait_for("unreadiness", || {
+        let ready = get(host, &[], "/readyz");
+        (ready.contains("do not come back") && ready.ends_with("503")).then_some(())
+    });
 }
 
 /// No browser and no other user reaches it: the socket belongs to the owner and the group.

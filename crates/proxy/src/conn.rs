@@ -119,7 +119,9 @@ impl TcpProxy {
             downstream,
             upstream,
             prefix,
-        } = ConnectedPair::open(claimed, &permit, &service.connector).await?;
+        } = ConnectedPair::open(claimed, &permit, &service.connector)
+            .await
+            .inspect_err(|failure| rules.report_timeout(permit.target(), failure))?;
         outages::report_success(Backend::new(permit.target().0, Transport::Tcp));
         let pair = Pair {
             downstream,

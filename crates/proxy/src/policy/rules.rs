@@ -9,6 +9,7 @@ use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
+use crate::backend::Backend;
 use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
@@ -30,6 +31,14 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Reports a connection that was not answered: if it came from the client's address, its reply path may be broken.
+    pub(crate) fn report_timeout(&self, target: Target, failure: &Failure) {
+        if matches!(failure, Failure::ConnectTimeout { .. }) {
+            let backend = Backend::new(target.0, Transport::Tcp);
+            self.reply_path.report_timeout(backend, self.mark());
+        }
+    }
+
     /// The target of clients with an address of this family.
     pub(crate) fn target_for(&self, client: IpAddr) -> TargetRule {
         match client {

@@ -28,7 +28,7 @@ pub struct ReplyPathMonitor {
     configured: BTreeMap<ProbeKey, Arc<ProbeState>>,
     /// The destinations on this host that headers have named.
     recent: RecentTargets,
-    /// Wakes [`ReplyPathMonitor::probe_when_due`] for a new target.
+    /// Wakes [`ReplyPathMonitor::probe_when_due`] for a new or suspect target.
     new_target: Notify,
 }
 
@@ -94,6 +94,19 @@ impl ReplyPathMonitor {
         self.recent.insert(key, ProbeState::new(target, true));
         self.new_target.notify_one();
         true
+    }
+
+    /// Reports that a connection from a client's address to `target` timed out: maybe its replies do not come back any
+    /// more. The target is probed as soon as its last probe is a second ago; if that one fails, the path is broken.
+    pub(crate) fn report_timeout(&self, target: Backend, mark: Option<NonZeroU32>) {
+        let named = ProbeTarget {
+            mark,
+            ..target.into()
+        };
+        let named = self.recent.get(&named.key());
+        let states = self.find_configured(target, mark).cloned().chain(named);
+        states.for_each(|state| state.suspect());
+        self.new_target.notify_one();
     }
 
     /// Probes every target once; changes are logged.

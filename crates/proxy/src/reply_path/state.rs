@@ -58,6 +58,11 @@ impl ProbeState {
         probed_at.map(|at| at + after)
     }
 
+    /// Makes the path suspect: its next probe is due [`RETRY_INTERVAL`] after the last one.
+    pub(super) fn suspect(&self) {
+        self.is_suspect.store(true, Relaxed);
+    }
+
     pub(super) fn set_probed_at(&self, now: Instant) {
         *self.probed_at.lock() = Some(now);
     }
