@@ -4,9 +4,9 @@
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
-use crate::harness::admin::{ADMIN, get, list, wait_listed};
+use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::Scratch;
+use crate::harness::lab::{Scratch, wait_for};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
@@ -79,6 +79,10 @@ fn byte_counts_are_live_for_each_relay_method() {
             one["bytes_in"] == 160 && one["bytes_out"] == 200 && one["relay"] == method
         };
         wait_listed(host, &[], "/connections", is_counted);
+        let metric = |count| format!("peername_relay_backend{{backend=\"{method}\"}} {count}");
+        wait_metric(host, &[], &metric(1));
+        drop((down, up));
+        wait_metric(host, &[], &metric(0));
     }
     let rig = ProxyRig::new(&[ADMIN]);
     let (down, up) = rig.connect_client(fresh_client_v4());
@@ -88,6 +92,32 @@ fn byte_counts_are_live_for_each_relay_method() {
     wait_listed(&rig.lab.server, &[], "/connections", |one| {
         one["bytes_in"] == 4 << 20 && one["relay"] == "splice"
     });
+}
+
+/// Balance is visible: each connection is counted by the worker that serves it.
+#[test]
+fn connections_are_counted_by_worker() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let open: Vec<_> = (0..40)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
+    let by_worker = || {
+        let scrape = get(host, &[], "/metrics");
+        let counts = scrape.lines().filter_map(|line| {
+            let (_, count) = line
+                .strip_prefix("peername_worker_connections{")?
+                .split_once(' ')?;
+            count.parse::<usize>().ok()
+        });
+        counts.collect::<Vec<_>>()
+    };
+    let counts = by_worker();
+    assert_eq!((counts.len(), counts.iter().sum()), (2, 40), "{counts:?}");
+    assert!(counts[0].abs_diff(counts[1]) <= 8, "{counts:?}");
+    assert!(get(host, &[], "/metrics").contains("peername_worker_handoffs_total{worker=\"1\"}"));
+    drop(open);
+    wait_for("no connection", || (by_worker() == [0, 0]).then_some(()));
 }
 
 /// An operator who waits for the last connections has to see which they are.
@@ -208,5 +238,5 @@ fn wait_ended(rig: &ProxyRig, path: &str, count: usize) {
     let line = format!(
         "peername_connections_total{{listener=\"{LISTEN_V4}\",protocol=\"tcp\",outcome=\"finished\"}} {count}"
     );
-    crate::harness::admin::wait_metric(&rig.lab.server, &["--unix-socket", path], &line);
+    wait_metric(&rig.lab.server, &["--unix-socket", path], &line);
 }

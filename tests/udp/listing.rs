@@ -1,8 +1,28 @@
 //! `/sessions`: the open sessions of `proxy` and `forward`.
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
-use crate::harness::admin::{ADMIN, list, wait_listed};
+use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
+
+#[test]
+fn evictions_are_counted_by_the_limit_that_was_reached() {
+    let rig = UdpRig::new(&[ADMIN, "--max-sessions-per-balancer=8"]);
+    let host = &rig.lab.server;
+    (0..40).for_each(|_| rig.round_trip(fresh_client_v4()));
+    let sessions = list(host, &[], "/sessions").len();
+    let evicted = 40 - sessions;
+    assert!(evicted > 0, "{sessions} sessions");
+    let line = format!("peername_udp_evictions_total{{reason=\"balancer_limit\"}} {evicted}");
+    wait_metric(host, &[], &line);
+    let by_worker = get(host, &[], "/metrics");
+    let counts = by_worker.lines().filter_map(|line| {
+        let (_, count) = line
+            .strip_prefix("peername_worker_sessions{")?
+            .split_once(' ')?;
+        count.parse::<usize>().ok()
+    });
+    assert_eq!(counts.sum::<usize>(), sessions, "{by_worker}");
+}
 
 #[test]
 fn open_sessions_are_listed_with_their_counts() {

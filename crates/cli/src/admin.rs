@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use peername_kernel::data_path::DataPath;
 use peername_observe::admin::{
     AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, Resources, UnixSocketFile,
 };
@@ -94,6 +95,7 @@ pub(crate) struct ServedProxy<'a> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) workers: &'a Workers,
     pub(crate) sessions: OpenSessions,
+    pub(crate) kernel: Option<Arc<DataPath>>,
     /// `None` for `forward`, which connects from its own address.
     pub(crate) reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
     pub(crate) log_level: LevelHandle,
@@ -102,7 +104,12 @@ pub(crate) struct ServedProxy<'a> {
 /// Serves the admin endpoint of `proxy` or `forward` from now on, on the current runtime.
 pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: ServedProxy<'_>) {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(ProxyCollector::new(running.counters)));
+    registry.register_collector(Box::new(ProxyCollector {
+        counters: running.counters,
+        workers: running.workers.loads(),
+        sessions: running.sessions.clone(),
+        kernel: running.kernel,
+    }));
     let health = ProxyHealth {
         liveness: running.workers.liveness(),
         phases: running.workers.phases(),

@@ -116,6 +116,11 @@ impl DataPath {
         self.maps().remove(flow)
     }
 
+    /// How many flows are installed.
+    pub fn flows(&self) -> usize {
+        self.maps().installed()
+    }
+
     /// Whether a flow was evicted by [`DataPath::evict_all`].
     pub fn is_evicted(&self, flow: &InstalledFlow) -> bool {
         !self.maps().is_installed(flow)

@@ -15,7 +15,9 @@
 //! that leaves the runtime only has to keep the signature of [`relay`].
 #![forbid(unsafe_code)]
 
+mod backend;
 mod direction;
+mod gauge;
 mod idle;
 mod method;
 mod pair;
@@ -27,10 +29,12 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+pub use backend::Backend;
+pub use gauge::connections_by_backend;
 pub use method::Method;
 pub use method::splice::limit_pipes;
 pub use method::uring::check_uring;
-pub use stats::{Backend, RelayStats, Tally};
+pub use stats::{RelayStats, Tally};
 
 use crate::pair::{PairRelay, Stop};
 

@@ -10,13 +10,14 @@ use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::backend::Backend;
 use crate::direction::{Direction, DirectionState};
 use crate::idle::IdleTimer;
 use crate::method::Method;
 use crate::method::selector::MethodSelector;
 use crate::method::uring::UringSession;
 use crate::method::uring::session::SourceEnd;
-use crate::stats::{Backend, RelayStats};
+use crate::stats::RelayStats;
 use crate::{Limits, Pair, Prefix, Side};
 
 /// A connection that is being relayed: two sockets, and the state of both directions.
@@ -302,6 +303,7 @@ impl Drop for PairRelay {
         }
         let undelivered = self.to_upstream.unsent() + self.to_downstream.unsent();
         self.stats.set_undelivered(undelivered);
+        self.stats.clear_backend();
         if let Sockets::Runtime(pair) = &self.sockets
             && !self.is_finished()
         {

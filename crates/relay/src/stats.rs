@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use peername_sys::clock::coarse_monotonic;
 
+use crate::backend::Backend;
+use crate::gauge;
+
 /// Byte counts of a connection that has ended, or as they are now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -28,31 +31,6 @@ pub struct RelayStats {
     /// A [`Backend`], as a number; 0 before the relay begins.
     backend: AtomicU8,
     is_half_closed: AtomicBool,
-}
-
-/// What moves the bytes of a connection at this moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Backend {
-    /// read(2) and write(2).
-    Copy,
-    /// splice(2), in one direction at least.
-    Splice,
-    /// The io_uring of the thread.
-    Uring,
-}
-
-impl Backend {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Copy, Self::Splice, Self::Uring];
-
-    /// The name in metrics and listings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Splice => "splice",
-            Self::Uring => "uring",
-        }
-    }
 }
 
 impl RelayStats {
@@ -84,7 +62,17 @@ impl RelayStats {
     }
 
     pub(crate) fn set_backend(&self, backend: Backend) {
-        self.backend.store(backend as u8 + 1, Relaxed);
+        let old = self.backend();
+        if old != Some(backend) {
+            self.backend.store(backend as u8 + 1, Relaxed);
+            gauge::change(old, Some(backend));
+        }
+    }
+
+    /// The relay has ended.
+    pub(crate) fn clear_backend(&self) {
+        gauge::change(self.backend(), None);
+        self.backend.store(0, Relaxed);
     }
 
     pub(crate) fn set_half_closed(&self) {

@@ -5,6 +5,7 @@
 
 pub mod connections;
 pub mod liveness;
+pub mod load;
 pub mod phases;
 pub mod services;
 
@@ -31,6 +32,7 @@ use self::connection_limit::ConnectionLimit;
 use self::connections::OpenConnections;
 use self::event_loop::Worker;
 use self::liveness::Liveness;
+use self::load::WorkerLoad;
 pub use self::phases::WorkerTask;
 use self::phases::{Phase, Phases};
 pub use self::serve::{Incoming, Serve};
@@ -53,6 +55,7 @@ pub struct Workers {
     /// The indices of those that have exited.
     exits: mpsc::UnboundedReceiver<usize>,
     commands: Vec<mpsc::UnboundedSender<WorkerCommand>>,
+    loads: Vec<Arc<WorkerLoad>>,
     permits: Arc<Semaphore>,
     /// Listening sockets closed since their descriptors were last released.
     closed: Arc<AtomicUsize>,
@@ -83,6 +86,7 @@ pub fn start<S: Serve>(
         threads: Vec::new(),
         exits,
         commands: Vec::new(),
+        loads: Vec::new(),
         permits,
         closed: Arc::default(),
         reserved: 0,
@@ -93,6 +97,8 @@ pub fn start<S: Serve>(
     for (listeners, (balancer, inbox)) in listeners.per_worker.into_iter().zip(balancers) {
         let tasks = tasks.iter_mut().filter_map(Iterator::next).collect();
         let (commands, received) = mpsc::unbounded_channel();
+        let load = Arc::clone(&balancer.load);
+        workers.loads.push(Arc::clone(&load));
         let worker = Worker {
             service: Arc::clone(service),
             limit: ConnectionLimit::new(Arc::clone(&workers.permits)),
@@ -109,7 +115,7 @@ pub fn start<S: Serve>(
             .name(format!("worker-{index}"))
             .spawn(move || {
                 let _notifier = ExitNotifier { index, exit };
-                connections::number_from(index, count);
+                connections::begin_table(index, count, load);
                 worker.run(listeners, tasks)
             })?;
         workers.threads.push(Some(thread));
@@ -127,6 +133,11 @@ impl Workers {
     /// A handle to the open connections.
     pub fn connections(&self) -> OpenConnections {
         OpenConnections(self.calls())
+    }
+
+    /// The load of each worker.
+    pub fn loads(&self) -> Vec<Arc<WorkerLoad>> {
+        self.loads.clone()
     }
 
     fn calls(&self) -> WorkerCalls {

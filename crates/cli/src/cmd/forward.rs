@@ -93,6 +93,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             counters: Arc::clone(&counters),
             workers: &listeners.workers,
             sessions: sessions.clone(),
+            kernel: None,
             reply_path: None,
             log_level,
         };

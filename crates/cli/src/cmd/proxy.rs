@@ -77,6 +77,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             counters: Arc::clone(&control.shared.counters),
             workers: &control.listeners.workers,
             sessions: control.shared.sessions.clone(),
+            kernel: control.shared.kernel.clone(),
             reply_path: Some(reply_path),
             log_level,
         };

@@ -130,6 +130,11 @@ impl Maps {
         matches!(self.flows.get(flow), Some(None))
     }
 
+    /// How many flows are installed and not evicted.
+    pub(super) fn installed(&self) -> usize {
+        self.flows.values().filter(|usage| usage.is_none()).count()
+    }
+
     /// Evicts all flows from the kernel. The usage of each is kept until [`Maps::remove`].
     pub(super) fn evict_all(&mut self) {
         let installed = self.flows.iter().filter(|(_, usage)| usage.is_none());

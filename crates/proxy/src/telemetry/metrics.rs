@@ -5,6 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use peername_kernel::data_path::DataPath;
+use peername_relay::connections_by_backend;
+use peername_server::workers::load::WorkerLoad;
 use peername_sys::netlink::Transport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
@@ -13,18 +16,19 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
+use crate::udp::OpenSessions;
 
 /// Collects the counters of `proxy` or `forward`.
 #[derive(Debug)]
 pub struct ProxyCollector {
-    counters: Arc<Counters>,
-}
-
-impl ProxyCollector {
-    /// A collector that reads these counters at each scrape.
-    pub fn new(counters: Arc<Counters>) -> Self {
-        Self { counters }
-    }
+    /// The counters.
+    pub counters: Arc<Counters>,
+    /// The load of each worker.
+    pub workers: Vec<Arc<WorkerLoad>>,
+    /// The open sessions.
+    pub sessions: OpenSessions,
+    /// The kernel data path, if there is one.
+    pub kernel: Option<Arc<DataPath>>,
 }
 
 impl Collector for ProxyCollector {
@@ -34,6 +38,15 @@ impl Collector for ProxyCollector {
         encode_refusals(&mut encoder, &snapshot)?;
         encode_totals(&mut encoder, &snapshot)?;
         encode_udp(&mut encoder, &snapshot)?;
+        encode_backends(&mut encoder)?;
+        self.encode_workers(&mut encoder)?;
+        let offloaded = self.kernel.as_ref().map_or(0, |kernel| kernel.flows());
+        gauge(
+            &mut encoder,
+            "peername_udp_offloaded_sessions",
+            "UDP sessions that the kernel data path carries now",
+            offloaded as u64,
+        )?;
         encode_connect_time(&mut encoder, &snapshot.connect_time)
     }
 }
@@ -56,8 +69,59 @@ struct Direction {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
+struct Worker {
+    worker: usize,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct RelayBackend {
+    backend: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
 struct ReloadResult {
     result: &'static str,
+}
+
+impl ProxyCollector {
+    fn encode_workers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let by_worker = |counts: Vec<u64>| {
+            let counts = counts.into_iter().enumerate();
+            counts.map(|(worker, count)| (Worker { worker }, count))
+        };
+        let loads = |of: fn(&WorkerLoad) -> u64| self.workers.iter().map(|load| of(load)).collect();
+        gauges(
+            encoder,
+            "peername_worker_connections",
+            "TCP connections that are open now, by worker",
+            by_worker(loads(WorkerLoad::connections)),
+        )?;
+        gauges(
+            encoder,
+            "peername_worker_sessions",
+            "UDP sessions that are open now, by worker",
+            by_worker(self.sessions.by_worker()),
+        )?;
+        counters(
+            encoder,
+            "peername_worker_handoffs",
+            "TCP connections that a worker accepted and handed off to one with fewer, by worker that accepted",
+            by_worker(loads(WorkerLoad::handed_off)),
+        )
+    }
+}
+
+fn encode_backends(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let backends = connections_by_backend();
+    gauges(
+        encoder,
+        "peername_relay_backend",
+        "TCP connections that are relayed now, by what moves their bytes",
+        backends.map(|(backend, count)| {
+            let backend = backend.name();
+            (RelayBackend { backend }, count)
+        }),
+    )
 }
 
 fn encode_outcomes(
@@ -188,6 +252,14 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
         udp.dropped
             .iter()
             .map(|(&reason, &count)| (Reason { reason }, count)),
+    )?;
+    counters(
+        encoder,
+        "peername_udp_evictions",
+        "UDP sessions evicted for another one, by the limit that was reached",
+        udp.evicted
+            .iter()
+            .map(|(&reason, &count)| (Reason { reason }, count)),
     )
 }
 
@@ -250,6 +322,20 @@ fn gauge(
     let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     gauge.encode(metric)
+}
+
+fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        gauge.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn counters<L: EncodeLabelSet>(

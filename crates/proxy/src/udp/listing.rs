@@ -2,15 +2,36 @@
 //!
 //! A session belongs to its worker, so the control side asks each worker for a batch at a time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use peername_observe::connections::{ConnectionSnapshot, ConnectionSource, SnapshotStream};
 use tokio::sync::{mpsc, oneshot};
 
 /// The workers to ask. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct OpenSessions(Arc<Mutex<Vec<mpsc::UnboundedSender<SessionQuery>>>>);
+pub struct OpenSessions(Arc<Mutex<Vec<ListedWorker>>>);
+
+/// A worker's task: of each group of listeners, each worker has one.
+#[derive(Clone, Debug)]
+struct ListedWorker {
+    /// The index of the worker.
+    worker: usize,
+    queries: mpsc::UnboundedSender<SessionQuery>,
+    sessions: Arc<SessionGauge>,
+}
+
+/// The number of sessions of a task, which alone stores it.
+#[derive(Debug, Default)]
+pub(crate) struct SessionGauge(AtomicU64);
+
+impl SessionGauge {
+    pub(crate) fn set(&self, sessions: usize) {
+        self.0.store(sessions as u64, Relaxed);
+    }
+}
 
 /// A request for a batch of sessions.
 #[derive(Debug)]
@@ -25,25 +46,47 @@ pub(crate) type SessionBatch = (Vec<ConnectionSnapshot>, Option<usize>);
 
 impl OpenSessions {
     /// Adds a worker, which answers queries until it drops the receiver.
-    pub(crate) fn add_worker(&self) -> mpsc::UnboundedReceiver<SessionQuery> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.retain(|worker| !worker.is_closed());
-        workers.push(sender);
+    pub(crate) fn add_worker(
+        &self,
+        worker: usize,
+        sessions: Arc<SessionGauge>,
+    ) -> mpsc::UnboundedReceiver<SessionQuery> {
+        let (queries, receiver) = mpsc::unbounded_channel();
+        let mut workers = self.0.lock();
+        workers.retain(|one| !one.queries.is_closed());
+        workers.push(ListedWorker {
+            worker,
+            queries,
+            sessions,
+        });
         receiver
     }
 
-    fn workers(&self) -> Vec<mpsc::UnboundedSender<SessionQuery>> {
-        let workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The number of open sessions of each worker.
+    pub fn by_worker(&self) -> Vec<u64> {
+        let mut sums = Vec::new();
+        for one in self.workers() {
+            if sums.len() <= one.worker {
+                sums.resize(one.worker + 1, 0);
+            }
+            if let (Some(sum), false) = (sums.get_mut(one.worker), one.queries.is_closed()) {
+                *sum += one.sessions.0.load(Relaxed);
+            }
+        }
+        sums
+    }
+
+    fn workers(&self) -> Vec<ListedWorker> {
+        let workers = self.0.lock();
         workers.clone()
     }
 }
 
 impl ConnectionSource for OpenSessions {
     fn snapshots(&self) -> SnapshotStream {
-        let of_worker = |worker: mpsc::UnboundedSender<SessionQuery>| {
+        let of_worker = |listed: ListedWorker| {
             stream::unfold(Some(0), move |from| {
-                let worker = worker.clone();
+                let worker = listed.queries.clone();
                 async move {
                     let (reply, answer) = oneshot::channel();
                     let from = from?;

@@ -167,6 +167,12 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.id_of(victim)
     }
 
+    /// Whether a balancer has as many entries as it may.
+    pub(crate) fn is_balancer_at_limit(&self, balancer: IpAddr) -> bool {
+        let of_balancer = self.balancers.get(&balancer);
+        of_balancer.is_some_and(|balancer| balancer.entries >= self.limits.per_balancer)
+    }
+
     /// Removes an entry.
     pub(crate) fn remove(&mut self, id: EntryId) -> Option<T> {
         self.get(id)?;

@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::config::UdpConfig;
 use super::listeners::UdpListeners;
-use super::listing::{OpenSessions, SessionQuery};
+use super::listing::{OpenSessions, SessionGauge, SessionQuery};
 use super::lru_table::{EntryId, TableLimits};
 use super::offload::KernelDataPath;
 use super::reply_sockets::ReplySockets;
@@ -61,18 +61,22 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     shared: &Shared,
     role: impl Fn() -> R,
 ) -> Vec<WorkerTask> {
-    let task = |sockets: Vec<UdpSocket>| -> WorkerTask {
-        let (role, queries) = (role(), shared.sessions.add_worker());
+    let task = |(index, sockets): (usize, Vec<UdpSocket>)| -> WorkerTask {
+        let gauge = Arc::<SessionGauge>::default();
+        let queries = shared.sessions.add_worker(index, Arc::clone(&gauge));
+        let role = role();
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         Box::new(move |phases| {
             Box::pin(async move {
                 let poller = AsyncEpoll::new().map_err(io::Error::other)?;
-                let worker = Worker::new(role, limits, counters, kernel, sockets, &poller)?;
+                let worker =
+                    Worker::new(role, limits, (counters, gauge), kernel, sockets, &poller)?;
                 worker.run(&poller, phases, queries).await
             })
         })
     };
-    sockets.by_worker.into_iter().map(task).collect()
+    let sockets = sockets.by_worker.into_iter().enumerate();
+    sockets.map(task).collect()
 }
 
 /// The state of one worker.
@@ -102,7 +106,7 @@ impl<R: Role> Worker<R> {
     fn new(
         role: R,
         limits: TableLimits,
-        counters: Arc<Counters>,
+        (counters, gauge): (Arc<Counters>, Arc<SessionGauge>),
         kernel: KernelDataPath,
         sockets: Vec<UdpSocket>,
         poller: &AsyncEpoll,
@@ -123,7 +127,7 @@ impl<R: Role> Worker<R> {
         }
         Ok(Self {
             reply_sockets: ReplySockets::new(limits.idle),
-            sessions: SessionTable::new(role, limits, counters, addrs, kernel),
+            sessions: SessionTable::new(role, limits, (counters, gauge), addrs, kernel),
             listeners,
             inbox: RecvBatch::new(BATCH_SIZE),
             sender: BatchSender::new(),

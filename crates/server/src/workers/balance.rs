@@ -5,11 +5,14 @@
 //! good. So a worker that has more connections than another hands off those it accepts.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{
     Receiver, Sender, UnboundedReceiver, UnboundedSender, WeakSender, channel, unbounded_channel,
 };
+
+use super::load::WorkerLoad;
 
 /// Decides for one worker which connections `T` it keeps.
 pub(crate) struct WorkerBalancer<T> {
@@ -18,6 +21,7 @@ pub(crate) struct WorkerBalancer<T> {
     others: Vec<OtherWorker<T>>,
     /// The index of the worker to compare with next.
     next: Cell<usize>,
+    pub(crate) load: Arc<WorkerLoad>,
 }
 
 struct OtherWorker<T> {
@@ -67,6 +71,7 @@ pub(crate) fn balancers<T>(workers: usize) -> Vec<(WorkerBalancer<T>, Inbox<T>)>
             })
             .collect(),
         next: Cell::new(0),
+        load: Arc::default(),
     };
     (0..workers).map(balancer).zip(inboxes).collect()
 }
@@ -82,7 +87,10 @@ impl<T> WorkerBalancer<T> {
             return keep(connection);
         };
         match other.inbox.send((connection, ConnectionGuard(open))) {
-            Ok(()) => None,
+            Ok(()) => {
+                self.load.count_handoff();
+                None
+            }
             // That worker is draining.
             Err(SendError((connection, _))) => keep(connection),
         }

@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::calls::WorkerCalls;
+use super::load::WorkerLoad;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
 /// What is known of an open connection, as far as it is listed.
@@ -148,9 +149,11 @@ impl ConnectionSource for OpenConnections {
     }
 }
 
-/// Numbers the connections of this thread: those of worker `index` of `workers` have ids with that remainder.
-pub(super) fn number_from(index: usize, workers: usize) {
+/// Begins the table of this thread, worker `index` of `workers`: its ids have that remainder. Stores the number of its
+/// connections in `load`.
+pub(super) fn begin_table(index: usize, workers: usize, load: Arc<WorkerLoad>) {
     TABLE.with_borrow_mut(|table| {
+        table.load = Some(load);
         table.next_id = index as u64;
         table.step = workers as u64;
     });
@@ -175,6 +178,7 @@ pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntr
             entry: Arc::clone(&entry),
             task: None,
         });
+        table.publish_load();
         (entry, TableGuard(key))
     })
 }
@@ -203,7 +207,12 @@ pub(super) fn set_task(key: usize, task: AbortHandle) {
 impl Drop for TableGuard {
     fn drop(&mut self) {
         // Dropped outside of the borrow. The table is gone where the thread is ending.
-        let removed = TABLE.try_with(|table| Some(table.borrow_mut().slots.try_remove(self.0)?));
+        let removed = TABLE.try_with(|table| {
+            let mut table = table.borrow_mut();
+            let slot = table.slots.try_remove(self.0);
+            table.publish_load();
+            slot
+        });
         drop(removed);
     }
 }
@@ -212,6 +221,7 @@ struct Table {
     slots: Slab<Slot>,
     next_id: u64,
     step: u64,
+    load: Option<Arc<WorkerLoad>>,
 }
 
 struct Slot {
@@ -254,6 +264,12 @@ impl Table {
         }
     }
 
+    fn publish_load(&self) {
+        if let Some(load) = &self.load {
+            load.set_connections(self.slots.len());
+        }
+    }
+
     fn next_batch(&self, from: usize) -> Option<usize> {
         let next = from + SNAPSHOT_BATCH;
         (next < self.slots.capacity()).then_some(next)
@@ -266,6 +282,7 @@ thread_local! {
             slots: Slab::new(),
             next_id: 0,
             step: 1,
+            load: None,
         })
     };
 }

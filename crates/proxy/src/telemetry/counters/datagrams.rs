@@ -15,6 +15,7 @@ pub(super) struct DatagramCounters {
     to_downstream: AtomicU64,
     in_kernel: AtomicU64,
     dropped: Mutex<BTreeMap<&'static str, u64>>,
+    evicted: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 /// What one worker has counted since it last flushed its tally.
@@ -26,6 +27,7 @@ pub(crate) struct DatagramTally {
     pub(crate) to_downstream: u64,
     pub(crate) in_kernel: u64,
     dropped: BTreeMap<&'static str, u64>,
+    evicted: BTreeMap<&'static str, u64>,
 }
 
 /// The UDP counters at one moment.
@@ -48,11 +50,31 @@ pub struct DatagramSnapshot {
     /// Dropped datagrams of either direction, by reason. `receive_buffer_full` are those that the kernel dropped at a
     /// socket before they were received here (SO_RXQ_OVFL), also for a wrong checksum.
     pub dropped: BTreeMap<&'static str, u64>,
+    /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit` or `descriptors`.
+    pub evicted: BTreeMap<&'static str, u64>,
 }
 
 impl DatagramTally {
+    pub(crate) fn count_evicted(&mut self, reason: &'static str) {
+        *self.evicted.entry(reason).or_default() += 1;
+    }
+
     pub(crate) fn count_dropped(&mut self, reason: &'static str, datagrams: u64) {
         *self.dropped.entry(reason).or_default() += datagrams;
+    }
+}
+
+/// Adds counts by reason, and resets them.
+fn flush_reasons(
+    sums: &Mutex<BTreeMap<&'static str, u64>>,
+    counted: &mut BTreeMap<&'static str, u64>,
+) {
+    if counted.is_empty() {
+        return;
+    }
+    let mut sums = sums.lock();
+    for (reason, count) in std::mem::take(counted) {
+        *sums.entry(reason).or_default() += count;
     }
 }
 
@@ -70,13 +92,8 @@ impl DatagramCounters {
                 counter.fetch_add(std::mem::take(counted), Relaxed);
             }
         }
-        if tally.dropped.is_empty() {
-            return;
-        }
-        let mut dropped = self.dropped.lock();
-        for (reason, counted) in std::mem::take(&mut tally.dropped) {
-            *dropped.entry(reason).or_default() += counted;
-        }
+        flush_reasons(&self.dropped, &mut tally.dropped);
+        flush_reasons(&self.evicted, &mut tally.evicted);
     }
 
     pub(super) fn snapshot(&self) -> DatagramSnapshot {
@@ -90,6 +107,7 @@ impl DatagramCounters {
             to_downstream: self.to_downstream.load(Relaxed),
             in_kernel: self.in_kernel.load(Relaxed),
             dropped: self.dropped.lock().clone(),
+            evicted: self.evicted.lock().clone(),
         }
     }
 }

@@ -9,6 +9,7 @@ use peername_sys::SyscallError;
 use super::role::Role;
 use super::table::SessionTable;
 use crate::outcome::SessionEnd;
+use crate::udp::lru_table::EntryId;
 
 impl<R: Role> SessionTable<R> {
     /// Evicts a session if a limit leaves no room for another one of `balancer`.
@@ -16,15 +17,19 @@ impl<R: Role> SessionTable<R> {
     ///
     /// Offloaded sessions look idle here, so a candidate that the kernel still uses is marked as used and skipped.
     pub(super) fn evict_for(&mut self, balancer: IpAddr, now: Instant) {
+        let reason = match self.table.is_balancer_at_limit(balancer) {
+            true => "balancer_limit",
+            false => "session_limit",
+        };
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate_for(balancer) {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, SessionEnd::Evicted),
+                Some(id) => return self.evict(id, reason),
                 None => return,
             }
         }
         if let Some(id) = self.table.eviction_candidate_for(balancer) {
-            self.close(id, SessionEnd::Evicted);
+            self.evict(id, reason);
         }
     }
 
@@ -35,10 +40,15 @@ impl<R: Role> SessionTable<R> {
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate() {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.close(id, SessionEnd::Evicted),
+                Some(id) => return self.evict(id, "descriptors"),
                 None => return,
             }
         }
+    }
+
+    fn evict(&mut self, id: EntryId, reason: &'static str) {
+        self.tally.count_evicted(reason);
+        self.close(id, SessionEnd::Evicted);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::telemetry::record::Record;
 use crate::telemetry::refusals;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
+use crate::udp::listing::SessionGauge;
 use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
 use crate::udp::offload::KernelDataPath;
 use crate::udp::offload::egress_cache::EgressCache;
@@ -37,6 +38,7 @@ pub(crate) struct SessionTable<R> {
     pub(super) clients: HashMap<ClientKey, EntryId>,
     pub(crate) tally: DatagramTally,
     counters: Arc<Counters>,
+    gauge: Arc<SessionGauge>,
     listeners: Vec<LocalAddr>,
     /// Whether new sessions are refused, because the process is stopping.
     pub(crate) draining: bool,
@@ -48,7 +50,7 @@ impl<R: Role> SessionTable<R> {
     pub(crate) fn new(
         role: R,
         limits: TableLimits,
-        counters: Arc<Counters>,
+        (counters, gauge): (Arc<Counters>, Arc<SessionGauge>),
         listeners: Vec<LocalAddr>,
         kernel: KernelDataPath,
     ) -> Self {
@@ -58,6 +60,7 @@ impl<R: Role> SessionTable<R> {
             clients: HashMap::new(),
             tally: DatagramTally::default(),
             counters,
+            gauge,
             listeners,
             draining: false,
             kernel,
@@ -180,6 +183,7 @@ impl<R: Role> SessionTable<R> {
     /// Adds this worker's counts to the process's.
     pub(crate) fn report(&mut self) {
         self.counters.flush_tally(&mut self.tally);
+        self.gauge.set(self.table.len());
     }
 
     /// Drains: refuses new sessions, and takes offloaded ones back from the kernel, so that their datagrams are noticed

@@ -1,0 +1,26 @@
+//! The backends of the relay, by name.
+
+/// What moves the bytes of a connection at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Backend {
+    /// read(2) and write(2).
+    Copy,
+    /// splice(2), in one direction at least.
+    Splice,
+    /// The io_uring of the thread.
+    Uring,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Splice, Self::Uring];
+
+    /// The name in metrics and listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Splice => "splice",
+            Self::Uring => "uring",
+        }
+    }
+}
