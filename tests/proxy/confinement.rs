@@ -73,6 +73,42 @@ fn reload_resolves_names_only_if_the_start_did() {
     site.assert_serves();
 }
 
+#[test]
+fn doctor_reports_what_confines_a_process() {
+    let doctor = |site: &Site, args: &[&str]| {
+        let args = [&["doctor", "--confinement"], args].concat();
+        let output = Peername::run(&site.lab.server, &args);
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), text)
+    };
+    let confined = Site::new("", &[], "127.0.0.1");
+    let pid = confined.proxy.pid().to_string();
+    let (code, text) = doctor(&confined, &["--pid", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    for line in [
+        "ok    seccomp: a filter is in force in every thread",
+        "ok    capabilities: CAP_NET_BIND_SERVICE CAP_NET_RAW",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let unconfined = Site::new("", &["--no-sandbox"], "127.0.0.1");
+    let pid = unconfined.proxy.pid().to_string();
+    let (code, text) = doctor(&unconfined, &["--pid", &pid]);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("FAIL  seccomp: no filter"), "{text}");
+
+    // Without a process: the files that it would keep with this configuration.
+    let file = confined.scratch.path_text("proxy.toml");
+    let (code, text) = doctor(&confined, &["--config", &file]);
+    assert_eq!(code, Some(0), "{text}");
+    let dir = confined.scratch.path_text("");
+    let proxy = text.lines().find(|line| line.contains("files of proxy"));
+    assert!(
+        proxy.is_some_and(|line| line.contains(dir.trim_end_matches('/'))),
+        "{text}"
+    );
+}
+
 /// A proxy with a configuration file and a trust list in one directory, and one backend.
 struct Site {
     proxy: Peername,

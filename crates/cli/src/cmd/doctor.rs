@@ -7,6 +7,7 @@
 mod backend;
 mod backend_listener;
 mod backend_probe;
+mod confinement;
 mod finding;
 mod firewall_marks;
 mod host;
@@ -45,6 +46,8 @@ pub(crate) struct Args {
     listen: Vec<SocketAddr>,
     #[command(flatten)]
     intercept: intercept::Args,
+    #[command(flatten)]
+    confinement: confinement::Args,
     /// Check the listeners and backends of this configuration file instead of those of the options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
@@ -91,12 +94,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             None if args.intercept.is_given() => examine_intercept(args).await,
             None => match CheckedConfig::of(args) {
+                Ok(_) if args.confinement.is_given() => report_all(args.confinement.findings()),
                 Ok(checked) => examine(&checked).await,
                 Err(problems) => {
                     let wrong =
                         |problem| Finding::fail("configuration", problem, "see docs/config.md");
-                    let worst = problems.into_iter().map(|problem| report(&wrong(problem)));
-                    worst.max() == Some(Verdict::Fail)
+                    report_all(problems.into_iter().map(wrong))
                 }
             },
         }
@@ -199,10 +202,12 @@ async fn examine_intercept(args: &Args) -> bool {
     let listen = args.listen_or(INTERCEPT_LISTEN).into_iter();
     let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
     let findings = args.intercept.findings().await;
-    let verdicts = host
-        .chain(findings)
-        .chain(listeners)
-        .map(|finding| report(&finding));
+    report_all(host.chain(findings).chain(listeners))
+}
+
+/// Reports these findings; returns whether any is a failure.
+fn report_all(findings: impl IntoIterator<Item = Finding>) -> bool {
+    let verdicts = findings.into_iter().map(|finding| report(&finding));
     verdicts.max() == Some(Verdict::Fail)
 }
 

@@ -129,22 +129,30 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
     serve(control, signals, watch).await
 }
 
-/// What this process needs after its start: the files that a reload reads again, and names of origins.
+/// What this process needs after its start.
 fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
+    Ok(Needs {
+        removes: setup.process.admin.socket_file(),
+        watches,
+        ..usual_needs(Some(setup.ca()?))
+    })
+}
+
+/// What any `intercept` needs after its start: the files that a reload reads again, and names of origins. `ca` is the
+/// directory of its authority.
+pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
     let roots = TRUST_ROOTS.iter().map(PathBuf::from);
     let configured = env::var_os("SSL_CERT_DIR").unwrap_or_default();
     let configured = env::split_paths(&configured);
-    Ok(Needs {
+    Needs {
         files: env::var_os("SSL_CERT_FILE")
             .map(PathBuf::from)
             .into_iter()
             .collect(),
-        directories: roots.chain(configured).chain([setup.ca()?]).collect(),
-        removes: setup.process.admin.socket_file(),
+        directories: roots.chain(configured).chain(ca).collect(),
         names: true,
-        watches,
         ..Needs::default()
-    })
+    }
 }
 
 /// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its

@@ -54,6 +54,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
             (!given.has("force-real-client-port")).then_some("any"),
         )
         .option("--mark", mark.to_string())
+        .switch_if("--no-sandbox", given.has("do-not-sandbox"))
         .option("--workers", "1")
         .option("--log-format", "text")
         .switch_if("-v", !given.has("verbose"))
@@ -177,5 +178,5 @@ const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.
  -q, --quiet                     no suggestions
  -v, --verbose                   log more
  -P, --force-real-client-port    keep the client's port too
- -N, --do-not-sandbox            no effect: capabilities are given up instead
+ -N, --do-not-sandbox            do not confine the process after its start
  -h, --help                      print this";

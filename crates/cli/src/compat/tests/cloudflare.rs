@@ -19,7 +19,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "--allowed-s=/n --list [::]:8080 --target-v4=127.0.0.1:80 --target-v6 [::1]:80 -m7 --tab=3 -PNq",
         "proxy --listen [::]:8080 --target-v4 127.0.0.1:80 --target-v6 [::1]:80 \
-         --trust @/n --source-policy allow-local --mark 7",
+         --trust @/n --source-policy allow-local --mark 7 --no-sandbox",
     ),
     (
         "-a/n -l[::]:8080 -4[::ffff:127.0.0.1]:80 -6[::1]:80 --force",

@@ -1,0 +1,178 @@
+//! `peername doctor --confinement`: what confines a command on this host, or a process that runs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use peername_server::confinement::{Needs, is_seccomp_supported};
+use peername_sys::fs::text_file;
+use peername_sys::process::caps::CapabilitySet;
+use peername_sys::process::confine::files::supported_version;
+
+use super::finding::Finding;
+use crate::cmd::ca::ca_dir::CaDir;
+use crate::cmd::intercept;
+use crate::confinement::SCOPES_SINCE;
+use crate::logging::join;
+use crate::value;
+
+/// Options of `peername doctor --confinement`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
+    #[arg(long, conflicts_with_all = ["intercept", "observe"])]
+    confinement: bool,
+    /// With --confinement: report what confines this process
+    #[arg(
+        long,
+        value_name = "PID",
+        requires = "confinement",
+        conflicts_with = "config"
+    )]
+    pid: Option<u32>,
+}
+
+impl Args {
+    pub(super) fn is_given(&self) -> bool {
+        self.confinement
+    }
+
+    /// All findings. With a configuration file, it has been read by now.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        match self.pid {
+            Some(pid) => of_process(pid),
+            None => of_host(),
+        }
+    }
+}
+
+fn of_host() -> Vec<Finding> {
+    let proxy = Needs {
+        files: text_file::opened(),
+        names: value::are_names_resolved(),
+        ..Needs::default()
+    };
+    let ca = CaDir::new(None).path().ok();
+    let intercept = intercept::usual_needs(ca);
+    vec![
+        landlock(),
+        seccomp(),
+        swap(),
+        files("files of proxy", &proxy),
+        files("files of intercept", &intercept),
+    ]
+}
+
+fn landlock() -> Finding {
+    match supported_version() {
+        None => Finding::warn(
+            LANDLOCK,
+            "not available, so that a process keeps all files that its user may open",
+            "use Linux 5.13 or later, with landlock in `lsm=` of the kernel's command line",
+        ),
+        Some(version) if version < SCOPES_SINCE => Finding::ok(
+            LANDLOCK,
+            format!("version {version}; signals to other processes are blocked since Linux 6.12"),
+        ),
+        Some(version) => Finding::ok(LANDLOCK, format!("version {version}")),
+    }
+}
+
+fn seccomp() -> Finding {
+    match is_seccomp_supported() {
+        true => Finding::ok(SECCOMP, "available"),
+        false => Finding::warn(
+            SECCOMP,
+            "not available, so that a process keeps all system calls",
+            "allow seccomp(2) in the sandbox that this runs in, or use a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+    }
+}
+
+fn swap() -> Finding {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    // The first line is a heading.
+    match swaps.lines().nth(1) {
+        None => Finding::ok(SWAP, "not used"),
+        Some(_) => Finding::warn(
+            SWAP,
+            "used, so that private keys of `peername intercept` may be written to it",
+            "add MemorySwapMax=0 to its unit",
+        ),
+    }
+}
+
+fn files(check: &'static str, needs: &Needs) -> Finding {
+    let read = needs.allowed_files().read.into_iter();
+    let existing = read.filter(|path| path.exists());
+    let paths: Vec<_> = existing.map(|path| path.display().to_string()).collect();
+    Finding::ok(check, format!("may be read: {}", join(paths)))
+}
+
+fn of_process(pid: u32) -> Vec<Finding> {
+    let threads = match thread_statuses(pid) {
+        Ok(threads) => threads,
+        Err(error) => {
+            let seen = format!("/proc/{pid}/task: {error}");
+            return vec![Finding::fail("process", seen, "name one that runs")];
+        }
+    };
+    let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
+    vec![
+        match all_have("Seccomp", "2") {
+            true => Finding::ok(SECCOMP, "a filter is in force in every thread"),
+            false => Finding::fail(
+                SECCOMP,
+                "no filter is in force",
+                "start it without --no-sandbox; its log says if the kernel lacks seccomp(2)",
+            ),
+        },
+        match all_have("NoNewPrivs", "1") {
+            true => Finding::ok("no_new_privs", "set"),
+            false => Finding::fail("no_new_privs", "not set", "restart it"),
+        },
+        capabilities(&threads),
+        Finding::ok(
+            LANDLOCK,
+            "the kernel does not report it for another process; with `-v` the log does",
+        ),
+    ]
+}
+
+/// The status of each thread that still runs.
+fn thread_statuses(pid: u32) -> std::io::Result<Vec<String>> {
+    let tasks = fs::read_dir(PathBuf::from(format!("/proc/{pid}/task")))?;
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    Ok(tasks.flatten().filter_map(status).collect())
+}
+
+/// A field of /proc/PID/status (proc_pid_status(5)); empty if it is missing.
+fn field<'s>(status: &'s str, name: &str) -> &'s str {
+    let lines = status.lines().filter_map(|line| line.split_once(':'));
+    let mut found = lines.filter(|(key, _)| *key == name);
+    found.next().map_or("", |(_, value)| value.trim())
+}
+
+fn capabilities(threads: &[String]) -> Finding {
+    let held = threads.iter().map(|status| {
+        let bits = u64::from_str_radix(field(status, "CapEff"), 16);
+        CapabilitySet::from_bits_retain(bits.unwrap_or(u64::MAX))
+    });
+    let held = held.fold(CapabilitySet::empty(), |all, one| all | one);
+    let names = join(held.iter_names().map(|(name, _)| format!("CAP_{name}")));
+    let needed = CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
+    match (held.is_empty(), needed.contains(held)) {
+        (true, _) => Finding::ok(CAPABILITIES, "none"),
+        (false, true) => Finding::ok(CAPABILITIES, names),
+        (false, false) => Finding::warn(
+            CAPABILITIES,
+            names,
+            "only --mark before Linux 5.17 needs more than CAP_NET_RAW and CAP_NET_BIND_SERVICE",
+        ),
+    }
+}
+
+const LANDLOCK: &str = "Landlock";
+const SECCOMP: &str = "seccomp";
+const SWAP: &str = "swap";
+const CAPABILITIES: &str = "capabilities";
