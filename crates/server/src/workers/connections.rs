@@ -286,3 +286,39 @@ thread_local! {
         })
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// The worker does nothing else during a batch.
+    #[test]
+    fn batch_of_fifty_thousand_connections_is_short() {
+        let address: SocketAddr = "192.0.2.1:443".parse().unwrap();
+        let connections: Vec<_> = (0..50_000)
+            .map(|_| insert(LocalAddr(address), PeerAddr(address)))
+            .collect();
+        let mut longest = Vec::new();
+        for _ in 0..5 {
+            let (mut ids, mut next, mut most) = (HashSet::new(), Some(0), Duration::ZERO);
+            while let Some(from) = next {
+                let began = Instant::now();
+                let (batch, following) = TABLE.with_borrow(|table| table.snapshots(from));
+                most = most.max(began.elapsed());
+                ids.extend(batch.iter().map(|one| one.id));
+                next = following;
+            }
+            assert_eq!(ids.len(), connections.len());
+            longest.push(most);
+        }
+        // Of several, because other processes share the CPUs.
+        longest.sort();
+        println!("longest batch per listing: {longest:?}");
+        assert!(longest[2] < Duration::from_millis(10), "{longest:?}");
+        drop(connections);
+        assert!(TABLE.with_borrow(|table| table.slots.is_empty()));
+    }
+}

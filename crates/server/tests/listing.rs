@@ -1,0 +1,116 @@
+//! Listing tens of thousands of connections while a worker serves them. In a process of its own, for its descriptors.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures_util::StreamExt;
+use peername_observe::connections::ConnectionSource;
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
+use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
+use peername_server::workers::{self, Capacity, Incoming, Serve};
+use peername_sys::event::readiness::register_stream;
+use peername_sys::process::limits::max_open_files;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime;
+
+/// Sends back what it receives.
+struct Echo;
+
+impl Serve for Echo {
+    type Context = ();
+
+    fn context(&self, _listener: ListenerId) {}
+
+    async fn serve(self: Arc<Self>, connection: Incoming, _entry: Arc<ConnectionEntry>, (): ()) {
+        let mut stream = register_stream(connection.stream).expect("epoll_ctl(2)");
+        let mut byte = [0];
+        while matches!(stream.read(&mut byte).await, Ok(1)) {
+            let _ = stream.write_all(&byte).await;
+        }
+    }
+}
+
+/// A listing takes its time, but each of its batches is short: a client never waits for a whole listing.
+#[test]
+fn listing_does_not_pause_the_worker() -> Result<()> {
+    let wanted = [(ListenerId(0), SocketAddr::from(([0, 0, 0, 0], 0)))];
+    let (existing, inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 1, &inherited)?;
+    let port = listeners.addrs()[0].port();
+    let capacity = Capacity {
+        connections: 60_000,
+        pipes_per_worker: 0,
+    };
+    let workers = workers::start(listeners, Vec::new(), &Arc::new(Echo), capacity)?;
+    // Both ends are in this process. An address has 28 thousand ports.
+    let spare = usize::try_from(max_open_files())?.saturating_sub(200) / 2;
+    let count = spare.min(CONNECTIONS);
+    let connect = |number: usize| {
+        let address = Ipv4Addr::from_bits(0x7f00_0001 + (number / 10_000) as u32);
+        TcpStream::connect((address, port))
+    };
+    let clients: Vec<_> = (0..count).map(connect).collect::<Result<_, _>>()?;
+    let mut client = clients.last().expect("some");
+    client.set_nodelay(true)?;
+    let mut ping = || -> Result<Duration> {
+        let since = Instant::now();
+        client.write_all(b"!")?;
+        client.read_exact(&mut [0])?;
+        Ok(since.elapsed())
+    };
+    ping()?;
+    let connections = workers.connections();
+    let mut worst = Vec::new();
+    for _ in 0..LISTINGS {
+        worst.push(longest_ping_during_a_listing(
+            &connections,
+            count,
+            &mut ping,
+        )?);
+    }
+    // Of several, because other processes share the CPUs.
+    worst.sort();
+    println!("{count} connections, longest round trip per listing: {worst:?}");
+    ensure!(worst[LISTINGS / 2] < MAX_PAUSE, "{worst:?}");
+    drop(clients);
+    workers.drain();
+    workers.end();
+    workers.join();
+    Ok(())
+}
+
+/// Lists all connections on another thread, and pings meanwhile.
+fn longest_ping_during_a_listing(
+    connections: &OpenConnections,
+    count: usize,
+    mut ping: impl FnMut() -> Result<Duration>,
+) -> Result<Duration> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let listing = scope.spawn(|| {
+            let listed = runtime::Builder::new_current_thread()
+                .build()
+                .map(|runtime| {
+                    let batches = connections.snapshots().map(|batch| batch.len());
+                    runtime.block_on(batches.fold(0, async |sum, len| sum + len))
+                });
+            is_over.store(true, Relaxed);
+            listed
+        });
+        let mut longest = Duration::ZERO;
+        while !is_over.load(Relaxed) {
+            longest = longest.max(ping()?);
+        }
+        let listed = listing.join().expect("no panic")?;
+        ensure!(listed == count, "{listed} of {count} were listed");
+        Ok(longest)
+    })
+}
+
+const CONNECTIONS: usize = 50_000;
+const LISTINGS: usize = 9;
+const MAX_PAUSE: Duration = Duration::from_millis(10);
