@@ -10,6 +10,7 @@ use peername_observe::admin::{
     AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, Resources, UnixSocketFile,
 };
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
+use peername_proxy::telemetry::advice::advise;
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::telemetry::metrics::ProxyCollector;
 use peername_proxy::udp::OpenSessions;
@@ -92,6 +93,8 @@ impl AdminArgs {
 
 /// A running `proxy` or `forward`, as far as its admin endpoint shows it.
 pub(crate) struct ServedProxy<'a> {
+    /// The name of the subcommand.
+    pub(crate) command: &'static str,
     pub(crate) counters: Arc<Counters>,
     pub(crate) workers: &'a Workers,
     pub(crate) sessions: OpenSessions,
@@ -116,6 +119,8 @@ pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: Se
         reply_path: running.reply_path,
     };
     let resources = Resources {
+        command: running.command,
+        advise: Some(advise),
         connections: Some(Box::new(running.workers.connections())),
         sessions: Some(Box::new(running.sessions)),
         log_level: Some(Box::new(running.log_level)),
@@ -149,6 +154,10 @@ impl Health for ProxyHealth {
             true => Err("replies to spoofed connections do not come back to this host; see `peername doctor`".to_owned()),
             false => Ok(()),
         }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.phases.is_draining()
     }
 }
 

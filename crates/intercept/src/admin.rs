@@ -30,4 +30,8 @@ impl Health for InterceptHealth {
         let probed = self.state.get().probe_check().await;
         probed.map_err(|why| format!("the check service can't be asked: {why}"))
     }
+
+    fn is_draining(&self) -> bool {
+        self.state.is_draining()
+    }
 }

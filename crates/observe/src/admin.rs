@@ -1,16 +1,20 @@
-//! The admin endpoint of a running command: metrics, health and its open connections over HTTP, on a listener of its own.
+//! The admin endpoint of a running command: metrics, health, its open connections and a page for people over HTTP, on a
+//! listener of its own.
 
 mod address;
+pub mod events;
 mod listener;
 pub mod listing;
+mod page;
 mod routes;
+pub mod samples;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
@@ -26,6 +30,8 @@ use tokio::time::sleep;
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminListener, UnixSocketFile};
 
+use events::EventFeed;
+
 use crate::connections::ConnectionSource;
 
 /// The health of a command, as `/healthz` and `/readyz` report it.
@@ -39,6 +45,11 @@ pub trait Health: Send + Sync + 'static {
     ///
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Whether the process drains: it ends once its connections have ended.
+    fn is_draining(&self) -> bool {
+        false
+    }
 }
 
 /// How a request arrived.
@@ -54,11 +65,17 @@ pub struct AdminServer<H> {
     health: H,
     registry: Registry,
     resources: Resources,
+    started: Instant,
+    feed: EventFeed,
 }
 
 /// What a command offers beside metrics and health. A path without its resource is 404.
 #[derive(Default)]
 pub struct Resources {
+    /// The name of the command, for `/`.
+    pub command: &'static str,
+    /// What an operator can do about a reason in the metrics; `None` if there is nothing to do.
+    pub advise: Option<fn(&str) -> Option<&'static str>>,
     /// `/connections`.
     pub connections: Option<Box<dyn ConnectionSource>>,
     /// `/sessions`.
@@ -93,6 +110,8 @@ impl<H: Health> AdminServer<H> {
             health,
             registry,
             resources,
+            started: Instant::now(),
+            feed: EventFeed::default(),
         }
     }
 
@@ -100,13 +119,20 @@ impl<H: Health> AdminServer<H> {
     /// connects to one.
     pub async fn serve(self, listener: AdminListener) {
         let server = Arc::new(self);
-        // Kept until the end: dropping it removes the socket's path.
-        let served = match listener {
-            AdminListener::Tcp(socket) => server.serve_tcp(socket).await,
-            AdminListener::Unix(file) => server.serve_unix(&file).await,
+        let accept = async {
+            // Kept until the end: dropping it removes the socket's path.
+            match listener {
+                AdminListener::Tcp(socket) => Arc::clone(&server).serve_tcp(socket).await,
+                AdminListener::Unix(file) => Arc::clone(&server).serve_unix(&file).await,
+            }
         };
-        if let Err(error) = served {
-            tracing::warn!("--admin: epoll_ctl(2): {error}");
+        tokio::select! {
+            served = accept => {
+                if let Err(error) = served {
+                    tracing::warn!("--admin: epoll_ctl(2): {error}");
+                }
+            }
+            () = server.publish_events() => {}
         }
     }
 

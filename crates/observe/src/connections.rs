@@ -47,7 +47,7 @@ pub enum Protocol {
 }
 
 /// How far a connection or session has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionState {
     /// Its PROXY header is awaited.
@@ -65,7 +65,7 @@ pub enum ConnectionState {
 }
 
 /// What moves the bytes of a connection or session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayMethod {
     /// read(2) and write(2).

@@ -1,5 +1,6 @@
 //! Metrics counters, log lines and throttled warnings about connections and sessions.
 
+pub mod advice;
 pub mod counters;
 pub mod metrics;
 

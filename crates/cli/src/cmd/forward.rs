@@ -90,6 +90,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
     );
     if let Some(admin) = admin {
         let running = ServedProxy {
+            command: "forward",
             counters: Arc::clone(&counters),
             workers: &listeners.workers,
             sessions: sessions.clone(),

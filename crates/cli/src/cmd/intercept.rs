@@ -109,6 +109,7 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
         let health = InterceptHealth::new(current.clone(), listeners.workers.liveness());
         let hosts = setup.process.admin.allowed_hosts();
         let resources = Resources {
+            command: "intercept",
             log_level: Some(Box::new(log_level)),
             ..Resources::default()
         };

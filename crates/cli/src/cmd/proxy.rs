@@ -74,6 +74,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
         let running = ServedProxy {
+            command: "proxy",
             counters: Arc::clone(&control.shared.counters),
             workers: &control.listeners.workers,
             sessions: control.shared.sessions.clone(),

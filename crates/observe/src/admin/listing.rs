@@ -26,7 +26,7 @@ pub struct ListQuery {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     /// Most bytes first.
     Bytes,
     /// Oldest first.
@@ -119,7 +119,8 @@ impl ListQuery {
 }
 
 impl Order {
-    fn sort(self, snapshots: &mut Vec<ConnectionSnapshot>, limit: usize) {
+    /// Sorts, and keeps the first `limit`.
+    pub(super) fn sort(self, snapshots: &mut Vec<ConnectionSnapshot>, limit: usize) {
         match self {
             Self::Bytes => snapshots
                 .sort_by_key(|one| std::cmp::Reverse(one.bytes_in.saturating_add(one.bytes_out))),

@@ -15,6 +15,7 @@ use prometheus_client::encoding::text;
 use tokio::time::timeout;
 
 use super::listing::ListQuery;
+use super::page::{PAGE, POLICY};
 use super::{AdminServer, Health, Via};
 use crate::connections::ConnectionSource;
 
@@ -40,6 +41,11 @@ impl<H: Health> AdminServer<H> {
         let query = request.uri().query();
         let resources = &self.resources;
         match request.uri().path() {
+            "/" => page(),
+            "/events" => match self.feed.subscribe() {
+                Some(events) => stream(EVENT_STREAM, events),
+                None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
+            },
             "/metrics" => self.metrics(),
             "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
                 Ok(()) => plain(StatusCode::OK, "ok\n"),
@@ -119,6 +125,19 @@ fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> Answer {
     }
 }
 
+fn page() -> Answer {
+    let mut page = respond_with(StatusCode::OK, HTML, PAGE.to_owned());
+    let headers = page.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    page
+}
+
 fn not_found() -> Answer {
     plain(StatusCode::NOT_FOUND, PATHS)
 }
@@ -149,14 +168,22 @@ fn answer(
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
 const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
 const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH), \
     where the file's mode says who may make them\n";
-const PATHS: &str = "paths: /metrics, /healthz, /readyz, /connections, /sessions, /log-level, \
+const TOO_MANY_STREAMS: &str =
+    "8 event streams are open already: close a page, or `peername top`\n";
+const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /connections, /sessions, /log-level, \
     as far as this command has them\n";
+const HTML: &str = "text/html; charset=utf-8";
+const EVENT_STREAM: &str = "text/event-stream";
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const JSON_LINES: &str = "application/jsonl; charset=utf-8";

@@ -1,0 +1,186 @@
+//! `/events`: the state of the process each second, as server-sent events. The page and `peername top` show it.
+
+mod summary;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::ready;
+use futures_util::stream::{self, BoxStream};
+use prometheus_client::encoding::text;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+pub use summary::{Peer, Summary, TopPeers};
+
+use super::samples::{self, Samples};
+use super::{AdminServer, Health};
+use crate::connections::{ConnectionSource, seconds};
+
+/// The state of a process at one moment: the data of one event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusEvent {
+    /// The subcommand, such as `proxy`.
+    pub command: String,
+    /// The version of peername.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Why clients should not be sent here; `None` if they should.
+    pub not_ready: Option<String>,
+    /// Whether the process drains. This event is the last one of its stream.
+    pub is_draining: bool,
+    /// What `/metrics` has.
+    pub metrics: Samples,
+    /// What to do about each reason of the metrics, as far as there is something to do.
+    pub advice: BTreeMap<String, String>,
+    /// The open connections; `None` if this command does not list them, or a worker hangs.
+    pub connections: Option<Summary>,
+    /// The open UDP sessions, likewise.
+    pub sessions: Option<Summary>,
+}
+
+/// The streams of `/events`. Each gets the latest event: one that reads slowly misses some, and is not waited for.
+#[derive(Debug)]
+pub(super) struct EventFeed {
+    latest: watch::Sender<Option<Published>>,
+    subscribed: Notify,
+    permits: Arc<Semaphore>,
+}
+
+#[derive(Clone, Debug)]
+struct Published {
+    bytes: Bytes,
+    is_last: bool,
+}
+
+impl Default for EventFeed {
+    fn default() -> Self {
+        Self {
+            latest: watch::Sender::new(None),
+            subscribed: Notify::new(),
+            permits: Arc::new(Semaphore::new(MAX_STREAMS)),
+        }
+    }
+}
+
+impl EventFeed {
+    /// A stream of events; `None` if there are too many.
+    pub(super) fn subscribe(&self) -> Option<BoxStream<'static, Bytes>> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        let mut latest = self.latest.subscribe();
+        // The event of this second, if there is one.
+        latest.mark_changed();
+        self.subscribed.notify_one();
+        let events = stream::unfold(Some((latest, permit)), |open| async {
+            let (mut latest, permit) = open?;
+            loop {
+                latest.changed().await.ok()?;
+                let published = latest.borrow_and_update().clone();
+                if let Some(Published { bytes, is_last }) = published {
+                    return Some((bytes, (!is_last).then_some((latest, permit))));
+                }
+            }
+        });
+        let retry = stream::once(ready(Bytes::from_static(RETRY)));
+        Some(retry.chain(events).boxed())
+    }
+
+    /// Waits while there is no stream.
+    async fn wait_subscribed(&self) {
+        while self.latest.receiver_count() == 0 {
+            self.latest.send_replace(None);
+            self.subscribed.notified().await;
+        }
+    }
+
+    fn publish(&self, event: &StatusEvent) {
+        let mut bytes = b"data: ".to_vec();
+        // It can't fail: the keys of its maps are texts and names.
+        let _ = serde_json::to_writer(&mut bytes, event);
+        bytes.extend_from_slice(b"\n\n");
+        self.latest.send_replace(Some(Published {
+            bytes: bytes.into(),
+            is_last: event.is_draining,
+        }));
+    }
+}
+
+impl<H: Health> AdminServer<H> {
+    /// Publishes an event each second while there are streams, for as long as the future is polled.
+    pub(super) async fn publish_events(&self) {
+        loop {
+            self.feed.wait_subscribed().await;
+            self.feed.publish(&self.status().await);
+            sleep(INTERVAL).await;
+        }
+    }
+
+    async fn status(&self) -> StatusEvent {
+        let not_ready = self.not_ready().await;
+        let metrics = self.samples();
+        StatusEvent {
+            command: self.resources.command.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: seconds(self.started.elapsed()),
+            not_ready,
+            is_draining: self.health.is_draining(),
+            advice: self.advice_on(&metrics),
+            metrics,
+            connections: summarize(self.resources.connections.as_deref()).await,
+            sessions: summarize(self.resources.sessions.as_deref()).await,
+        }
+    }
+
+    async fn not_ready(&self) -> Option<String> {
+        let liveness = timeout(ANSWER_TIMEOUT, self.health.check_liveness());
+        if liveness.await.is_err() {
+            return Some("a worker hangs".to_owned());
+        }
+        match timeout(ANSWER_TIMEOUT, self.health.check_readiness()).await {
+            Ok(readiness) => readiness.err(),
+            Err(_) => Some("the check of readiness takes too long".to_owned()),
+        }
+    }
+
+    fn samples(&self) -> Samples {
+        let mut out = String::new();
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => samples::parse(&out),
+            Err(_) => Samples::new(),
+        }
+    }
+
+    fn advice_on(&self, metrics: &Samples) -> BTreeMap<String, String> {
+        let Some(advise) = self.resources.advise else {
+            return BTreeMap::new();
+        };
+        let all = metrics.values().flatten();
+        let reasons = all.flat_map(|sample| {
+            REASON_LABELS
+                .iter()
+                .filter_map(|&label| sample.labels.get(label))
+        });
+        reasons
+            .filter_map(|reason| Some((reason.clone(), advise(reason)?.to_owned())))
+            .collect()
+    }
+}
+
+async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
+    let summary = Summary::collect(source?.snapshots());
+    timeout(ANSWER_TIMEOUT, summary).await.ok()
+}
+
+/// Far fewer than the endpoint has connections.
+const MAX_STREAMS: usize = 8;
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A worker that has not answered by then hangs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a browser waits before it connects again.
+const RETRY: &[u8] = b"retry: 2000\n\n";
+const REASON_LABELS: [&str; 2] = ["outcome", "reason"];

@@ -1,0 +1,41 @@
+//! `/`: the page for people, one file without any external resource.
+
+/// The page. It gets its content from `/events`.
+pub(super) const PAGE: &str = include_str!("page.html");
+
+/// Only the script and the style of this page are executed and applied, and the script can't turn text into markup.
+pub(super) const POLICY: &str = concat!(
+    "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
+    "require-trusted-types-for 'script'; trusted-types 'none'; ",
+    "script-src 'sha256-kra9TOuJsDNX1kqxOEhaMe2hE/fvMMl1RJH3YXPIBlk='; ",
+    "style-src 'sha256-4ddLVGQ6PrD3cg69/3MM5MeDu4Ux9c8wveZTHS/x1/Y='",
+);
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::digest::{SHA256, digest};
+    use data_encoding::BASE64;
+
+    use super::*;
+
+    #[test]
+    fn policy_has_the_hashes_of_the_page() {
+        for element in ["script", "style"] {
+            let (_, rest) = PAGE.split_once(&format!("<{element}>")).expect("it begins");
+            let (text, _) = rest.split_once(&format!("</{element}>")).expect("it ends");
+            let hash = BASE64.encode(digest(&SHA256, text.as_bytes()).as_ref());
+            let entry = format!("{element}-src 'sha256-{hash}'");
+            assert!(POLICY.contains(&entry), "write this into POLICY: {entry}");
+        }
+    }
+
+    #[test]
+    fn page_is_small_and_complete() {
+        assert!(PAGE.len() < 30_000, "{} bytes", PAGE.len());
+        // The namespace is a name, not an address that a browser requests.
+        let page = PAGE.replace("http://www.w3.org/2000/svg", "");
+        for outside in ["http:", "https:", "src=", "@import", "url(", "innerHTML"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+}

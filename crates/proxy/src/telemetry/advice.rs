@@ -1,0 +1,160 @@
+//! What an operator can do about each outcome of a connection or session and each reason of a dropped datagram, in a line.
+
+/// The advice on an outcome or reason as the metrics name it; `None` where there is nothing to do.
+pub fn advise(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "untrusted_peer" => "If it is a balancer of yours, add its address to --trust.",
+        "too_many_pending" => {
+            "Many connections send no header. If they are clients of yours, raise --max-pending or --max-pending-per-peer."
+        }
+        "no_header" => {
+            "Turn the PROXY protocol on at the balancer. -v shows what the connections begin with, and whether clients bypass the balancer."
+        }
+        "header_timeout" => {
+            "The balancer sends the header late, or not before the client's first byte (AWS NLB: on_first_ack). See --header-timeout."
+        }
+        "header_truncated" => {
+            "The peer closed inside its header: usually a check or a scanner. -v names it."
+        }
+        "header_too_long" | "too_many_tlvs" => {
+            "The balancer adds many TLVs: have it send fewer, or raise --max-header (64 TLVs at most)."
+        }
+        "datagram_transport" | "stream_transport" => {
+            "The header is for the other transport: check the balancer's configuration of this port."
+        }
+        "source_loopback" | "source_own_address" => {
+            "The header claims this host as the client. The balancer accepts it from its clients, or checks health: have it send LOCAL."
+        }
+        "source_unspecified" | "source_broadcast" | "source_multicast" | "source_reserved"
+        | "source_link_local" | "source_port_0" => {
+            "No client can have that address: the balancer passes on a header that its client sent. Have it accept none."
+        }
+        "destination_not_listed" => {
+            "If clients may go there, add the network to --dynamic-destination."
+        }
+        "destination_own_listener" | "destination_loop" => {
+            "The connection would come back to peername: correct the destination that the balancer sends."
+        }
+        "destination_family" => {
+            "Client and destination differ in family: have the balancer send both in one."
+        }
+        "destination_loopback"
+        | "destination_trusted_source"
+        | "destination_metadata"
+        | "destination_link_local" => {
+            "A header may name that destination only where it is listed by itself: see docs/destinations.md."
+        }
+        "destination_multicast"
+        | "destination_unspecified"
+        | "destination_broadcast"
+        | "destination_embedded"
+        | "destination_port_0" => {
+            "No server has that destination: correct what the balancer sends."
+        }
+        "reply_path" => {
+            "Replies do not come back to this host: `peername doctor` names the missing rule, `peername routes add` adds it."
+        }
+        "port_taken" => {
+            "Another socket of this host has the client's port, or two balancers send for one client: see --on-port-collision."
+        }
+        "connect_refused" => {
+            "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target-v4 and --target-v6."
+        }
+        "connect_timeout" => {
+            "The backend does not answer, or its replies do not come back: run `peername doctor`."
+        }
+        "header_unwritable" => "The header to the backend does not fit: send fewer TLVs.",
+        "source_rewritten" => {
+            "A rule of the firewall or a plug-in of the network changes the source: look for SNAT and MASQUERADE towards the backend."
+        }
+        "local_error" => "A system call failed on this host: the log names it, and its cause.",
+        "lost" | "unwatched" => "Memory or watches are used up: raise fs.epoll.max_user_watches.",
+        "evicted" | "session_evicted" => {
+            "Each new session evicts an open one: raise --max-sessions, or lower --close-after."
+        }
+        "unanswered" => "The backend never replied: check that it runs and answers this protocol.",
+        "socket_destroyed" => "Another program destroyed the session's socket (`ss --kill`).",
+        "receive_buffer_full" => {
+            "Datagrams came faster than they were read: raise net.core.rmem_max."
+        }
+        "send_buffer_full" => {
+            "Datagrams were sent faster than the network takes them: raise net.core.wmem_max."
+        }
+        "too_large" => {
+            "A datagram with its header exceeds the path's MTU: lower the MTU that clients use."
+        }
+        "unreachable" => {
+            "The receiver's host reports that nothing listens there: check the backend."
+        }
+        "unsendable" => "The kernel refuses to send: the log has the error.",
+        "reply_without_header" => {
+            "Replies to a forwarder with spp need a header: check the receiver's dialect."
+        }
+        "kernel" => "The kernel had no memory to change a packet.",
+        "truncated" | "tlv_overrun" | "unique_id_length" | "ssl_structure" => MALFORMED,
+        _ if ["v1_", "v2_", "crc32c_", "spp_"]
+            .iter()
+            .any(|kind| reason.starts_with(kind)) =>
+        {
+            MALFORMED
+        }
+        _ => return None,
+    })
+}
+
+const MALFORMED: &str =
+    "The header is malformed: capture one and let `peername decode` explain it.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGS: &str = include_str!("../../../../docs/logs.md");
+    const UDP: &str = include_str!("../../../../docs/udp.md");
+
+    /// The names in the first column of the table below a heading.
+    fn first_column<'page>(page: &'page str, heading: &str) -> Vec<&'page str> {
+        let (_, section) = page.split_once(heading).expect(heading);
+        let (section, _) = section.split_once("\n#").unwrap_or((section, ""));
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let cells = rows.filter_map(|row| row.split(" | ").next());
+        cells
+            .flat_map(|cell| cell.trim_end_matches('`').split("`, `"))
+            .collect()
+    }
+
+    /// A refusal without advice leaves the operator alone with a number.
+    #[test]
+    fn every_documented_refusal_has_advice() {
+        let nothing_to_do = [
+            // Regular ends.
+            "finished",
+            "reset",
+            "idle",
+            "cut",
+            "closed_by_admin",
+            "stopped",
+            "listener_closed",
+            // Health checks, and clients that give up.
+            "closed_without_header",
+            "downstream_reset",
+            // Of single datagrams.
+            "header_only",
+            "flow_changed",
+            "stranger",
+            "longer_than_buffer",
+        ];
+        let outcomes = first_column(LOGS, "### Outcomes");
+        let drops = first_column(UDP, "## Drop reasons");
+        assert!(
+            outcomes.len() > 50 && drops.len() > 15,
+            "{outcomes:?} {drops:?}"
+        );
+        let patterns = ["…", "source_…"];
+        let reasons = outcomes.into_iter().chain(drops);
+        for reason in reasons.filter(|reason| !patterns.contains(reason)) {
+            let is_silent = nothing_to_do.contains(&reason);
+            assert_eq!(advise(reason).is_none(), is_silent, "{reason}");
+        }
+    }
+}
