@@ -3,6 +3,7 @@
 pub(crate) mod addr;
 pub(crate) mod admin;
 pub(crate) mod backend;
+pub(crate) mod browser;
 pub(crate) mod check;
 pub(crate) mod conn;
 pub(crate) mod datagram;

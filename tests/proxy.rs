@@ -8,6 +8,7 @@ mod headers;
 mod limits;
 mod listeners;
 mod logging;
+mod page;
 mod policy;
 mod real_servers;
 mod relay;

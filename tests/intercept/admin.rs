@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::harness::addr::v4;
+use crate::harness::browser::wait_page_shows;
 use crate::harness::check::service::Service;
 use crate::harness::lab::wait_for;
 use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT};
@@ -44,6 +45,21 @@ fn readyz_waits_for_the_check_service() {
     wait_for("readiness", || {
         (rig.ask_admin("/readyz", &[]) == "ready\n200").then_some(())
     });
+}
+
+#[test]
+fn chromium_shows_decisions_and_certificates() {
+    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
+    assert_eq!(rig.curl_status(&["https://a.test/passes"]), 404);
+    assert_eq!(rig.curl_status(&["http://private.test/refused"]), 403);
+    let shown = [
+        "peername intercept",
+        "ready",
+        "unchecked\t",
+        "refused\t1",
+        "Certificates issued\n1\n",
+    ];
+    wait_page_shows(&rig.lab.balancer, &shown);
 }
 
 /// `-q` shows what was refused, and nothing else.

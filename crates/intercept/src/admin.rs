@@ -32,6 +32,6 @@ impl Health for InterceptHealth {
     }
 
     fn is_draining(&self) -> bool {
-        self.state.is_draining()
+        self.state.get().is_draining()
     }
 }
