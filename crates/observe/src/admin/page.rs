@@ -3,7 +3,8 @@
 /// The page. It gets its content from `/events`.
 pub(super) const PAGE: &str = include_str!("page.html");
 
-/// Only the script and the style of this page are executed and applied, and the script can't turn text into markup.
+/// Only the script and the style of this page are executed and applied, and the script can't turn text into markup. After
+/// a change of the page, Chromium's error in `tests/proxy/page.rs` has the new hash.
 pub(super) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'; ",
@@ -13,21 +14,7 @@ pub(super) const POLICY: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use aws_lc_rs::digest::{SHA256, digest};
-    use data_encoding::BASE64;
-
     use super::*;
-
-    #[test]
-    fn policy_has_the_hashes_of_the_page() {
-        for element in ["script", "style"] {
-            let (_, rest) = PAGE.split_once(&format!("<{element}>")).expect("it begins");
-            let (text, _) = rest.split_once(&format!("</{element}>")).expect("it ends");
-            let hash = BASE64.encode(digest(&SHA256, text.as_bytes()).as_ref());
-            let entry = format!("{element}-src 'sha256-{hash}'");
-            assert!(POLICY.contains(&entry), "write this into POLICY: {entry}");
-        }
-    }
 
     #[test]
     fn page_is_small_and_complete() {

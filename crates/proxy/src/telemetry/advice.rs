@@ -140,6 +140,7 @@ mod tests {
             "downstream_reset",
             // Of single datagrams.
             "header_only",
+            "stopping",
             "flow_changed",
             "stranger",
             "longer_than_buffer",
