@@ -8,6 +8,7 @@ pub mod listing;
 mod page;
 mod routes;
 pub mod samples;
+mod status;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -57,7 +57,7 @@ pub struct Peer {
 
 impl Summary {
     /// Counts what is open, in batches, up to [`MAX_COUNTED`].
-    pub(super) async fn collect(mut snapshots: SnapshotStream) -> Self {
+    pub(in crate::admin) async fn collect(mut snapshots: SnapshotStream) -> Self {
         let mut summary = Self::default();
         let mut clients = Peers::default();
         let mut balancers = Peers::default();

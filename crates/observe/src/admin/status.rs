@@ -1,0 +1,83 @@
+//! Makes the events: reads metrics, health and the open connections once a second, while a stream of events is open.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prometheus_client::encoding::text;
+use tokio::time::{sleep, timeout};
+
+use super::events::{StatusEvent, Summary};
+use super::samples::{self, Samples};
+use super::{AdminServer, Health};
+use crate::connections::{ConnectionSource, seconds};
+
+impl<H: Health> AdminServer<H> {
+    /// Publishes an event each second while there are streams, for as long as the future is polled.
+    pub(super) async fn publish_events(&self) {
+        loop {
+            self.feed.wait_subscribed().await;
+            self.feed.publish(&self.status().await);
+            sleep(INTERVAL).await;
+        }
+    }
+
+    async fn status(&self) -> StatusEvent {
+        let not_ready = self.not_ready().await;
+        let metrics = self.samples();
+        StatusEvent {
+            command: self.resources.command.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: seconds(self.started.elapsed()),
+            not_ready,
+            is_draining: self.health.is_draining(),
+            advice: self.advice_on(&metrics),
+            metrics,
+            connections: summarize(self.resources.connections.as_deref()).await,
+            sessions: summarize(self.resources.sessions.as_deref()).await,
+        }
+    }
+
+    async fn not_ready(&self) -> Option<String> {
+        let liveness = timeout(ANSWER_TIMEOUT, self.health.check_liveness());
+        if liveness.await.is_err() {
+            return Some("a worker hangs".to_owned());
+        }
+        match timeout(ANSWER_TIMEOUT, self.health.check_readiness()).await {
+            Ok(readiness) => readiness.err(),
+            Err(_) => Some("the check of readiness takes too long".to_owned()),
+        }
+    }
+
+    fn samples(&self) -> Samples {
+        let mut out = String::new();
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => samples::parse(&out),
+            Err(_) => Samples::new(),
+        }
+    }
+
+    fn advice_on(&self, metrics: &Samples) -> BTreeMap<String, String> {
+        let Some(advise) = self.resources.advise else {
+            return BTreeMap::new();
+        };
+        let all = metrics.values().flatten();
+        let reasons = all.flat_map(|sample| {
+            REASON_LABELS
+                .iter()
+                .filter_map(|&label| sample.labels.get(label))
+        });
+        reasons
+            .filter_map(|reason| Some((reason.clone(), advise(reason)?.to_owned())))
+            .collect()
+    }
+}
+
+async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
+    let summary = Summary::collect(source?.snapshots());
+    timeout(ANSWER_TIMEOUT, summary).await.ok()
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A worker that has not answered by then hangs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const REASON_LABELS: [&str; 2] = ["outcome", "reason"];
