@@ -290,34 +290,24 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
-    /// The worker does nothing else during a batch.
+    /// The worker does nothing else during a batch, so a batch has a bounded size.
     #[test]
-    fn batch_of_fifty_thousand_connections_is_short() {
+    fn fifty_thousand_connections_are_listed_once_each_in_bounded_batches() {
         let address: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let connections: Vec<_> = (0..50_000)
             .map(|_| insert(LocalAddr(address), PeerAddr(address)))
             .collect();
-        let mut longest = Vec::new();
-        for _ in 0..5 {
-            let (mut ids, mut next, mut most) = (HashSet::new(), Some(0), Duration::ZERO);
-            while let Some(from) = next {
-                let began = Instant::now();
-                let (batch, following) = TABLE.with_borrow(|table| table.snapshots(from));
-                most = most.max(began.elapsed());
-                ids.extend(batch.iter().map(|one| one.id));
-                next = following;
-            }
-            assert_eq!(ids.len(), connections.len());
-            longest.push(most);
+        let (mut ids, mut next) = (HashSet::new(), Some(0));
+        while let Some(from) = next {
+            let (batch, following) = TABLE.with_borrow(|table| table.snapshots(from));
+            assert!(batch.len() <= SNAPSHOT_BATCH);
+            ids.extend(batch.iter().map(|one| one.id));
+            next = following;
         }
-        // Of several, because other processes share the CPUs.
-        longest.sort();
-        println!("longest batch per listing: {longest:?}");
-        assert!(longest[2] < Duration::from_millis(10), "{longest:?}");
+        assert_eq!(ids.len(), connections.len());
         drop(connections);
         assert!(TABLE.with_borrow(|table| table.slots.is_empty()));
     }
