@@ -3,6 +3,7 @@
 mod addresses;
 mod files;
 mod forward;
+mod in_force;
 mod udp;
 mod watch;
 

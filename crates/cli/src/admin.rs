@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::{
-    AdminAddr, AdminListener, AdminServer, AllowedHosts, Health, Resources, UnixSocketFile,
+    AdminAddr, AdminListener, AdminServer, AllowedHosts, ConfigInForce, Health, Resources,
+    UnixSocketFile,
 };
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::telemetry::advice::advise;
@@ -102,6 +103,7 @@ pub(crate) struct ServedProxy<'a> {
     /// `None` for `forward`, which connects from its own address.
     pub(crate) reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
     pub(crate) log_level: LevelHandle,
+    pub(crate) config: ConfigInForce,
 }
 
 /// Serves the admin endpoint of `proxy` or `forward` from now on, on the current runtime.
@@ -124,6 +126,7 @@ pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: Se
         connections: Some(Box::new(running.workers.connections())),
         sessions: Some(Box::new(running.sessions)),
         log_level: Some(Box::new(running.log_level)),
+        config: Some(running.config),
     };
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
     tokio::spawn(server.serve(listener));

@@ -42,6 +42,13 @@ pub(crate) struct Configuration {
     pub(crate) intercept: Option<Table<Intercept>>,
 }
 
+impl Configuration {
+    /// The text of `/config`: JSON with the keys of the file, without secrets.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string()) + "\n"
+    }
+}
+
 /// The keys at the top.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]

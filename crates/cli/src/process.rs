@@ -68,6 +68,12 @@ impl Process {
         Ok(())
     }
 
+    /// Sets what has a default, so that the configuration in force shows it.
+    pub(crate) fn set_defaults(&mut self, workers: usize) {
+        self.workers.get_or_insert(Number::clamp(workers));
+        self.drain.get_or_insert(Time(DEFAULT_DRAIN));
+    }
+
     pub(crate) fn drain(&self) -> Duration {
         self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use peername_observe::admin::ConfigInForce;
 use peername_server::workers::Workers;
 
 use crate::lifecycle::{self, SignalEvent, Signals};
@@ -47,6 +48,9 @@ pub(crate) trait Reload {
 
     fn into_workers(self) -> Workers;
 
+    /// The configuration in force, as `/config` shows it.
+    fn config_json(&self) -> &str;
+
     /// What it serves, for the service manager.
     fn summary(&self) -> String;
 
@@ -65,6 +69,7 @@ pub(crate) async fn serve<R: Reload>(
     mut running: R,
     mut signals: Signals,
     mut watch: FileWatch,
+    config: ConfigInForce,
 ) -> anyhow::Result<ExitCode> {
     service_manager::ready(&running.summary());
     service_manager::keep_alive(running.workers().liveness());
@@ -100,7 +105,10 @@ pub(crate) async fn serve<R: Reload>(
         running.count(applied.is_ok());
         let summary = running.summary();
         match applied {
-            Ok(()) => service_manager::ready(&format!("reloaded; {summary}")),
+            Ok(()) => {
+                config.set(running.config_json());
+                service_manager::ready(&format!("reloaded; {summary}"));
+            }
             Err(error) => {
                 tracing::warn!("reload refused, all stays as it was: {error:#}");
                 service_manager::ready(&format!("last reload refused ({error:#}); {summary}"));

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
 use hyper::server::conn::http1;
@@ -83,6 +84,24 @@ pub struct Resources {
     pub sessions: Option<Box<dyn ConnectionSource>>,
     /// `/log-level`.
     pub log_level: Option<Box<dyn LogLevel>>,
+    /// `/config`.
+    pub config: Option<ConfigInForce>,
+}
+
+/// The configuration in force, as JSON. A reload replaces it; clones share it.
+#[derive(Clone, Debug)]
+pub struct ConfigInForce(Arc<ArcSwap<String>>);
+
+impl ConfigInForce {
+    /// The configuration of the start.
+    pub fn new(json: &str) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(json.to_owned())))
+    }
+
+    /// Replaces it.
+    pub fn set(&self, json: &str) {
+        self.0.store(Arc::new(json.to_owned()));
+    }
 }
 
 /// The level of the log, which can be changed while the command runs.

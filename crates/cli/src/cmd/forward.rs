@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peername_observe::admin::ConfigInForce;
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
@@ -88,6 +89,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         workers = setup.process.workers(),
         "listening"
     );
+    let config = ConfigInForce::new(&setup.json);
     if let Some(admin) = admin {
         let running = ServedProxy {
             command: "forward",
@@ -97,6 +99,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             kernel: None,
             reply_path: None,
             log_level,
+            config: config.clone(),
         };
         serve_proxy(admin, &setup.process.admin, running);
     }
@@ -108,7 +111,13 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         counters: Arc::clone(&counters),
         sessions,
     };
-    let code = serve(control, signals, FileWatch::new(args.source.watch, files)).await?;
+    let code = serve(
+        control,
+        signals,
+        FileWatch::new(args.source.watch, files),
+        config,
+    )
+    .await?;
     logging::totals(&counters.snapshot());
     Ok(code)
 }
@@ -159,6 +168,10 @@ impl Reload for Control {
 
     fn into_workers(self) -> Workers {
         self.listeners.workers
+    }
+
+    fn config_json(&self) -> &str {
+        &self.setup.json
     }
 
     fn summary(&self) -> String {

@@ -17,7 +17,7 @@ use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
-use peername_observe::admin::{AdminServer, Resources};
+use peername_observe::admin::{AdminServer, ConfigInForce, Resources};
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
@@ -103,6 +103,7 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
     let beside = intercept.worker_tasks(workers);
     let listeners = open.start(&intercept, capacity, beside, |_| Vec::new())?;
     tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
+    let config = ConfigInForce::new(&setup.json);
     if let Some(admin) = admin {
         let mut registry = Registry::default();
         state.register(&mut registry);
@@ -111,6 +112,7 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
         let resources = Resources {
             command: "intercept",
             log_level: Some(Box::new(log_level)),
+            config: Some(config.clone()),
             ..Resources::default()
         };
         let server = AdminServer::new(registry, health, hosts, resources);
@@ -127,7 +129,7 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
         can_tproxy,
         max_upstream,
     };
-    serve(control, signals, watch).await
+    serve(control, signals, watch, config).await
 }
 
 /// What this process needs after its start.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
+use peername_observe::admin::ConfigInForce;
 use peername_proxy::routes::Keeper;
 use peername_relay::check_uring;
 use peername_server::confinement::Needs;
@@ -70,6 +71,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
     let control = Control::start(args.clone(), setup, open, kernel).await?;
+    let config = ConfigInForce::new(&control.setup.json);
     if let Some(admin) = admin {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
@@ -81,6 +83,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             kernel: control.shared.kernel.clone(),
             reply_path: Some(reply_path),
             log_level,
+            config: config.clone(),
         };
         serve_proxy(admin, args, running);
     }
@@ -88,7 +91,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
     let counters = Arc::clone(&control.shared.counters);
     let watch = FileWatch::new(args.source.watch, files);
     tokio::select! {
-        code = serve(control, signals, watch) => {
+        code = serve(control, signals, watch, config) => {
             let code = code?;
             logging::totals(&counters.snapshot());
             Ok(code)

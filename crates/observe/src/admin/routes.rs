@@ -57,6 +57,12 @@ impl<H: Health> AdminServer<H> {
             },
             "/connections" => list(resources.connections.as_deref(), query),
             "/sessions" => list(resources.sessions.as_deref(), query),
+            "/config" => match &resources.config {
+                Some(config) => {
+                    respond_with(StatusCode::OK, JSON, config.0.load().as_ref().clone())
+                }
+                None => not_found(),
+            },
             "/log-level" => match &resources.log_level {
                 Some(level) => respond_with(StatusCode::OK, TEXT, level.get() + "\n"),
                 None => not_found(),
@@ -180,12 +186,13 @@ const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (-
     where the file's mode says who may make them\n";
 const TOO_MANY_STREAMS: &str =
     "8 event streams are open already: close a page, or `peername top`\n";
-const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /connections, /sessions, /log-level, \
+const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /connections, /sessions, /config, /log-level, \
     as far as this command has them\n";
 const HTML: &str = "text/html; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const JSON: &str = "application/json";
 const JSON_LINES: &str = "application/jsonl; charset=utf-8";
 /// A worker that has not answered by then hangs.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -16,13 +16,14 @@ use crate::listeners::{self, ListenPlan, ListenerIds};
 use crate::process::Process;
 use crate::reload::file_watch::Fingerprints;
 use crate::usage::Usage;
-use crate::value::Number;
 
 /// The validated configuration.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) process: Process,
     groups: Vec<Group>,
+    /// The configuration as `/config` shows it.
+    pub(super) json: String,
 }
 
 /// The listeners of a table, and what they forward by.
@@ -60,7 +61,8 @@ impl Setup {
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         // One worker is enough for most senders.
-        config.top.process.workers.get_or_insert(Number::clamp(1));
+        config.top.process.set_defaults(1);
+        let json = config.to_json();
         let mut problems = Vec::new();
         let mut groups = Vec::new();
         for table in config.forward {
@@ -72,6 +74,7 @@ impl Setup {
         let setup = Self {
             process: config.top.process,
             groups,
+            json,
         };
         problems.extend(setup.problems(|_| false));
         match problems.is_empty() {

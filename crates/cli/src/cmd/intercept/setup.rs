@@ -17,6 +17,7 @@ use peername_sys::netlink::Transport;
 
 use super::options::{Args, Intercept};
 use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::lifecycle::default_workers;
 use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
 use crate::process::Process;
 use crate::reload::file_watch::Fingerprints;
@@ -30,6 +31,8 @@ pub(crate) struct Setup {
     pub(super) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
     transparent: Vec<SocketAddr>,
+    /// The configuration as `/config` shows it.
+    pub(super) json: String,
 }
 
 impl Setup {
@@ -60,16 +63,18 @@ impl Setup {
     /// # Errors
     ///
     /// The first error.
-    pub(crate) fn new(config: Configuration) -> Result<Self, Problems> {
+    pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
+        config.top.process.set_defaults(default_workers());
+        let json = config.to_json();
         let table = config
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Intercept::default()));
         let origin: Origin = table.origin;
-        Self::of(config.top.process, table.options)
+        Self::of(config.top.process, table.options, json)
             .map_err(|Usage(text)| Problems(vec![origin.of(&text)]))
     }
 
-    fn of(process: Process, options: Intercept) -> Result<Self, Usage> {
+    fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
         options.contradictions()?;
         let check = options.check();
         if let Some(check) = check.clone() {
@@ -88,6 +93,7 @@ impl Setup {
             transparent,
             process,
             options,
+            json,
         })
     }
 

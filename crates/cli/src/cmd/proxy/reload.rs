@@ -56,6 +56,10 @@ impl Reload for Control {
         self.listeners.workers
     }
 
+    fn config_json(&self) -> &str {
+        &self.setup.json
+    }
+
     fn summary(&self) -> String {
         self.setup.summary()
     }

@@ -17,6 +17,7 @@ use peername_sys::netlink::Transport;
 use super::options::{HostArgs, Listener};
 use crate::cmd::self_connect::connects_to_listener;
 use crate::config_file::{Configuration, Origin, Problems};
+use crate::lifecycle::default_workers;
 use crate::listeners::{self, ListenPlan, ListenerKey, TRANSPORTS};
 use crate::process::Process;
 use crate::usage::Usage;
@@ -27,6 +28,8 @@ pub(crate) struct Setup {
     pub(super) process: Process,
     pub(super) host: HostArgs,
     pub(super) services: Vec<ServicePlan>,
+    /// The configuration as `/config` shows it.
+    pub(super) json: String,
 }
 
 /// The listeners of one `[[listen]]` table or command line, and their configuration.
@@ -53,7 +56,9 @@ impl Setup {
     /// # Errors
     ///
     /// All errors.
-    pub(crate) fn new(config: Configuration) -> Result<Self, Problems> {
+    pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
+        config.top.process.set_defaults(default_workers());
+        let json = config.to_json();
         let mut problems = Vec::new();
         let mut services = Vec::new();
         for table in config.listen {
@@ -66,6 +71,7 @@ impl Setup {
             process: config.top.process,
             host: config.top.host,
             services,
+            json,
         };
         problems.extend(setup.problems(|_| false));
         match problems.is_empty() {
