@@ -70,7 +70,7 @@ impl Process {
 
     /// Sets what has a default, so that the configuration in force shows it.
     pub(crate) fn set_defaults(&mut self, workers: usize) {
-        self.workers.get_or_insert(Number::clamp(workers));
+        self.workers.get_or_insert_with(|| Number::clamp(workers));
         self.drain.get_or_insert(Time(DEFAULT_DRAIN));
     }
 

@@ -15,7 +15,7 @@ use crate::connections::{ConnectionSnapshot, ConnectionState, RelayMethod, Snaps
 pub struct Summary {
     /// How many were counted here.
     pub counted: u64,
-    /// Whether there are more than were counted ([`MAX_COUNTED`]).
+    /// Whether there are more than were counted (`MAX_COUNTED`).
     pub is_partial: bool,
     /// Bytes from clients that backends accepted.
     pub bytes_in: u64,
