@@ -18,4 +18,5 @@ mod listener;
 mod reload;
 mod stalls;
 mod tls;
+mod upgrade;
 mod upstream;

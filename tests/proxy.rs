@@ -15,5 +15,6 @@ mod relay;
 mod reload;
 mod routes;
 mod tproxy;
+mod upgrade;
 mod upstream;
 mod uring;

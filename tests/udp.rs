@@ -12,4 +12,5 @@ mod offload;
 mod routes;
 mod sessions;
 mod sources;
+mod upgrade;
 mod workers;

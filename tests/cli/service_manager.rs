@@ -17,6 +17,7 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
 use crate::harness::peername::{BINARY, PROXY_ARGS, Peername};
 use crate::harness::rig::proxy::{front_of, header_for};
+use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 /// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
 #[test]
@@ -58,6 +59,76 @@ fn service_manager_is_notified_of_each_state() {
     drop((down, up));
     let status = proxy.wait_exit(Duration::from_secs(2));
     assert!(status.is_some_and(|status| status.success()));
+}
+
+/// An upgrade is a reload with a new main process, which reports from then on and feeds the watchdog.
+#[test]
+fn upgrade_names_the_new_main_process() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+    manager
+        .set_read_timeout(Some(WAIT_LIMIT))
+        .expect("SO_RCVTIMEO");
+    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
+    let environment = [
+        "env",
+        &path,
+        "WATCHDOG_USEC=1000000",
+        "sh",
+        "-c",
+        "WATCHDOG_PID=$$ exec \"$@\"",
+        "sh",
+    ];
+    let mut rig = UpgradeRig::start_with(&lab.server, &environment, PROXY_ARGS);
+    wait_message(&manager, "READY=1");
+    for _ in 0..3 {
+        rig.upgrade(&lab.server).expect("it upgrades");
+        wait_message(&manager, "RELOADING=1");
+        wait_message(&manager, &format!("MAINPID={}", rig.serving_inside()));
+        let ready = wait_message(&manager, "READY=1");
+        assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
+        wait_message(&manager, "WATCHDOG=1");
+    }
+    rig.install(&lab.server, Binary::Exits);
+    rig.upgrade(&lab.server).expect_err("a refusal");
+    wait_message(&manager, "RELOADING=1");
+    let ready = wait_message(&manager, "READY=1");
+    assert!(ready.contains("STATUS=last upgrade refused"), "{ready}");
+    wait_message(&manager, "WATCHDOG=1");
+}
+
+/// A service manager's sockets are passed on at each upgrade.
+#[test]
+fn activated_sockets_survive_upgrades() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let tcp = Backend::listen(&lab.server, TARGET_V4);
+    let udp = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let script = scratch.write("activate.py", BECOME_ACTIVATED);
+    let args = [PROXY_ARGS, &["--protocol=both"]].concat();
+    let mut rig = UpgradeRig::start_with(&lab.server, &["python3", &script], &args);
+    let client = fresh_client_v4();
+    for round in 0..4 {
+        for _ in 0..20 {
+            let client = fresh_client_v4();
+            let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+            assert_eq!(tcp.accept().peer_addr(), client);
+        }
+        drop(Conn::connect(&lab.balancer, LISTEN_V6));
+        balancer.send(
+            LISTEN_V4,
+            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
+        );
+        udp.expect_datagram(b"?", client);
+        udp.send(client, &[b"!"]);
+        balancer.expect_datagram(b"!", LISTEN_V4);
+        if round < 3 {
+            rig.upgrade(&lab.server).expect("it upgrades");
+            rig.wait_drained();
+        }
+    }
 }
 
 /// The proxy does not block on a manager that does not read.
@@ -274,6 +345,22 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
     });
     activator
 }
+
+/// Becomes the program in its arguments, with two sockets.
+const BECOME_ACTIVATED: &str = "
+import fcntl, os, socket, sys
+high = []
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    s = socket.socket(type=kind)
+    s.bind(('10.81.0.1', 8443))
+    if kind == socket.SOCK_STREAM: s.listen(128)
+    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
+    s.close()
+for number, fd in enumerate(high): os.dup2(fd, 3 + number)
+os.closerange(5, 200)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2')
+os.execv(sys.argv[1], sys.argv[1:])
+";
 
 const ACTIVATE: &str = "
 import fcntl, os, socket, sys, time

@@ -8,3 +8,4 @@ pub(crate) mod exec_notify;
 pub(crate) mod intercept;
 pub(crate) mod proxy;
 pub(crate) mod udp;
+pub(crate) mod upgrade;

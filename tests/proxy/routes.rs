@@ -83,9 +83,11 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     proxy.wait_line("that it has reloaded", |line| {
         line.contains("reloaded").then_some(())
     });
-    let children = format!("/proc/{0}/task/{0}/children", proxy.pid());
-    let keeper = std::fs::read_to_string(children).expect("the keeper's id");
-    server.run("kill", &["-KILL", keeper.trim()]);
+    let parent = proxy.pid().to_string();
+    server.run(
+        "pkill",
+        &["-KILL", "--parent", &parent, "--full", "routes keep"],
+    );
     proxy.wait_line("that its keeper is gone", |line| {
         (line.contains("ERROR") && line.contains("keeper")).then_some(())
     });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::{
-    AdminAddr, AdminListener, AdminServer, AllowedHosts, ConfigInForce, Health, Resources,
-    UnixSocketFile,
+    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, ConfigInForce, Health,
+    Resources, UnixSocketFile,
 };
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::telemetry::advice::advise;
@@ -23,8 +23,10 @@ use prometheus_client::registry::Registry;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::logging::LevelHandle;
+use crate::upgrade::{Predecessor, SharedSocket, SocketInfo};
 use crate::value::AsWritten;
 
 /// `--admin` and `--admin-host`.
@@ -51,12 +53,20 @@ impl AdminArgs {
         }
     }
 
-    /// Opens the socket, if `--admin` names one.
+    /// Opens the socket, if `--admin` names one, or adopts that of the previous process.
     ///
     /// # Errors
     ///
     /// The address or path can't be listened on.
-    pub(crate) fn open(&self) -> anyhow::Result<Option<AdminListener>> {
+    pub(crate) fn open(
+        &self,
+        previous: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Option<AdminListener>> {
+        if let (Some(addr), Some(previous)) = (&self.admin, previous)
+            && let Some(adopted) = previous.adopt_admin(&addr.value)
+        {
+            return Ok(Some(adopted));
+        }
         let open = |addr: &AsWritten<AdminAddr>| match &addr.value {
             AdminAddr::Tcp(addr) => {
                 let socket = open_single(*addr).context("--admin")?;
@@ -106,8 +116,64 @@ pub(crate) struct ServedProxy<'a> {
     pub(crate) config: ConfigInForce,
 }
 
+/// The admin endpoint while it is served.
+#[derive(Debug)]
+pub(crate) struct RunningAdmin {
+    addr: String,
+    handle: AdminHandle,
+    task: AbortHandle,
+}
+
+impl RunningAdmin {
+    /// Serves on the current runtime from now on.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub(crate) fn serve<H: Health>(
+        args: &AdminArgs,
+        listener: AdminListener,
+        server: AdminServer<H>,
+    ) -> anyhow::Result<Self> {
+        let addr = args.admin.as_ref().map(|addr| addr.value.to_string());
+        let handle = listener.handle().context("--admin")?;
+        let task = tokio::spawn(server.serve(listener)).abort_handle();
+        Ok(Self {
+            addr: addr.unwrap_or_default(),
+            handle,
+            task,
+        })
+    }
+
+    /// A duplicate of the socket, for the process that takes over.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub(crate) fn share(&self) -> anyhow::Result<SharedSocket> {
+        let socket = self.handle.share().context("--admin")?;
+        Ok((SocketInfo::Admin(self.addr.clone()), socket))
+    }
+
+    /// Accepts no more, if the process that takes over has adopted the socket.
+    pub(crate) fn leave(&self, adopted: &[SocketInfo]) {
+        if adopted.contains(&SocketInfo::Admin(self.addr.clone())) {
+            self.handle.leave();
+            self.task.abort();
+        }
+    }
+}
+
 /// Serves the admin endpoint of `proxy` or `forward` from now on, on the current runtime.
-pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: ServedProxy<'_>) {
+///
+/// # Errors
+///
+/// EMFILE.
+pub(crate) fn serve_proxy(
+    listener: AdminListener,
+    args: &AdminArgs,
+    running: ServedProxy<'_>,
+) -> anyhow::Result<RunningAdmin> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ProxyCollector {
         counters: running.counters,
@@ -129,7 +195,7 @@ pub(crate) fn serve_proxy(listener: AdminListener, args: &AdminArgs, running: Se
         config: Some(running.config),
     };
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
-    tokio::spawn(server.serve(listener));
+    RunningAdmin::serve(args, listener, server)
 }
 
 /// The health of `proxy` and `forward`.

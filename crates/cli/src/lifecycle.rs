@@ -13,6 +13,8 @@ use peername_sys::process::limits::{count_open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
+use crate::upgrade::{RequestSocket, Requester};
+
 /// The signals that a long-running subcommand handles.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -22,15 +24,20 @@ pub(crate) struct Signals {
     /// Handled and ignored: other daemons reopen their log at SIGUSR1. Peername logs to standard error; the program
     /// that reads it rotates the log.
     user1: Signal,
+    user2: Signal,
+    /// Requests to upgrade whose senders wait for the outcome.
+    upgrades: Option<RequestSocket>,
 }
 
 /// The action that a signal asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum SignalEvent {
     /// SIGTERM or SIGINT.
     Stop,
     /// SIGHUP.
     Reload,
+    /// SIGUSR2, or a request of `peername upgrade`, which gets the outcome.
+    Upgrade(Option<Requester>),
 }
 
 /// Runs the control side on this thread until it returns.
@@ -140,6 +147,8 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
             user1: listen(SignalKind::user_defined1())?,
+            user2: listen(SignalKind::user_defined2())?,
+            upgrades: Some(RequestSocket::listen()),
         })
     }
 
@@ -175,6 +184,7 @@ impl Signals {
     /// Drains open connections for at most `drain`; a signal closes them at once.
     pub(crate) async fn stop(mut self, mut running: Workers, drain: Duration) -> ExitCode {
         tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
+        self.upgrades = None;
         running.drain();
         let all_ended = async { while running.next_exit().await.is_some() {} };
         tokio::select! {
@@ -193,9 +203,20 @@ impl Signals {
             interrupt,
             hangup,
             user1,
+            user2,
+            upgrades,
         } = self;
+        let requested = async {
+            match upgrades {
+                Some(requests) => requests.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(requested);
         loop {
             tokio::select! {
+                requester = &mut requested => return SignalEvent::Upgrade(Some(requester)),
+                _ = user2.recv() => return SignalEvent::Upgrade(None),
                 _ = terminate.recv() => return SignalEvent::Stop,
                 _ = interrupt.recv() => return SignalEvent::Stop,
                 _ = hangup.recv() => return SignalEvent::Reload,

@@ -1,5 +1,6 @@
 //! The listening sockets of a command: opened before any of them is served, and opened and closed by reloads.
 
+mod handover;
 pub(crate) mod running;
 
 use std::collections::{HashMap, HashSet};
@@ -114,7 +115,7 @@ impl OpenedListeners {
         workers: usize,
         there: &ListenerIds,
         descriptors_of_udp: usize,
-        given: &InheritedSockets,
+        given: &mut InheritedSockets,
         ids: &mut RangeFrom<u32>,
     ) -> anyhow::Result<Self> {
         let mut number = |plan: &ListenPlan, transport| -> Vec<ListenAddr> {
@@ -274,7 +275,7 @@ mod tests {
                 &ExistingListeners::default(),
                 1,
                 None,
-                &InheritedSockets::default(),
+                &mut InheritedSockets::default(),
             )
             .unwrap()
         };

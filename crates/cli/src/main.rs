@@ -12,6 +12,7 @@ mod logging;
 mod process;
 mod reload;
 mod service_manager;
+mod upgrade;
 mod usage;
 mod value;
 
@@ -64,6 +65,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
                 ""
             };
             eprintln!("{priority}peername: {error:#}");
+            upgrade::report_failure(&error);
             ExitCode::from(if error.is::<Usage>() {
                 lasting(wrong_usage)
             } else {

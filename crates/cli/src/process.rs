@@ -23,6 +23,9 @@ pub(crate) struct Process {
     /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<Time>,
+    /// Time limit for the new process of an upgrade (SIGUSR2) to become ready [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    upgrade_timeout: Option<Time>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) admin: AdminArgs,
@@ -40,6 +43,7 @@ impl Process {
         Self {
             workers: self.workers.or(file.workers),
             drain: self.drain.or(file.drain),
+            upgrade_timeout: self.upgrade_timeout.or(file.upgrade_timeout),
             admin: self.admin.or(file.admin),
             sandbox: self.sandbox.or(file.sandbox),
             logging: self.logging.or(file.logging),
@@ -74,6 +78,11 @@ impl Process {
         self.drain.get_or_insert(Time(DEFAULT_DRAIN));
     }
 
+    pub(crate) fn upgrade_timeout(&self) -> Duration {
+        let limit = self.upgrade_timeout;
+        limit.map_or(DEFAULT_UPGRADE_TIMEOUT, |limit| limit.0)
+    }
+
     pub(crate) fn drain(&self) -> Duration {
         self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
     }
@@ -81,3 +90,5 @@ impl Process {
 
 /// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
+/// Longer than a name server takes that does not answer at first.
+const DEFAULT_UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -11,7 +11,9 @@ use peername_observe::admin::ConfigInForce;
 use peername_server::workers::Workers;
 
 use crate::lifecycle::{self, SignalEvent, Signals};
+use crate::listeners::running::RunningListeners;
 use crate::service_manager;
+use crate::upgrade::{Outcome, Upgrades};
 use file_watch::{FileWatch, Fingerprints};
 
 /// Where a long-running command has its configuration from.
@@ -46,6 +48,11 @@ pub(crate) trait Reload {
 
     fn workers(&mut self) -> &mut Workers;
 
+    fn listeners(&self) -> &RunningListeners;
+
+    /// Time limit for the new process of an upgrade.
+    fn upgrade_timeout(&self) -> Duration;
+
     fn into_workers(self) -> Workers;
 
     /// The configuration in force, as `/config` shows it.
@@ -60,7 +67,7 @@ pub(crate) trait Reload {
     fn count(&self, _succeeded: bool) {}
 }
 
-/// Serves until SIGTERM or SIGINT, then drains open connections.
+/// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections.
 ///
 /// # Errors
 ///
@@ -70,6 +77,7 @@ pub(crate) async fn serve<R: Reload>(
     mut signals: Signals,
     mut watch: FileWatch,
     config: ConfigInForce,
+    mut upgrades: Upgrades,
 ) -> anyhow::Result<ExitCode> {
     service_manager::ready(&running.summary());
     service_manager::keep_alive(running.workers().liveness());
@@ -79,8 +87,16 @@ pub(crate) async fn serve<R: Reload>(
             event = signals.next(running.workers()) => event?,
             () = watch.changed() => SignalEvent::Reload,
         };
-        if event == SignalEvent::Stop {
-            break;
+        match event {
+            SignalEvent::Stop => break,
+            SignalEvent::Reload => {}
+            SignalEvent::Upgrade(requester) => {
+                let upgrade = upgrades.upgrade(&mut running, &mut signals, requester);
+                match upgrade.await? {
+                    Outcome::Refused => continue,
+                    Outcome::HandedOver | Outcome::Stopped => break,
+                }
+            }
         }
         service_manager::reloading();
         // Resolving names may take long, and nothing is changed yet.

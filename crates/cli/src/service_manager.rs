@@ -6,8 +6,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use std::{env, io};
+use std::{env, io, thread};
 
 use peername_server::workers::liveness::Liveness;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
@@ -29,6 +30,22 @@ pub(crate) fn stopping() {
     notify(&[Stopping, Status("waiting for open connections")]);
 }
 
+/// Names another process as the main one, to which an upgrade has handed over. It reports from now on: messages of this one
+/// would be taken for its own.
+pub(crate) fn hand_over_to(pid: u32) {
+    let message = format!("MAINPID={pid}\n");
+    // Its messages count only after this one, so it must not be lost to a full queue.
+    for _ in 0..MAIN_PID_TRIES {
+        match send(message.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(MAIN_PID_RETRY);
+            }
+            _ => break,
+        }
+    }
+    HANDED_OVER.store(true, Relaxed);
+}
+
 /// Feeds the manager's watchdog, where it has one, for as long as this thread and all workers make progress.
 pub(crate) fn keep_alive(liveness: Liveness) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
@@ -46,6 +63,9 @@ pub(crate) fn keep_alive(liveness: Liveness) {
 }
 
 fn notify(state: &[NotifyState<'_>]) {
+    if HANDED_OVER.load(Relaxed) {
+        return;
+    }
     let message: String = state.iter().map(|line| format!("{line}\n")).collect();
     let _ = send(message.as_bytes());
 }
@@ -80,3 +100,6 @@ fn open() -> io::Result<Option<UnixDatagram>> {
 
 /// `None` without a manager. Open from its first use to the end.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
+static HANDED_OVER: AtomicBool = AtomicBool::new(false);
+const MAIN_PID_TRIES: u32 = 100;
+const MAIN_PID_RETRY: Duration = Duration::from_millis(10);

@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -30,7 +31,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
-pub use listener::{AdminListener, UnixSocketFile};
+pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
 
 use events::EventFeed;
 
@@ -168,6 +169,7 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
+        file.is_owner.store(true, Ordering::Relaxed);
         let listener = UnixListener::from_std(file.socket.try_clone()?)?;
         let mut open = OpenConnections::default();
         loop {

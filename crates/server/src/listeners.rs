@@ -1,6 +1,7 @@
 //! Opens the listening sockets of all workers, before anything is served.
 //!
 //! Each worker has a socket of its own on every address (SO_REUSEPORT); an inherited socket is shared by all workers.
+//! After an upgrade, workers have the sockets of the previous process's workers.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -43,13 +44,18 @@ pub(crate) struct Listener {
     pub(crate) is_transparent: bool,
 }
 
-/// Listening sockets that a service manager has opened (socket activation), by address.
+/// Listening sockets that another process has opened, by address.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    /// Stream sockets.
+    /// Stream sockets of a service manager (socket activation).
     pub tcp: HashMap<SocketAddr, InheritedSocket>,
-    /// Datagram sockets.
+    /// Datagram sockets of a service manager.
     pub udp: HashMap<SocketAddr, InheritedSocket>,
+    /// Stream sockets of the process that this one replaces, one for each of its workers, by the requested address.
+    /// [`Listeners::open`] takes those that it needs; dropping a socket leaves it to that process.
+    pub previous_tcp: HashMap<SocketAddr, Vec<net::TcpListener>>,
+    /// Datagram sockets of the process that this one replaces, likewise.
+    pub previous_udp: HashMap<SocketAddr, Vec<net::UdpSocket>>,
 }
 
 impl InheritedSockets {
@@ -61,6 +67,7 @@ impl InheritedSockets {
         Self {
             tcp: by_addr(tcp),
             udp: by_addr(udp),
+            ..Self::default()
         }
     }
 
@@ -83,6 +90,9 @@ impl InheritedSockets {
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) per_worker: Vec<Vec<Listener>>,
+    /// Sockets of a previous process that had more workers. To close one would reset connections that are just being
+    /// established, so the workers serve them too.
+    surplus: Vec<Listener>,
 }
 
 /// Opening a listening socket failed.
@@ -130,12 +140,18 @@ impl Listeners {
         wanted: &[ListenAddr],
         existing: &ExistingListeners,
         workers: usize,
-        inherited: &InheritedSockets,
+        inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
-        let open = |addr, options| {
-            let listener = match inherited.tcp.get(&addr) {
-                Some(inherited) => inherited.try_clone()?.into(),
-                None => listener::listen(addr, options)?,
+        let mut of_previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
+        let mut existing = existing.clone();
+        existing.closing.extend(inherited.previous_tcp.keys());
+        let is_of_previous: HashSet<_> = of_previous.0.keys().copied().collect();
+        let inherited = &*inherited;
+        let mut open = |addr, options| {
+            let listener = match (inherited.tcp.get(&addr), of_previous.next(addr)) {
+                (Some(inherited), _) => inherited.try_clone()?.into(),
+                (None, Some(previous)) => previous,
+                (None, None) => listener::listen(addr, options)?,
             };
             // Accepted sockets inherit these options, which saves five system calls per connection.
             stream::tune_for_peer(&listener, addr.ip())?;
@@ -143,30 +159,40 @@ impl Listeners {
         };
         let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
-            existing,
+            existing: &existing,
             workers,
         };
         let local_addr = net::TcpListener::local_addr;
-        let is_free = |addr| match inherited.tcp.contains_key(&addr) {
-            true => Ok(()),
-            false => listener::check_address_free(addr),
+        let is_free =
+            |addr| match inherited.tcp.contains_key(&addr) || is_of_previous.contains(&addr) {
+                true => Ok(()),
+                false => listener::check_address_free(addr),
+            };
+        let per_worker = open_per_worker(&request, is_free, &mut open, local_addr)?;
+        let listener = |socket, &(id, addr): &ListenAddr| Listener {
+            id,
+            addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
+            socket,
+            is_shared: inherited.tcp.contains_key(&addr),
+            is_transparent: false,
         };
-        let per_worker = open_per_worker(&request, is_free, open, local_addr)?;
         let with_ids = |sockets: Vec<net::TcpListener>| {
             let sockets = sockets.into_iter().zip(wanted);
-            sockets.map(|(socket, &(id, addr))| Listener {
-                id,
-                addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
-                socket,
-                is_shared: inherited.tcp.contains_key(&addr),
-                is_transparent: false,
-            })
+            sockets.map(|(socket, wanted)| listener(socket, wanted))
         };
-        let per_worker = per_worker
+        let per_worker: Vec<Vec<_>> = per_worker
             .into_iter()
             .map(|sockets| with_ids(sockets).collect())
             .collect();
-        Ok(Self { per_worker })
+        let mut surplus = Vec::new();
+        for (first, wanted) in per_worker.iter().take(1).flatten().zip(wanted) {
+            let left = iter::from_fn(|| of_previous.next(first.addr.0));
+            surplus.extend(left.map(|socket| listener(socket, wanted)));
+        }
+        Ok(Self {
+            per_worker,
+            surplus,
+        })
     }
 
     /// Sets IP_TRANSPARENT on the sockets that `is_wanted` selects, so that they accept connections that a TPROXY rule
@@ -180,6 +206,7 @@ impl Listeners {
         is_wanted: impl Fn(ListenerId) -> bool,
     ) -> Result<Self, BindError> {
         let all = self.per_worker.iter_mut().flatten();
+        let all = all.chain(&mut self.surplus);
         for listener in all.filter(|listener| is_wanted(listener.id)) {
             let addr = listener.addr.0;
             let with_addr = |failed| BindError { addr, failed };
@@ -195,6 +222,41 @@ impl Listeners {
     pub fn addrs(&self) -> Vec<SocketAddr> {
         let first = self.per_worker.first().into_iter().flatten();
         first.map(|listener| listener.addr.0).collect()
+    }
+
+    /// The sockets of each worker, with those that are left over distributed among them.
+    pub(crate) fn into_per_worker(self) -> Vec<Vec<Listener>> {
+        let mut per_worker = self.per_worker;
+        let workers = per_worker.len();
+        for (number, listener) in self.surplus.into_iter().enumerate() {
+            // There is a worker wherever there is a socket.
+            if let Some(worker) = per_worker.get_mut(number % workers.max(1)) {
+                worker.push(listener);
+            }
+        }
+        per_worker
+    }
+}
+
+/// The previous process's sockets on the wanted addresses.
+struct PreviousSockets(HashMap<SocketAddr, Vec<net::TcpListener>>);
+
+impl PreviousSockets {
+    fn take(
+        wanted: &[ListenAddr],
+        previous: &mut HashMap<SocketAddr, Vec<net::TcpListener>>,
+    ) -> Self {
+        let take = |&(_, addr): &ListenAddr| Some((addr, previous.remove(&addr)?));
+        Self(wanted.iter().filter_map(take).collect())
+    }
+
+    /// The next socket on an address: the requested one, or the bound one once a socket of it was returned.
+    fn next(&mut self, addr: SocketAddr) -> Option<net::TcpListener> {
+        let mut sockets = self.0.remove(&addr)?;
+        let first = (!sockets.is_empty()).then(|| sockets.remove(0))?;
+        let bound_to = first.local_addr().unwrap_or(addr);
+        self.0.insert(bound_to, sockets);
+        Some(first)
     }
 }
 
@@ -228,14 +290,14 @@ pub struct OpenRequest<'a> {
 pub fn open_per_worker<T>(
     request: &OpenRequest<'_>,
     is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
-    open: impl Fn(SocketAddr, BindOptions) -> peername_sys::Result<T>,
+    mut open: impl FnMut(SocketAddr, BindOptions) -> peername_sys::Result<T>,
     local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
 ) -> Result<Vec<Vec<T>>, BindError> {
     let with_addr = |addr| move |failed| BindError { addr, failed };
-    let open_all = |addrs: &[SocketAddr]| {
+    let mut open_all = |addrs: &[SocketAddr]| {
         let all = addrs.iter().chain(&request.existing.staying);
         let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
-        let open = |&addr: &SocketAddr| {
+        let mut open_one = |&addr: &SocketAddr| {
             let options = BindOptions {
                 // Even with one worker: a reload may replace this socket by one on another address.
                 reuse_port: true,
@@ -243,7 +305,10 @@ pub fn open_per_worker<T>(
             };
             open(addr, options).map_err(with_addr(addr))
         };
-        addrs.iter().map(open).collect::<Result<Vec<_>, _>>()
+        addrs
+            .iter()
+            .map(&mut open_one)
+            .collect::<Result<Vec<_>, _>>()
     };
     for &addr in &request.listen {
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this

@@ -19,10 +19,12 @@ mod event_loop;
 mod serve;
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
+use peername_sys::NameCall;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::balance::balancers;
@@ -65,7 +67,8 @@ pub struct Workers {
     withheld: isize,
 }
 
-/// Starts a worker for each set of sockets. Each list of `tasks` has one task per worker, in the workers' order.
+/// Starts a worker for each set of sockets. Each list of `tasks` has one task per worker, in the workers' order; where there
+/// are more, they are distributed again from the first worker on.
 ///
 /// # Errors
 ///
@@ -79,7 +82,6 @@ pub fn start<S: Serve>(
     let (phase, _) = watch::channel(Phase::Serve);
     let connections = capacity.connections.min(Semaphore::MAX_PERMITS);
     let permits = Arc::new(Semaphore::new(connections));
-    let mut tasks: Vec<_> = tasks.into_iter().map(Vec::into_iter).collect();
     let (exit, exits) = mpsc::unbounded_channel();
     let mut workers = Workers {
         phase,
@@ -92,10 +94,12 @@ pub fn start<S: Serve>(
         reserved: 0,
         withheld: 0,
     };
-    let count = listeners.per_worker.len();
+    let per_worker = listeners.into_per_worker();
+    let count = per_worker.len();
     let balancers = balancers(count);
-    for (listeners, (balancer, inbox)) in listeners.per_worker.into_iter().zip(balancers) {
-        let tasks = tasks.iter_mut().filter_map(Iterator::next).collect();
+    let tasks = distribute(tasks, count);
+    let per_worker = per_worker.into_iter().zip(tasks);
+    for ((listeners, tasks), (balancer, inbox)) in per_worker.zip(balancers) {
         let (commands, received) = mpsc::unbounded_channel();
         let load = Arc::clone(&balancer.load);
         workers.loads.push(Arc::clone(&load));
@@ -183,8 +187,9 @@ impl Workers {
 
     /// Accepts from these listeners too, with fewer descriptors left for connections.
     pub fn open(&mut self, listeners: Listeners) {
-        self.reserve_descriptors(listeners.per_worker.iter().map(Vec::len).sum());
-        for (worker, listeners) in self.commands.iter().zip(listeners.per_worker) {
+        let per_worker = listeners.into_per_worker();
+        self.reserve_descriptors(per_worker.iter().map(Vec::len).sum());
+        for (worker, listeners) in self.commands.iter().zip(per_worker) {
             // A worker that has exited ends the process.
             let _ = worker.send(WorkerCommand::Open(listeners));
         }
@@ -192,7 +197,7 @@ impl Workers {
 
     /// Gives each worker one more task, the first to the first worker, and so on.
     pub fn spawn(&self, tasks: Vec<WorkerTask>) {
-        for (worker, task) in self.commands.iter().zip(tasks) {
+        for (worker, task) in self.commands.iter().cycle().zip(tasks) {
             let _ = worker.send(WorkerCommand::Spawn(task));
         }
     }
@@ -213,6 +218,32 @@ impl Workers {
         // Those with a backlog are closed later; their descriptors are released with the next close.
         let closed = self.closed.swap(0, Relaxed);
         self.release_descriptors(closed);
+    }
+
+    /// Duplicates every listening socket, for a process that takes over: those of the first worker first.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, or a worker has exited.
+    pub async fn share_listeners(&self) -> peername_sys::Result<Vec<(ListenerId, TcpListener)>> {
+        let mut all = Vec::new();
+        for worker in &self.commands {
+            let (reply, answer) = oneshot::channel();
+            let _ = worker.send(WorkerCommand::Share(reply));
+            let shared = answer.await.map_err(io::Error::other);
+            all.extend(shared.call("a worker's listening sockets")??);
+        }
+        Ok(all)
+    }
+
+    /// Leaves the accept backlogs of these listeners to the process that has taken over, when they are closed.
+    pub async fn leave_backlogs(&self, listeners: Vec<ListenerId>) {
+        let listeners: Arc<[ListenerId]> = listeners.into();
+        for worker in &self.commands {
+            let (reply, answer) = oneshot::channel();
+            let _ = worker.send(WorkerCommand::LeaveBacklogs(Arc::clone(&listeners), reply));
+            let _ = answer.await;
+        }
     }
 
     /// Accepts no more; open connections go on.
@@ -240,6 +271,18 @@ impl Workers {
             let _ = thread.join();
         }
     }
+}
+
+/// The tasks of each worker.
+fn distribute(tasks: Vec<Vec<WorkerTask>>, workers: usize) -> Vec<Vec<WorkerTask>> {
+    let mut per_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+    for (number, task) in tasks.into_iter().flat_map(|group| (0..).zip(group)) {
+        let number: usize = number;
+        if let Some(worker) = per_worker.get_mut(number % workers.max(1)) {
+            worker.push(task);
+        }
+    }
+    per_worker
 }
 
 /// Reports the exit of a worker's thread when it is dropped, also by a panic.

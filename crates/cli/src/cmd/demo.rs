@@ -114,7 +114,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         &tcp,
         &ExistingListeners::default(),
         1,
-        &InheritedSockets::default(),
+        &mut InheritedSockets::default(),
     )?;
     let reply_path = Arc::new(ReplyPathMonitor::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
@@ -133,7 +133,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         &ExistingListeners::default(),
         1,
         Some(datagrams.dialect),
-        &InheritedSockets::default(),
+        &mut InheritedSockets::default(),
     )?;
     let udp_proxy = UdpProxy::new(
         services.clone(),
@@ -142,7 +142,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         None,
         OpenSessions::default(),
     );
-    let worker_tasks = vec![udp_proxy.worker_tasks(sockets)];
+    let worker_tasks = vec![udp_proxy.worker_tasks(sockets).0];
     let proxy = Arc::new(TcpProxy::new(services, counters));
     Ok(workers::start(listeners, worker_tasks, &proxy, CAPACITY)?)
 }

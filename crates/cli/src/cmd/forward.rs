@@ -15,8 +15,8 @@ use peername_relay::check_uring;
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
-use peername_server::workers::{WorkerTask, Workers};
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
 pub(crate) use options::Args;
@@ -24,10 +24,11 @@ pub(crate) use options::Args;
 use crate::admin::{ServedProxy, serve_proxy};
 use crate::lifecycle::{self, Signals};
 use crate::listeners::UdpGroup;
-use crate::listeners::running::{Opened, RunningListeners};
+use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Reload, serve};
+use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use setup::Setup;
 
 /// The running forwarder.
@@ -41,17 +42,25 @@ struct Control {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (upgrader, previous) = upgrade::begin("forward")?;
     let mut files = Fingerprints::default();
     let setup = Setup::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files))
+    lifecycle::block_on(start(args, setup, files, upgrader, previous))
 }
 
-async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result<ExitCode> {
+async fn start(
+    args: &Args,
+    setup: Setup,
+    files: Fingerprints,
+    upgrader: Upgrader,
+    previous: Option<Predecessor>,
+) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
     let given = InheritedSockets::default();
-    let open = Opened::open(setup.listen_plans(), setup.process.workers(), given)?;
-    let admin = setup.process.admin.open()?;
+    let workers = setup.process.workers();
+    let mut open = Opened::open(setup.listen_plans(), workers, given, previous)?;
+    let admin = setup.process.admin.open(open.previous.as_mut())?;
     // It connects from its own address: no privilege is needed any more.
     keep_only(CapabilitySet::empty())?;
     let needs = Needs {
@@ -90,7 +99,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         "listening"
     );
     let config = ConfigInForce::new(&setup.json);
-    if let Some(admin) = admin {
+    let serve_admin = |admin| {
         let running = ServedProxy {
             command: "forward",
             counters: Arc::clone(&counters),
@@ -101,8 +110,9 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             log_level,
             config: config.clone(),
         };
-        serve_proxy(admin, &setup.process.admin, running);
-    }
+        serve_proxy(admin, &setup.process.admin, running)
+    };
+    let admin = admin.map(serve_admin).transpose()?;
     let control = Control {
         args: args.clone(),
         setup,
@@ -111,13 +121,9 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
         counters: Arc::clone(&counters),
         sessions,
     };
-    let code = serve(
-        control,
-        signals,
-        FileWatch::new(args.source.watch, files),
-        config,
-    )
-    .await?;
+    let watch = FileWatch::new(args.source.watch, files);
+    let upgrades = Upgrades { upgrader, admin };
+    let code = serve(control, signals, watch, config, upgrades).await?;
     logging::totals(&counters.snapshot());
     Ok(code)
 }
@@ -127,7 +133,7 @@ fn udp_tasks(
     services: &ServiceHandle<ForwardService>,
     counters: &Arc<Counters>,
     sessions: &OpenSessions,
-) -> impl Fn(UdpGroup) -> Vec<WorkerTask> + use<> {
+) -> impl Fn(UdpGroup) -> UdpTasks + use<> {
     let (services, counters) = (services.clone(), Arc::clone(counters));
     let sessions = sessions.clone();
     move |group| {
@@ -164,6 +170,14 @@ impl Reload for Control {
 
     fn workers(&mut self) -> &mut Workers {
         &mut self.listeners.workers
+    }
+
+    fn listeners(&self) -> &RunningListeners {
+        &self.listeners
+    }
+
+    fn upgrade_timeout(&self) -> Duration {
+        self.setup.process.upgrade_timeout()
     }
 
     fn into_workers(self) -> Workers {

@@ -29,22 +29,31 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
 
+use crate::admin::RunningAdmin;
 use crate::lifecycle::{self, Signals};
-use crate::listeners::running::Opened;
+use crate::listeners::running::{Opened, UdpTasks};
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::serve;
+use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use crate::usage::Usage;
 use reload::Control;
 use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (upgrader, previous) = upgrade::begin("intercept")?;
     let mut files = Fingerprints::default();
     let setup = Setup::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files))
+    lifecycle::block_on(start(args, setup, files, upgrader, previous))
 }
 
-async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Result<ExitCode> {
+async fn start(
+    args: &Args,
+    setup: Setup,
+    mut files: Fingerprints,
+    upgrader: Upgrader,
+    previous: Option<Predecessor>,
+) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     // Before the authority's key is read.
     core_dump::disable()?;
@@ -55,8 +64,8 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
     let workers = setup.process.workers();
     let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
     let given = InheritedSockets::default();
-    let open = Opened::open(setup.listen_plans(can_tproxy), workers, given)?;
-    let admin = setup.process.admin.open()?;
+    let mut open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
+    let admin = setup.process.admin.open(open.previous.as_mut())?;
     keep_only(CapabilitySet::empty())?;
     let destinations = setup.destinations(&own, &open.sockets.actual());
     let (capacity, max_upstream) =
@@ -101,10 +110,10 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
     let current = CurrentState::new(Arc::clone(&state));
     let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
     let beside = intercept.worker_tasks(workers);
-    let listeners = open.start(&intercept, capacity, beside, |_| Vec::new())?;
+    let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
     tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
     let config = ConfigInForce::new(&setup.json);
-    if let Some(admin) = admin {
+    let serve_admin = |admin| {
         let mut registry = Registry::default();
         state.register(&mut registry);
         let health = InterceptHealth::new(current.clone(), listeners.workers.liveness());
@@ -116,8 +125,9 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
             ..Resources::default()
         };
         let server = AdminServer::new(registry, health, hosts, resources);
-        tokio::spawn(server.serve(admin));
-    }
+        RunningAdmin::serve(&setup.process.admin, admin, server)
+    };
+    let admin = admin.map(serve_admin).transpose()?;
     let watch = FileWatch::new(args.source.watch, files);
     let control = Control {
         args: args.clone(),
@@ -129,7 +139,8 @@ async fn start(args: &Args, setup: Setup, mut files: Fingerprints) -> anyhow::Re
         can_tproxy,
         max_upstream,
     };
-    serve(control, signals, watch, config).await
+    let upgrades = Upgrades { upgrader, admin };
+    serve(control, signals, watch, config, upgrades).await
 }
 
 /// What this process needs after its start.

@@ -32,28 +32,40 @@ use crate::listeners::running::Opened;
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::serve;
+use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use control::Control;
 use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (upgrader, previous) = match args.host.sockets_from_outside {
+        true => (Upgrader::unavailable(STARTED_BY_EXEC), None),
+        false => upgrade::begin("proxy")?,
+    };
     let mut files = Fingerprints::default();
     let setup = load::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files))
+    lifecycle::block_on(start(args, setup, files, upgrader, previous))
 }
 
 /// Opens what needs privilege, drops the privilege, then serves until a signal stops it.
 ///
 /// Capabilities belong to threads, so the threads of the log and of the workers are started after they are dropped.
-async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result<ExitCode> {
+async fn start(
+    args: &Args,
+    setup: Setup,
+    files: Fingerprints,
+    upgrader: Upgrader,
+    previous: Option<Predecessor>,
+) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
     let given = InheritedSockets::new(listen_fds::receive()?);
-    let open = Opened::open(setup.listen_plans(), setup.process.workers(), given)?;
+    let workers = setup.process.workers();
+    let mut open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     let mut keeper = match setup.host.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
-    let admin = setup.process.admin.open()?;
+    let admin = setup.process.admin.open(open.previous.as_mut())?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
     let confinement = setup
@@ -72,7 +84,7 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
     }
     let control = Control::start(args.clone(), setup, open, kernel).await?;
     let config = ConfigInForce::new(&control.setup.json);
-    if let Some(admin) = admin {
+    let serve_admin = |admin| {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
         let running = ServedProxy {
@@ -85,13 +97,14 @@ async fn start(args: &Args, setup: Setup, files: Fingerprints) -> anyhow::Result
             log_level,
             config: config.clone(),
         };
-        serve_proxy(admin, args, running);
-    }
+        serve_proxy(admin, args, running)
+    };
+    let admin = admin.map(serve_admin).transpose()?;
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     let counters = Arc::clone(&control.shared.counters);
     let watch = FileWatch::new(args.source.watch, files);
     tokio::select! {
-        code = serve(control, signals, watch, config) => {
+        code = serve(control, signals, watch, config, Upgrades { upgrader, admin }) => {
             let code = code?;
             logging::totals(&counters.snapshot());
             Ok(code)
@@ -152,6 +165,8 @@ async fn kernel(setup: &Setup) -> anyhow::Result<Option<Arc<DataPath>>> {
     }
     Ok(Some(Arc::new(kernel)))
 }
+
+const STARTED_BY_EXEC: &str = "`peername exec` has started this process: restart it";
 
 /// The maximum of sessions that are offloaded to the kernel; others stay in user space. Memory is allocated as needed, less
 /// than 1 KiB for each.

@@ -10,7 +10,7 @@ use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use peername_proxy::udp::UdpConfig;
+use peername_proxy::udp::{UdpConfig, UdpWorkers};
 use peername_server::listeners::InheritedSockets;
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, Serve, WorkerTask, Workers};
@@ -22,28 +22,30 @@ use super::{
 };
 use crate::lifecycle;
 use crate::logging::ranges;
+use crate::upgrade::Predecessor;
 
 /// The listeners of a command, and the workers that serve them.
 pub(crate) struct RunningListeners {
     pub(crate) workers: Workers,
-    plans: Vec<ListenPlan>,
+    pub(super) plans: Vec<ListenPlan>,
     worker_count: usize,
-    ids: ListenerIds,
+    pub(super) ids: ListenerIds,
     /// Unused ids for further listeners.
     unused_ids: RangeFrom<u32>,
     bound: BoundAddresses,
     /// Kept open across reloads: an inherited socket can't be opened again.
-    given: InheritedSockets,
-    groups: Vec<RunningUdpGroup>,
+    pub(super) given: InheritedSockets,
+    pub(super) groups: Vec<RunningUdpGroup>,
 }
 
 /// UDP listeners with the same configuration. Dropping this drains them.
-struct RunningUdpGroup {
-    addresses: Vec<SocketAddr>,
+pub(super) struct RunningUdpGroup {
+    pub(super) addresses: Vec<SocketAddr>,
     /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
-    asked: UdpConfig,
+    pub(super) asked: UdpConfig,
     /// The descriptors that the group may use.
     descriptors: usize,
+    pub(super) workers: UdpWorkers,
     _drain_guard: DrainGuard,
 }
 
@@ -54,7 +56,12 @@ pub(crate) struct Opened {
     pub(crate) sockets: OpenedListeners,
     unused_ids: RangeFrom<u32>,
     given: InheritedSockets,
+    /// The process to take over from at the start.
+    pub(crate) previous: Option<Predecessor>,
 }
+
+/// The tasks of a UDP group, with handles of them.
+pub(crate) type UdpTasks = (Vec<WorkerTask>, UdpWorkers);
 
 /// A change of the listeners that nothing can refuse any more.
 pub(crate) struct Change {
@@ -75,7 +82,12 @@ impl Opened {
         plans: Vec<ListenPlan>,
         worker_count: usize,
         given: InheritedSockets,
+        mut previous: Option<Predecessor>,
     ) -> anyhow::Result<Self> {
+        let mut given = match &mut previous {
+            Some(previous) => previous.take_sockets(&plans)?,
+            None => given,
+        };
         let refs: Vec<_> = plans.iter().collect();
         let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
         lifecycle::require_descriptors(worker_count, sockets * worker_count)?;
@@ -84,29 +96,48 @@ impl Opened {
         check_inherited_sockets(&given, &refs)?;
         let mut unused_ids = 0..;
         let none = ListenerIds::new();
-        let sockets =
-            OpenedListeners::missing(&refs, worker_count, &none, for_udp, &given, &mut unused_ids)?;
+        let sockets = OpenedListeners::missing(
+            &refs,
+            worker_count,
+            &none,
+            for_udp,
+            &mut given,
+            &mut unused_ids,
+        )?;
+        // What is left of the previous process's sockets stays with it.
+        given.previous_tcp.clear();
+        given.previous_udp.clear();
         Ok(Self {
             plans,
             worker_count,
             sockets,
             unused_ids,
             given,
+            previous,
         })
     }
 
-    /// Starts the workers. `tasks` are the tasks of a UDP group, `beside` further tasks of the workers.
+    /// Takes over from the previous process, if there is one, and starts the workers. To be called when nothing else can
+    /// fail. `tasks` are the tasks of a UDP group, `beside` further tasks of the workers.
     ///
     /// # Errors
     ///
-    /// The limit of descriptors, or a thread that can't be started.
+    /// The previous process goes on; or a thread can't be started.
     pub(crate) fn start<S: Serve>(
-        self,
+        mut self,
         service: &Arc<S>,
         capacity: workers::Capacity,
         beside: Vec<WorkerTask>,
-        tasks: impl Fn(UdpGroup) -> Vec<WorkerTask>,
+        tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> anyhow::Result<RunningListeners> {
+        if let Some(previous) = self.previous.take() {
+            let tcp = self.plans.iter().flat_map(|plan| &plan.tcp).copied();
+            let udp = self.sockets.groups.iter_mut().map(|group| {
+                let addresses = group.addresses().collect();
+                (addresses, &mut group.sockets)
+            });
+            previous.take_over(tcp, udp.collect())?;
+        }
         let (ids, bound) = (self.sockets.numbers(), self.sockets.actual());
         let groups = self.sockets.groups.into_iter();
         let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = groups
@@ -147,7 +178,7 @@ impl RunningListeners {
             self.worker_count,
             &self.ids,
             self.workers.free_descriptors() / 2,
-            &self.given,
+            &mut self.given,
             &mut self.unused_ids,
         )?;
         let sockets = opened.numbers().len() * self.worker_count;
@@ -176,7 +207,7 @@ impl RunningListeners {
         &mut self,
         change: Change,
         replace_services: impl FnOnce(),
-        tasks: impl Fn(UdpGroup) -> Vec<WorkerTask>,
+        tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
         let opened = ranges(change.opened.actual().into_values());
         let closed = ranges(self.close_all_but(&change.wanted).await);
@@ -255,19 +286,18 @@ impl RunningListeners {
 
 impl RunningUdpGroup {
     /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
-    fn begin(
-        group: UdpGroup,
-        tasks: &impl Fn(UdpGroup) -> Vec<WorkerTask>,
-    ) -> (Vec<WorkerTask>, Self) {
+    fn begin(group: UdpGroup, tasks: &impl Fn(UdpGroup) -> UdpTasks) -> (Vec<WorkerTask>, Self) {
         let addresses: Vec<_> = group.addresses().collect();
         let asked = group.asked;
         let sockets = addresses.len() * group.sockets.workers();
         let descriptors = group.descriptors() + sockets;
-        let (worker_tasks, drain_guard) = phases::with_drain_guard(tasks(group));
+        let (worker_tasks, workers) = tasks(group);
+        let (worker_tasks, drain_guard) = phases::with_drain_guard(worker_tasks);
         let group = Self {
             addresses,
             asked,
             descriptors,
+            workers,
             _drain_guard: drain_guard,
         };
         (worker_tasks, group)
@@ -275,7 +305,7 @@ impl RunningUdpGroup {
 }
 
 /// Whether a listener accepts traffic that TPROXY rules redirect; `None` if no plan has it.
-fn is_transparent(plans: &[ListenPlan], (transport, addr): ListenerKey) -> Option<bool> {
+pub(super) fn is_transparent(plans: &[ListenPlan], (transport, addr): ListenerKey) -> Option<bool> {
     let mut plans = plans.iter();
     let plan = plans.find(|plan| plan.listen(transport).contains(&addr));
     plan.map(|plan| plan.transparent)

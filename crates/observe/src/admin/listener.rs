@@ -3,9 +3,14 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::address::AdminAddr;
 
 /// An open socket from which nothing accepts yet.
 #[derive(Debug)]
@@ -21,6 +26,63 @@ pub enum AdminListener {
 pub struct UnixSocketFile {
     pub(super) socket: UnixListener,
     path: PathBuf,
+    /// Whether the path is removed with this.
+    pub(super) is_owner: Arc<AtomicBool>,
+}
+
+/// A handle of a listener that is served, to hand it over to another process.
+#[derive(Debug)]
+pub struct AdminHandle {
+    socket: OwnedFd,
+    is_owner: Option<Arc<AtomicBool>>,
+}
+
+impl AdminListener {
+    /// Adopts the listener of another process, on this address. It owns the path once it is served.
+    pub fn adopt(addr: AdminAddr, socket: OwnedFd) -> Self {
+        match addr {
+            AdminAddr::Tcp(_) => Self::Tcp(socket.into()),
+            AdminAddr::Unix(path) => Self::Unix(UnixSocketFile {
+                socket: socket.into(),
+                path,
+                is_owner: Arc::default(),
+            }),
+        }
+    }
+
+    /// A handle for later.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn handle(&self) -> io::Result<AdminHandle> {
+        let (socket, is_owner) = match self {
+            Self::Tcp(socket) => (socket.as_fd(), None),
+            Self::Unix(file) => (file.socket.as_fd(), Some(Arc::clone(&file.is_owner))),
+        };
+        Ok(AdminHandle {
+            socket: socket.try_clone_to_owned()?,
+            is_owner,
+        })
+    }
+}
+
+impl AdminHandle {
+    /// A duplicate of the socket, for the other process.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// Leaves the path to the other process.
+    pub fn leave(&self) {
+        if let Some(is_owner) = &self.is_owner {
+            is_owner.store(false, Relaxed);
+        }
+    }
 }
 
 impl UnixSocketFile {
@@ -49,13 +111,16 @@ impl UnixSocketFile {
         Ok(Self {
             socket,
             path: path.to_owned(),
+            is_owner: Arc::new(AtomicBool::new(true)),
         })
     }
 }
 
 impl Drop for UnixSocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if self.is_owner.load(Relaxed) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

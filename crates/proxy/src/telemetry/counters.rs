@@ -126,6 +126,11 @@ impl Counters {
         self.add_outcome(listener, Transport::Udp, outcome, tally);
     }
 
+    /// Counts a UDP session that goes on in another process.
+    pub fn count_session_handed_over(&self) {
+        self.datagrams.ended.fetch_add(1, Relaxed);
+    }
+
     /// Adds the tally of a worker, and resets it.
     pub(crate) fn flush_tally(&self, tally: &mut DatagramTally) {
         self.datagrams.flush_tally(tally);

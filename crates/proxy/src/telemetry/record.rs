@@ -3,6 +3,7 @@
 //! Nothing that a peer sent is logged raw: values are escaped and truncated.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use peername_server::workers::Incoming;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_sys::socket::upstream::local_addr;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::outcome::Outcome;
@@ -45,6 +47,18 @@ pub(crate) struct Record {
     /// `Some` for a UDP session.
     pub(crate) datagrams: Option<DatagramCounts>,
     outcome: Outcome,
+    /// Whether another process counts and logs it.
+    is_handed_over: bool,
+}
+
+/// What the record of a session that goes on in another process begins with.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct RecordState {
+    local: Option<SocketAddr>,
+    age: Duration,
+    /// To upstream and downstream.
+    bytes: [u64; 2],
+    datagrams: [u64; 2],
 }
 
 /// Datagrams of a session, by direction.
@@ -113,6 +127,7 @@ impl Record {
             session_id: 0,
             datagrams: None,
             outcome: Outcome::Cut,
+            is_handed_over: false,
         }
     }
 
@@ -165,6 +180,37 @@ impl Record {
         self.since.elapsed()
     }
 
+    /// What another process needs to go on with the record of a session.
+    pub(crate) fn state(&self) -> RecordState {
+        let datagrams = self.datagrams.unwrap_or_default();
+        RecordState {
+            local: self.local.as_ref().map(|local| local.0),
+            age: self.since.elapsed(),
+            bytes: [self.tally.to_upstream, self.tally.to_downstream],
+            datagrams: [datagrams.to_upstream, datagrams.to_downstream],
+        }
+    }
+
+    /// Goes on with the record of a session that another process has begun.
+    pub(crate) fn resume(&mut self, state: &RecordState) {
+        self.local = state
+            .local
+            .filter(|_| is_logged())
+            .map(|local| Box::new(LocalAddr(local)));
+        self.since = self.since.checked_sub(state.age).unwrap_or(self.since);
+        [self.tally.to_upstream, self.tally.to_downstream] = state.bytes;
+        let [to_upstream, to_downstream] = state.datagrams;
+        self.datagrams = Some(DatagramCounts {
+            to_upstream,
+            to_downstream,
+        });
+    }
+
+    /// Leaves the session to another process, which counts and logs its end.
+    pub(crate) fn hand_over(mut self) {
+        self.is_handed_over = true;
+    }
+
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
@@ -199,6 +245,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if self.is_handed_over {
+            return self.counters.count_session_handed_over();
+        }
         if let Some(entry) = &self.entry {
             self.tally = entry.stats().tally();
             if entry.is_ended() {

@@ -12,6 +12,7 @@ use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
+use super::handover::{FlowState, UdpWorkers};
 use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::session::Session;
@@ -39,8 +40,8 @@ pub struct UdpForwarder {
 }
 
 impl UdpForwarder {
-    /// The tasks that serve these sockets: one for each worker that has some.
-    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
+    /// The tasks that serve these sockets, one for each worker that has some, and handles of them.
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ForwarderRole {
@@ -139,6 +140,12 @@ impl Role for ForwarderRole {
         let source = services.get(*id)?.header_template.source;
         Some(ClaimedSource::canonical(source.unwrap_or(session.reply_to.peer.0)).0)
     }
+
+    fn flows(&self, _now: Instant) -> Vec<FlowState> {
+        Vec::new()
+    }
+
+    fn restore_flow(&mut self, _flow: &FlowState, _now: Instant) {}
 
     fn tick(&mut self, _now: Instant) {}
 }

@@ -8,6 +8,7 @@ use peername_sys::udp;
 use peername_sys::{NameCall, SyscallError};
 
 use super::dialect::Dialect;
+use super::handover::ReceivedState;
 use peername_server::addr::LocalAddr;
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{
@@ -19,6 +20,8 @@ use peername_server::listeners::{
 pub struct UdpListeners {
     pub(super) listeners: Vec<(ListenerId, LocalAddr)>,
     pub(super) by_worker: Vec<Vec<UdpSocket>>,
+    /// Of a previous process: the state of each worker.
+    pub(super) restored: Vec<Vec<ReceivedState>>,
 }
 
 impl UdpListeners {
@@ -27,7 +30,9 @@ impl UdpListeners {
     ///
     /// Without an address there are no sockets. A `dialect` of `None` means that the sender is the client. One worker
     /// serves all where most datagrams do not name their client ([`Dialect::First`]). One worker also serves all where
-    /// one of the sockets is `given`: datagrams can't be steered among workers that share a socket.
+    /// one of the sockets is `given`: datagrams can't be steered among workers that share a socket. Sockets of a previous
+    /// process are taken as they are, with its number of workers: another number would steer clients to workers that do
+    /// not have their sessions.
     ///
     /// # Errors
     ///
@@ -37,14 +42,19 @@ impl UdpListeners {
         beside: &ExistingListeners,
         workers: usize,
         dialect: Option<Dialect>,
-        given: &InheritedSockets,
+        given: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
         if wanted.is_empty() {
             return Ok(Self {
                 listeners: Vec::new(),
                 by_worker: Vec::new(),
+                restored: Vec::new(),
             });
         }
+        if let Some(previous) = Self::adopt(wanted, given) {
+            return Ok(previous);
+        }
+        let given = &*given;
         let is_given = |(_, addr): &ListenAddr| given.udp.contains_key(addr);
         let workers = match dialect {
             _ if wanted.iter().any(is_given) => 1,
@@ -94,7 +104,55 @@ impl UdpListeners {
         Ok(Self {
             listeners: listeners.collect(),
             by_worker,
+            restored: Vec::new(),
         })
+    }
+
+    /// Takes the sockets of a previous process. `None` where it does not have all of them.
+    fn adopt(wanted: &[ListenAddr], given: &mut InheritedSockets) -> Option<Self> {
+        let workers = given.previous_udp.get(&wanted.first()?.1)?.len();
+        let has_all = |(_, addr): &ListenAddr| {
+            let sockets = given.previous_udp.get(addr);
+            sockets.is_some_and(|sockets| sockets.len() == workers)
+        };
+        if workers == 0 || !wanted.iter().all(has_all) {
+            return None;
+        }
+        let mut listeners = Vec::new();
+        let mut by_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+        for &(id, addr) in wanted {
+            let sockets = given.previous_udp.remove(&addr)?;
+            let bound_to = sockets.first().and_then(|socket| socket.local_addr().ok());
+            listeners.push((id, LocalAddr(bound_to.unwrap_or(addr))));
+            for (worker, socket) in by_worker.iter_mut().zip(sockets) {
+                worker.push(socket);
+            }
+        }
+        Some(Self {
+            listeners,
+            by_worker,
+            restored: Vec::new(),
+        })
+    }
+
+    /// Adds the state of a worker of a previous process. `new_index` has the index of each listener that it had.
+    ///
+    /// Returns `false` where that does not fit these listeners.
+    pub fn restore(
+        &mut self,
+        worker: usize,
+        (mut state, sockets): ReceivedState,
+        new_index: &[usize],
+    ) -> bool {
+        let is_complete = state.sessions.len() == sockets.len() && worker < self.by_worker.len();
+        if !is_complete || state.renumber(new_index).is_none() {
+            return false;
+        }
+        self.restored.resize_with(self.by_worker.len(), Vec::new);
+        if let Some(restored) = self.restored.get_mut(worker) {
+            restored.push((state, sockets));
+        }
+        true
     }
 
     /// Sets IP_TRANSPARENT on the sockets, so that they receive what a TPROXY rule redirects, and reports each datagram's

@@ -68,6 +68,17 @@ struct Entry<K, T> {
     value: T,
 }
 
+/// An entry, with its state.
+#[derive(Debug)]
+pub(crate) struct EntryRef<'a, K, T> {
+    pub(crate) id: EntryId,
+    pub(crate) key: &'a K,
+    pub(crate) balancer: IpAddr,
+    pub(crate) used: Instant,
+    pub(crate) is_answered: bool,
+    pub(crate) value: &'a T,
+}
+
 #[derive(Debug, Default)]
 struct Queues {
     unanswered: Queue,
@@ -189,6 +200,23 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.get(id)?;
         let slot = self.slots.get(id.slot as usize)?;
         Some(slot.entry.as_ref()?.used)
+    }
+
+    /// All entries, in no order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = EntryRef<'_, K, T>> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(slot, Slot { generation, entry })| {
+            let entry = entry.as_ref()?;
+            let generation = *generation;
+            Some(EntryRef {
+                id: EntryId { slot, generation },
+                key: &entry.key,
+                balancer: entry.balancer,
+                used: entry.used,
+                is_answered: entry.answered,
+                value: &entry.value,
+            })
+        })
     }
 
     /// Inserts an entry as unanswered and just used. The key must be new, and there must be room

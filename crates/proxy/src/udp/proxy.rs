@@ -11,6 +11,7 @@ use super::dialect::reader::HeaderReader;
 use super::dialect::{Dialect, SessionHeaders};
 use super::drop_reason::DropReason;
 use super::endpoints::{ReplyTo, SessionKey};
+use super::handover::{FlowState, UdpWorkers};
 use super::listeners::UdpListeners;
 use super::listing::OpenSessions;
 use super::lru_table::TableLimits;
@@ -58,8 +59,8 @@ impl UdpProxy {
         }
     }
 
-    /// The tasks that serve these sockets: one for each worker that has some.
-    pub fn worker_tasks(&self, sockets: UdpListeners) -> Vec<WorkerTask> {
+    /// The tasks that serve these sockets, one for each worker that has some, and handles of them.
+    pub fn worker_tasks(&self, sockets: UdpListeners) -> (Vec<WorkerTask>, UdpWorkers) {
         let limits = worker::limits(&self.config, sockets.workers());
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ProxyRole {
@@ -165,6 +166,14 @@ impl Role for ProxyRole {
 
     fn unclaimed_client(&self, _session: &Session) -> Option<SocketAddr> {
         None
+    }
+
+    fn flows(&self, now: Instant) -> Vec<FlowState> {
+        self.headers.flows(now)
+    }
+
+    fn restore_flow(&mut self, flow: &FlowState, now: Instant) {
+        self.headers.restore(flow, now);
     }
 
     fn tick(&mut self, now: Instant) {

@@ -63,6 +63,11 @@ impl ReplySockets {
             .retain(|_, reply_socket| now.saturating_duration_since(reply_socket.used) < idle);
     }
 
+    /// Closes all: another process is about to open its own.
+    pub(crate) fn close_all(&mut self) {
+        self.sockets.clear();
+    }
+
     fn open(&mut self, original: SocketAddr) -> Result<UdpSocket> {
         let opened = match transparent::send_only_udp(original) {
             Err(failed) if failed.is_exhaustion() => {

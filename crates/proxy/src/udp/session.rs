@@ -2,6 +2,7 @@
 
 mod eviction;
 mod failover;
+mod handover;
 mod offloaded;
 pub(super) mod role;
 mod snapshot;
@@ -43,7 +44,7 @@ pub(crate) struct Session {
 
 /// The kernel's count of datagrams dropped at a socket (SO_RXQ_OVFL), as of the last read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OverflowCounter(u32);
+pub(crate) struct OverflowCounter(pub(super) u32);
 
 impl OverflowCounter {
     /// How many were dropped since the last call.

@@ -7,6 +7,7 @@
 
 mod batch_item;
 pub(super) mod batch_sender;
+mod handover;
 mod replies;
 mod requests;
 
@@ -19,10 +20,11 @@ use batch_item::{BATCH_SIZE, BatchItem};
 use batch_sender::BatchSender;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::udp::RecvBatch;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::config::UdpConfig;
+use super::handover::{HandoverCommand, UdpWorkers};
 use super::listeners::UdpListeners;
 use super::listing::{OpenSessions, SessionGauge, SessionQuery};
 use super::lru_table::{EntryId, TableLimits};
@@ -54,29 +56,35 @@ pub(crate) struct Shared {
     pub(crate) sessions: OpenSessions,
 }
 
-/// The tasks of UDP workers, one for each worker that has sockets.
+/// The tasks of UDP workers, one for each worker that has sockets, and handles of them.
 pub(crate) fn worker_tasks<R: Role + Send + 'static>(
-    sockets: UdpListeners,
+    mut sockets: UdpListeners,
     limits: TableLimits,
     shared: &Shared,
     role: impl Fn() -> R,
-) -> Vec<WorkerTask> {
-    let task = |(index, sockets): (usize, Vec<UdpSocket>)| -> WorkerTask {
+) -> (Vec<WorkerTask>, UdpWorkers) {
+    let mut restored = std::mem::take(&mut sockets.restored).into_iter();
+    let task = |(index, sockets): (usize, Vec<UdpSocket>)| -> (WorkerTask, _) {
         let gauge = Arc::<SessionGauge>::default();
         let queries = shared.sessions.add_worker(index, Arc::clone(&gauge));
         let role = role();
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
-        Box::new(move |phases| {
+        let restored = restored.next().unwrap_or_default();
+        let (commands, received) = mpsc::unbounded_channel();
+        let task: WorkerTask = Box::new(move |phases| {
             Box::pin(async move {
                 let poller = AsyncEpoll::new().map_err(io::Error::other)?;
-                let worker =
+                let mut worker =
                     Worker::new(role, limits, (counters, gauge), kernel, sockets, &poller)?;
-                worker.run(&poller, phases, queries).await
+                worker.restore(restored, &poller);
+                worker.run(&poller, phases, queries, received).await
             })
-        })
+        });
+        (task, commands)
     };
     let sockets = sockets.by_worker.into_iter().enumerate();
-    sockets.map(task).collect()
+    let (tasks, commands) = sockets.map(task).unzip();
+    (tasks, UdpWorkers(commands))
 }
 
 /// The state of one worker.
@@ -152,6 +160,7 @@ impl<R: Role> Worker<R> {
         poller: &AsyncEpoll,
         mut phases: Phases,
         mut queries: UnboundedReceiver<SessionQuery>,
+        mut commands: mpsc::UnboundedReceiver<HandoverCommand>,
     ) -> io::Result<()> {
         let mut draining = phases.clone();
         let mut tick = interval(EXPIRY_INTERVAL);
@@ -173,6 +182,16 @@ impl<R: Role> Worker<R> {
                         break;
                     }
                 }
+                Some(command) = commands.recv() => match command {
+                    HandoverCommand::Share(reply) => drop(reply.send(self.share_sockets())),
+                    HandoverCommand::Freeze { sink, sent, verdict } => {
+                        let _ = sent.send(self.freeze(sink));
+                        if verdict.await.is_ok() {
+                            self.sessions.hand_over();
+                            return Ok(());
+                        }
+                    }
+                },
                 _ = tick.tick() => {
                     let now = Instant::now();
                     self.poll_rounds(poller)?;

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use peername_observe::throttle::Throttle;
+use peername_sys::NameCall;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::tcp::listener;
 use peername_sys::{is_broken_listener, is_per_connection_error};
 use tokio::time::sleep;
 
 use super::balance::{Handoff, WorkerBalancer};
+use super::command::SharedListeners;
 use super::connection_limit::{ConnectionLimit, ConnectionPermit};
 use super::connections;
 use super::draining_listener::{Backlog, DrainingListener};
@@ -28,7 +30,8 @@ use crate::listeners::{Listener, ListenerId};
 /// The listeners of one worker.
 pub(crate) struct Acceptor<S: Serve> {
     poller: AsyncEpoll,
-    listeners: HashMap<ListenerId, Listener>,
+    /// By their token in the poller.
+    listeners: HashMap<u64, Listener>,
     draining: Vec<DrainingListener<S::Context>>,
     /// Counts closed listening sockets.
     closed: Arc<AtomicUsize>,
@@ -73,21 +76,54 @@ impl<S: Serve> Acceptor<S> {
     pub(crate) fn add(&mut self, listeners: Vec<Listener>) -> io::Result<()> {
         self.listeners.reserve(listeners.len());
         for listener in listeners {
+            let free = |token: &u64| !self.listeners.contains_key(token);
+            let Some(token) = tokens_of(listener.id).find(free) else {
+                continue;
+            };
             self.poller
-                .add(&listener.socket, listener.id.0.into())
+                .add(&listener.socket, token)
                 .map_err(io::Error::other)?;
-            self.listeners.insert(listener.id, listener);
+            self.listeners.insert(token, listener);
         }
         Ok(())
+    }
+
+    /// Duplicates the listening sockets.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub(crate) fn share(&self) -> SharedListeners {
+        let all = self.listeners.values();
+        let duplicate = |listener: &Listener| {
+            let socket = listener.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
+            Ok((listener.id, socket))
+        };
+        all.map(duplicate).collect()
+    }
+
+    /// Leaves the accept backlogs of these listeners to another process that holds the sockets too.
+    pub(crate) fn leave_backlogs(&mut self, ids: &[ListenerId]) {
+        let all = self.listeners.values_mut();
+        for listener in all.filter(|listener| ids.contains(&listener.id)) {
+            listener.is_shared = true;
+        }
     }
 
     /// Closes a listener. Its accept backlog is served first, because close(2) would reset the connections in it. As
     /// many are served now as there are permits, the rest by [`Acceptor::accept`]. If another process holds the socket
     /// too, the backlog is left to that process.
     pub(crate) fn close(&mut self, id: ListenerId) {
-        let Some(listener) = self.listeners.remove(&id) else {
-            return;
-        };
+        let tokens = tokens_of(id).take_while(|token| self.listeners.contains_key(token));
+        for token in tokens.collect::<Vec<_>>() {
+            if let Some(listener) = self.listeners.remove(&token) {
+                self.drain(listener);
+            }
+        }
+    }
+
+    fn drain(&mut self, listener: Listener) {
+        let id = listener.id;
         let _ = self.poller.delete(&listener.socket);
         let context = self.service.context(id);
         let mut draining = DrainingListener::new(listener, context, &self.closed);
@@ -109,8 +145,9 @@ impl<S: Serve> Acceptor<S> {
 
     /// Closes all listeners.
     pub(crate) fn close_all(&mut self) {
-        let ids: Vec<_> = self.listeners.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.close(id));
+        let all: Vec<_> = self.listeners.drain().collect();
+        all.into_iter()
+            .for_each(|(_, listener)| self.drain(listener));
     }
 
     /// Waits for connections and accepts a batch of them. Cancel-safe.
@@ -141,7 +178,7 @@ impl<S: Serve> Acceptor<S> {
         ready.rotate_left(next);
         let mut exhausted = None;
         'listeners: for &token in &ready {
-            let Some(listener) = self.listeners.get(&id_of(token)) else {
+            let Some(listener) = self.listeners.get(&token) else {
                 continue;
             };
             for accepted in 0.. {
@@ -209,9 +246,9 @@ impl<S: Serve> Acceptor<S> {
     /// Adds the tokens of listeners with connections in their backlog. Returns whether there may be more of them. A
     /// single listener is added without a call of epoll.
     fn find_ready(&self, ready: &mut Vec<u64>) -> io::Result<bool> {
-        let mut ids = self.listeners.keys();
-        if let (Some(only), None) = (ids.next(), ids.next()) {
-            ready.push(only.0.into());
+        let mut tokens = self.listeners.keys();
+        if let (Some(&only), None) = (tokens.next(), tokens.next()) {
+            ready.push(only);
             return Ok(false);
         }
         self.poller.collect_ready(ready).map_err(io::Error::other)
@@ -270,9 +307,9 @@ async fn pause(error: &io::Error) {
     sleep(PAUSE).await;
 }
 
-/// A token is the id of its listener.
-fn id_of(token: u64) -> ListenerId {
-    ListenerId(u32::try_from(token).unwrap_or(u32::MAX))
+/// The tokens of a listener's sockets: a worker has more than one after an upgrade from a process with more workers.
+fn tokens_of(id: ListenerId) -> impl Iterator<Item = u64> {
+    (0..=u64::from(u32::MAX)).map(move |number| number << 32 | u64::from(id.0))
 }
 
 /// Connections accepted in a row from one listener, before the next listener and the worker's open connections are served.

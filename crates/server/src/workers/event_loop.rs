@@ -68,6 +68,11 @@ impl<S: Serve> Worker<S> {
                     WorkerCommand::Open(listeners) => acceptor.add(listeners)?,
                     WorkerCommand::Spawn(task) => tasks.push(begin(task)),
                     WorkerCommand::Call(call) => call(),
+                    WorkerCommand::Share(reply) => drop(reply.send(acceptor.share())),
+                    WorkerCommand::LeaveBacklogs(ids, reply) => {
+                        acceptor.leave_backlogs(&ids);
+                        let _ = reply.send(());
+                    }
                     WorkerCommand::Close(listeners, reply) => {
                         listeners.iter().for_each(|&id| acceptor.close(id));
                         // The caller may have stopped waiting.

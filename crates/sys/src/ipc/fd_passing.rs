@@ -2,13 +2,17 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::net::sockopt::socket_type;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     recvmsg, sendmsg, socket_with, socketpair,
 };
+use socket2::SockRef;
 
 use crate::{NameCall, Result};
 
@@ -60,14 +64,22 @@ pub fn send_word(socket: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Re
 ///
 /// # Errors
 ///
-/// EAGAIN where a non-blocking socket is full, EPIPE once the other end is closed, ETOOMANYREFS where too many
-/// descriptors are in flight.
+/// Those of [`send_message`].
 pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_message(socket, bytes, fd.as_slice())
+}
+
+/// Sends a message, with `fds` attached: [`MAX_FDS`] at most.
+///
+/// # Errors
+///
+/// EAGAIN where a non-blocking socket is full or the socket's time limit is over, EPIPE once the other end is closed,
+/// EMSGSIZE for a message larger than the send buffer, ETOOMANYREFS where too many descriptors are in flight.
+pub fn send_message(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds: Vec<_> = fd.into_iter().collect();
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&fds));
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL)).call("sendmsg(2)");
     }
     let bytes = IoSlice::new(bytes);
     sendmsg(socket, &[bytes], &mut control, SendFlags::NOSIGNAL).call("sendmsg(2)")?;
@@ -91,9 +103,21 @@ pub fn receive_word(socket: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>>
 ///
 /// # Errors
 ///
-/// EAGAIN where a non-blocking socket has no message.
+/// Those of [`receive_message`].
 pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (len, mut fds) = receive_message(socket, bytes)?;
+    fds.truncate(1);
+    Ok((len, fds.pop()))
+}
+
+/// Receives the next message, with the descriptors attached to it: as much as fits into `bytes`; the rest is discarded.
+/// Returns the length, 0 once the other end is closed.
+///
+/// # Errors
+///
+/// EAGAIN where a non-blocking socket has no message, or the socket's time limit is over.
+pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let slices = &mut [IoSliceMut::new(bytes)];
@@ -102,13 +126,57 @@ pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Opti
             received => break received.call("recvmsg(2)")?,
         }
     };
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
+    let fds = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+        _ => Vec::new(),
     });
-    Ok((received.bytes, fd))
+    Ok((received.bytes, fds.collect()))
 }
 
+/// Sets how long sending and receiving may block (SO_SNDTIMEO, SO_RCVTIMEO); then they fail with EAGAIN.
+///
+/// # Errors
+///
+/// Those of setsockopt(2): not a socket.
+pub fn set_time_limit(socket: impl AsFd, limit: Duration) -> Result<()> {
+    let socket = SockRef::from(&socket);
+    socket
+        .set_read_timeout(Some(limit))
+        .call("setsockopt(SO_RCVTIMEO)")?;
+    socket
+        .set_write_timeout(Some(limit))
+        .call("setsockopt(SO_SNDTIMEO)")
+}
+
+/// Takes the SOCK_SEQPACKET socket that this process inherited as descriptor `number`, close-on-exec from now on. `None`
+/// where there is no such socket.
+pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
+    if number <= LAST_STANDARD_FD {
+        return None;
+    }
+    // SAFETY: the descriptor is only borrowed, and only if it is open.
+    let there = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_getfd(there).ok()?;
+    if socket_type(there).ok()? != SocketType::SEQPACKET {
+        return None;
+    }
+    fcntl_setfd(there, FdFlags::CLOEXEC).ok()?;
+    // SAFETY: the process that executed this one passed it for this purpose, and the caller takes it once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Lets the programs that this process executes inherit the descriptor.
+///
+/// # Errors
+///
+/// None for an open descriptor.
+pub fn let_inherit(fd: impl AsFd) -> Result<()> {
+    fcntl_setfd(fd, FdFlags::empty()).call("fcntl(F_SETFD)")
+}
+
+/// The most descriptors that one message carries here; the kernel allows 253 (SCM_MAX_FD).
+pub const MAX_FDS: usize = 64;
+const LAST_STANDARD_FD: RawFd = 2;
 const NONBLOCK_CLOEXEC: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 #[cfg(test)]

@@ -60,7 +60,12 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
 }
 
 impl InheritedSocket {
-    fn new(socket: OwnedFd, label: String) -> Result<Self> {
+    /// A bound socket, close-on-exec from now on.
+    ///
+    /// # Errors
+    ///
+    /// It is no bound IPv4 or IPv6 socket.
+    pub fn new(socket: OwnedFd, label: String) -> Result<Self> {
         fcntl_setfd(&socket, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
         let known = SockRef::from(&socket);
         let is_stream = known.r#type().call("LISTEN_FDS: getsockopt(SO_TYPE)")? == Type::STREAM;

@@ -4,7 +4,9 @@ use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitStatus;
 
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
@@ -58,6 +60,47 @@ pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> R
     Ok(pid.as_raw_pid().cast_unsigned())
 }
 
+/// Runs `work` in a child that executes programs for this process: it keeps the standard streams, the working directory and
+/// the environment. It blocks all signals that can be blocked: those to the whole process group mean this process. Of the
+/// descriptors it inherits `keep` only, which are passed to `work`. Returns the child's process id.
+///
+/// # Errors
+///
+/// Those of [`spawn_detached`].
+pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
+    let pid = fork(|| {
+        block_signals();
+        match close_above_stderr(keep.as_ref()) {
+            Ok(()) => work(keep),
+            Err(_) => 1,
+        }
+    })?;
+    Ok(pid.as_raw_pid().cast_unsigned())
+}
+
+/// Runs `work` in a child that inherits everything, for `work` to execute a program. Returns the child's process id.
+///
+/// # Errors
+///
+/// EBUSY when this process has more than one thread; else those of fork(2).
+pub fn fork_to_exec(work: impl FnOnce() -> u8) -> Result<u32> {
+    Ok(fork(work)?.as_raw_pid().cast_unsigned())
+}
+
+/// Waits until a child has exited, and reaps it.
+///
+/// # Errors
+///
+/// ECHILD: it is no child of this process.
+pub fn wait_exit(child: u32) -> Result<ExitStatus> {
+    let pid = Pid::from_raw(child.cast_signed())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
+        .call("waitpid(2)")?;
+    let ended = waitpid(Some(pid), WaitOptions::empty()).call("waitpid(2)")?;
+    let status = ended.map_or(0, |(_, status)| status.as_raw());
+    Ok(ExitStatus::from_raw(status))
+}
+
 /// Reaps a child that has exited (waitpid(2)), without waiting.
 pub fn reap(child: u32) {
     if let Some(pid) = Pid::from_raw(child.cast_signed()) {
@@ -109,6 +152,7 @@ pub(super) fn thread_count() -> Result<usize> {
 }
 
 fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
+    close_above_stderr(keep)?;
     let null = File::options()
         .read(true)
         .write(true)
@@ -117,6 +161,12 @@ fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
     dup2_stdin(&null).call("dup2(2)")?;
     dup2_stdout(&null).call("dup2(2)")?;
     drop(null);
+    // So that the daemon keeps no file system busy.
+    std::env::set_current_dir("/").call("chdir(/)")
+}
+
+/// Closes all descriptors but `keep` and the standard streams.
+fn close_above_stderr(keep: &[OwnedFd]) -> Result<()> {
     let mut kept: Vec<_> = keep
         .iter()
         .map(|fd| fd.as_raw_fd().cast_unsigned())
@@ -129,8 +179,7 @@ fn close_all_except(keep: &[OwnedFd]) -> Result<()> {
         }
         first = kept.saturating_add(1);
     }
-    // So that the daemon keeps no file system busy.
-    std::env::set_current_dir("/").call("chdir(/)")
+    Ok(())
 }
 
 /// close_range(2), since Linux 5.9.

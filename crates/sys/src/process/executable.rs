@@ -1,14 +1,32 @@
-//! Privileges that a program file grants: set-user-ID, set-group-ID and file capabilities.
+//! Program files: the one of this process, and privileges that one grants (set-user-ID, set-group-ID, file capabilities).
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::getxattr;
 use rustix::io::Errno;
+use rustix::param::linux_execfn;
 use rustix::process::{getegid, geteuid, getuid};
 
 use crate::{NameCall, Result};
+
+/// The path by which this process was executed (AT_EXECFN, getauxval(3)), absolute: where the next version of the program
+/// will be. Symbolic links are kept, because an upgrade may change them.
+///
+/// # Errors
+///
+/// The current directory does not exist any more, or, for a program that was executed by descriptor, readlink(2) on
+/// /proc/self/exe fails.
+pub fn path_executed() -> io::Result<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(linux_execfn().to_bytes()));
+    match path.starts_with("/proc") || path.starts_with("/dev") || path.as_os_str().is_empty() {
+        true => std::fs::read_link("/proc/self/exe"),
+        false => std::path::absolute(path),
+    }
+}
 
 /// How a process gains privileges by executing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

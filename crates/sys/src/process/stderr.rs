@@ -1,9 +1,13 @@
-//! Non-blocking writes to standard error, for a process that must not wait for the reader.
+//! Standard error: non-blocking writes, for a process that must not wait for the reader; and its replacement.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::stdio::dup2_stderr;
+
+use crate::{NameCall, Result};
 
 /// Writes a line, or drops it if standard error is not writable now: it may be a pipe without a reader.
 ///
@@ -19,6 +23,15 @@ pub fn try_write_line(line: &str) {
         let bytes = line.as_bytes();
         let _ = rustix::io::write(&stderr, bytes.get(..PIPE_BUF).unwrap_or(bytes));
     }
+}
+
+/// Makes standard error this file from now on (dup2(2)).
+///
+/// # Errors
+///
+/// Only EBUSY and EINTR, in a race with open(2).
+pub fn replace(file: impl AsFd) -> Result<()> {
+    dup2_stderr(file).call("dup2(2)")
 }
 
 const PIPE_BUF: usize = 4096;

@@ -12,7 +12,7 @@ use peername_server::workers::services::ServiceHandle;
 
 use super::options::Args;
 use super::setup::Setup;
-use crate::listeners::running::RunningListeners;
+use crate::listeners::running::{RunningListeners, UdpTasks};
 use crate::reload::Reload;
 use crate::reload::file_watch::Fingerprints;
 
@@ -71,7 +71,7 @@ impl Reload for Control {
             self.services.replace(services);
             self.current.replace(state);
         };
-        let tasks = |_| Vec::new();
+        let tasks = |_| UdpTasks::default();
         let (opened, closed) = self.listeners.apply(change, replace, tasks).await;
         self.setup = setup;
         tracing::info!(opened, closed, "reloaded");
@@ -80,6 +80,14 @@ impl Reload for Control {
 
     fn workers(&mut self) -> &mut Workers {
         &mut self.listeners.workers
+    }
+
+    fn listeners(&self) -> &RunningListeners {
+        &self.listeners
+    }
+
+    fn upgrade_timeout(&self) -> Duration {
+        self.setup.process.upgrade_timeout()
     }
 
     fn into_workers(self) -> Workers {

@@ -13,13 +13,12 @@ use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpProxy};
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::WorkerTask;
 use tokio::sync::watch;
 
 use super::options::Args;
 use super::setup::{ServicePlan, Setup};
 use crate::lifecycle;
-use crate::listeners::running::{Opened, RunningListeners};
+use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
 use crate::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use crate::logging::ranges;
 
@@ -143,7 +142,7 @@ impl Shared {
     pub(super) fn udp_tasks(
         &self,
         services: &ServiceHandle,
-    ) -> impl Fn(UdpGroup) -> Vec<WorkerTask> + use<> {
+    ) -> impl Fn(UdpGroup) -> UdpTasks + use<> {
         let (counters, kernel) = (Arc::clone(&self.counters), self.kernel.clone());
         let (services, sessions) = (services.clone(), self.sessions.clone());
         move |group| {

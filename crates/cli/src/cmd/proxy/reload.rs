@@ -13,6 +13,7 @@ use super::control::Control;
 use super::load::load;
 use super::privileges;
 use super::setup::Setup;
+use crate::listeners::running::RunningListeners;
 use crate::reload::Reload;
 use crate::reload::file_watch::Fingerprints;
 
@@ -50,6 +51,14 @@ impl Reload for Control {
 
     fn workers(&mut self) -> &mut Workers {
         &mut self.listeners.workers
+    }
+
+    fn listeners(&self) -> &RunningListeners {
+        &self.listeners
+    }
+
+    fn upgrade_timeout(&self) -> Duration {
+        self.setup.process.upgrade_timeout()
     }
 
     fn into_workers(self) -> Workers {

@@ -9,7 +9,8 @@ use super::Dialect;
 use super::header::DatagramHeader;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
-use crate::udp::lru_table::{LruTable, TableLimits};
+use crate::udp::handover::{FlowState, before};
+use crate::udp::lru_table::{EntryRef, LruTable, TableLimits};
 use peername_server::header_limits::HeaderLimits;
 
 /// The header reader of one worker.
@@ -72,6 +73,26 @@ impl HeaderReader {
             self.flows.touch(id, now, true);
         }
         is_same_client
+    }
+
+    /// The flows, the least recently used ones first.
+    pub(crate) fn flows(&self, now: Instant) -> Vec<FlowState> {
+        let mut entries: Vec<_> = self.flows.entries().collect();
+        entries.sort_by_key(|entry| entry.used);
+        let state = |entry: EntryRef<'_, FlowKey, DatagramHeader>| {
+            let idle = now.saturating_duration_since(entry.used);
+            FlowState::new(*entry.key, entry.value, idle, entry.is_answered)
+        };
+        entries.into_iter().map(state).collect()
+    }
+
+    /// Adds a flow of a previous process.
+    pub(crate) fn restore(&mut self, flow: &FlowState, now: Instant) {
+        let balancer = flow.peer().ip();
+        let used = before(now, flow.idle);
+        let _ = self.flows.evict_for(balancer);
+        let id = self.flows.insert(flow.key(), balancer, used, flow.header());
+        self.flows.touch(id, used, flow.is_answered);
     }
 
     /// Forgets flows that have been idle for too long.

@@ -62,7 +62,7 @@ impl<R: Role> SessionTable<R> {
         let _ = poller.delete(&session.socket);
         (session.key, session.headers) = (admitted.key, headers);
         let is_answered = session.is_answered();
-        let id = self.insert(admitted, now, session, poller)?;
+        let id = self.insert(admitted.key, admitted.balancer, now, session, poller)?;
         self.table.touch(id, now, is_answered);
         Ok(id)
     }

@@ -8,6 +8,7 @@ use crate::udp::dialect::SessionHeaders;
 use crate::udp::dialect::header::DatagramHeader;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
+use crate::udp::handover::FlowState;
 use crate::udp::session::Session;
 
 /// Decides what a datagram means: [`crate::udp::UdpProxy`]'s and [`crate::udp::UdpForwarder`]'s side of a worker.
@@ -54,6 +55,12 @@ pub(crate) trait Role {
 
     /// The client of a session without a claim, where that is not the balancer itself.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
+
+    /// The headers that datagrams without one belong to, the least recently used ones first.
+    fn flows(&self, now: Instant) -> Vec<FlowState>;
+
+    /// Adds a flow of a previous process.
+    fn restore_flow(&mut self, flow: &FlowState, now: Instant);
 
     /// Expires state of its own; called once a second.
     fn tick(&mut self, now: Instant);

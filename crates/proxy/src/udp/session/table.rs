@@ -4,7 +4,7 @@
 //! [`super::offloaded`] hands one to the kernel.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(crate) struct SessionTable<R> {
     /// The session that holds a client's own address and port, through whichever balancer.
     pub(super) clients: HashMap<ClientKey, EntryId>,
     pub(crate) tally: DatagramTally,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     gauge: Arc<SessionGauge>,
     listeners: Vec<LocalAddr>,
     /// Whether new sessions are refused, because the process is stopping.
@@ -207,15 +207,14 @@ impl<R: Role> SessionTable<R> {
     /// Inserts a session into the table and registers its socket with epoll.
     pub(super) fn insert(
         &mut self,
-        admitted: &AdmittedDatagram,
+        key: SessionKey,
+        balancer: IpAddr,
         now: Instant,
         session: Session,
         poller: &AsyncEpoll,
     ) -> Result<EntryId, Failure> {
-        let id = self
-            .table
-            .insert(admitted.key, admitted.balancer, now, session);
-        if let Some(client) = ClientKey::of(&admitted.key) {
+        let id = self.table.insert(key, balancer, now, session);
+        if let Some(client) = ClientKey::of(&key) {
             let first = self.clients.get(&client).copied();
             // A session opened while the first is there has another port.
             if first.is_none_or(|first| self.table.get(first).is_none()) {
@@ -252,8 +251,7 @@ impl<R: Role> SessionTable<R> {
             }
             opened => opened?,
         };
-        let bound_to = self.listeners.get(reply_to.listener).copied();
-        let bound_to = bound_to.unwrap_or(LocalAddr(admitted.key.from));
+        let bound_to = self.listener_address(&admitted.key);
         let listener = reply_to.original_destination.map_or(bound_to, LocalAddr);
         let local = reply_to.local.map(|local| {
             let ip = reply_to
@@ -287,7 +285,13 @@ impl<R: Role> SessionTable<R> {
             headers,
             record,
         );
-        self.insert(admitted, now, session, poller)
+        self.insert(admitted.key, admitted.balancer, now, session, poller)
+    }
+
+    /// The address of the listener of a session.
+    pub(super) fn listener_address(&self, key: &SessionKey) -> LocalAddr {
+        let listener = self.listeners.get(key.listener).copied();
+        listener.unwrap_or(LocalAddr(key.from))
     }
 
     /// Opens the upstream socket and returns it with the backend's address.

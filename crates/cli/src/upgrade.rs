@@ -1,0 +1,62 @@
+//! Upgrade without loss: the binary that is now at the path of this process takes over its sockets.
+//!
+//! ```text
+//! old process            launcher                      new process
+//! SIGUSR2 ── Launch ───▶ fork, execve ───────────────▶ start
+//!         ◀─ Started ──
+//!         ── Hello, Sockets ─────────────────────────▶ adopt what the configuration wants, prepare everything else
+//!         ◀──────────────────────────── Prepared ────
+//!   UDP workers stop reading
+//!         ── Sessions ───────────────────────────────▶ keep them
+//!         ◀──────────────────────────────── Ready ────
+//!         ── end ──────▶ exit
+//!         ── Serve ──────────────────────────────────▶ serve
+//!   drain
+//! ```
+//!
+//! Until `Serve` is sent, any error ends the new process and leaves the old one as it was: it keeps all its sockets and
+//! sessions, of which the new process has duplicates. The new process must be forked by one that still has the privileges
+//! of the start and is not confined: the launcher, which is forked before anything is opened.
+
+mod admin_socket;
+mod channel;
+mod launcher;
+mod message;
+mod predecessor;
+mod request_socket;
+mod successor;
+mod udp;
+mod upgradable;
+
+use crate::usage::Usage;
+use launcher::Launcher;
+pub(crate) use message::{SharedSocket, SocketInfo};
+pub(crate) use predecessor::{Predecessor, report_failure};
+pub(crate) use request_socket::{RequestSocket, Requester, request};
+pub(crate) use successor::Upgrader;
+pub(crate) use udp::{SessionSender, SharedGroup, freeze_groups, share_groups};
+pub(crate) use upgradable::{Outcome, Upgrades};
+
+/// Begins a long-running command: forks the launcher, and receives the sockets of a previous process, if that has started
+/// this one. To be called first, before there are threads, open sockets or secrets.
+///
+/// # Errors
+///
+/// The previous process runs another subcommand, speaks another version of the protocol, or has ended.
+pub(crate) fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predecessor>)> {
+    let upgrader = Upgrader::new(command, Launcher::fork());
+    let previous = Predecessor::receive()?;
+    match &previous {
+        Some(previous) if previous.command != command => Err(Usage(format!(
+            "the process to replace is `peername {}`, not `peername {command}`",
+            previous.command
+        ))
+        .into()),
+        _ => Ok((upgrader, previous)),
+    }
+}
+
+/// The text of another process, without control characters.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}

@@ -1,0 +1,93 @@
+//! A channel of messages with descriptors, between two processes: JSON in a SOCK_SEQPACKET socket.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use peername_sys::ipc::fd_passing;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+/// No message.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChannelError {
+    /// The other process has closed its end, or has exited.
+    #[error("the other process has ended")]
+    Closed,
+    /// The time limit is over.
+    #[error("the time limit is over")]
+    TimedOut,
+    /// A message that this version does not know.
+    #[error("the other process speaks another version: {0}")]
+    Unknown(serde_json::Error),
+    /// A system call failed.
+    #[error(transparent)]
+    Syscall(#[from] peername_sys::SyscallError),
+}
+
+impl Channel {
+    /// Opens a channel: this process's end, and the other's.
+    pub(crate) fn pair() -> Result<(Self, OwnedFd), ChannelError> {
+        let (ours, theirs) = fd_passing::seqpacket_pair()?;
+        Ok((Self(ours), theirs))
+    }
+
+    /// Sets how long each call may block.
+    pub(crate) fn set_time_limit(&self, limit: Duration) -> Result<(), ChannelError> {
+        // 0 would be no limit.
+        let limit = limit.max(Duration::from_millis(1));
+        Ok(fd_passing::set_time_limit(&self.0, limit)?)
+    }
+
+    /// Another handle of this end.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    pub(crate) fn send(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let text = serde_json::to_vec(message).map_err(ChannelError::Unknown)?;
+        fd_passing::send_message(&self.0, &text, fds).map_err(classify)
+    }
+
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let (len, fds) = fd_passing::receive_message(&self.0, &mut buffer).map_err(classify)?;
+        if len == 0 {
+            return Err(ChannelError::Closed);
+        }
+        let text = buffer.get(..len).unwrap_or_default();
+        let message = serde_json::from_slice(text).map_err(ChannelError::Unknown)?;
+        Ok((message, fds))
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn classify(failed: peername_sys::SyscallError) -> ChannelError {
+    match failed.source.kind() {
+        io::ErrorKind::WouldBlock => ChannelError::TimedOut,
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ChannelError::Closed,
+        _ => failed.into(),
+    }
+}
+
+/// The kernel's default for a send buffer, which bounds what the other process can have sent, is smaller.
+const MAX_MESSAGE: usize = 256 << 10;

@@ -1,0 +1,114 @@
+//! One upgrade, from the request to its outcome.
+
+use super::message::SharedSocket;
+use super::request_socket::Requester;
+use super::successor::Upgrader;
+use crate::admin::RunningAdmin;
+use crate::lifecycle::Signals;
+use crate::reload::Reload;
+use crate::service_manager;
+
+/// What a running command needs to be upgraded, beside its listeners.
+#[derive(Debug)]
+pub(crate) struct Upgrades {
+    pub(crate) upgrader: Upgrader,
+    pub(crate) admin: Option<RunningAdmin>,
+}
+
+/// What follows an upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// This process goes on.
+    Refused,
+    /// This process drains: another one serves.
+    HandedOver,
+    /// A signal has asked to stop meanwhile.
+    Stopped,
+}
+
+impl Upgrades {
+    /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome and reports it to `requester`.
+    ///
+    /// # Errors
+    ///
+    /// A worker has ended by itself.
+    pub(crate) async fn upgrade(
+        &mut self,
+        running: &mut impl Reload,
+        signals: &mut Signals,
+        requester: Option<Requester>,
+    ) -> anyhow::Result<Outcome> {
+        service_manager::reloading();
+        let Some(upgraded) = self.try_upgrade(running, signals).await? else {
+            return Ok(Outcome::Stopped);
+        };
+        match &upgraded {
+            Ok(pid) => tracing::info!(pid, "upgraded: the new process serves"),
+            Err(error) => {
+                tracing::warn!("upgrade refused, all stays as it was: {error:#}");
+                let status = running.summary();
+                service_manager::ready(&format!("last upgrade refused ({error:#}); {status}"));
+            }
+        }
+        let outcome = match upgraded {
+            Ok(_) => Outcome::HandedOver,
+            Err(_) => Outcome::Refused,
+        };
+        if let Some(requester) = requester {
+            let report = upgraded.map_err(|error| format!("{error:#}"));
+            requester.report(&report).await;
+        }
+        Ok(outcome)
+    }
+
+    /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.
+    async fn try_upgrade(
+        &mut self,
+        running: &mut impl Reload,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Option<anyhow::Result<u32>>> {
+        let sockets = match self.share_sockets(running).await {
+            Ok(sockets) => sockets,
+            Err(error) => return Ok(Some(Err(error))),
+        };
+        let starting = self
+            .upgrader
+            .start_successor(sockets, running.upgrade_timeout());
+        let started = signals.run_until_stopped(running.workers(), starting);
+        let successor = match started.await? {
+            Some(Ok(successor)) => successor,
+            Some(Err(error)) => return Ok(Some(Err(error))),
+            None => return Ok(None),
+        };
+        let (pid, adopted) = (successor.pid, successor.adopted.clone());
+        let frozen = match successor.session_sender() {
+            Ok(sender) => running.listeners().freeze(&adopted, &sender).await,
+            Err(error) => Err(error),
+        };
+        let frozen = match frozen {
+            Ok(frozen) => frozen,
+            Err(error) => {
+                let error = self.upgrader.abandon(successor, error).await;
+                return Ok(Some(Err(error)));
+            }
+        };
+        // Dropping `frozen` lets the workers go on, after the new process has ended.
+        if let Err(error) = self.upgrader.complete(successor).await {
+            return Ok(Some(Err(error)));
+        }
+        frozen.hand_over();
+        running.listeners().leave(&adopted).await;
+        if let Some(admin) = &self.admin {
+            admin.leave(&adopted);
+        }
+        Ok(Some(Ok(pid)))
+    }
+
+    async fn share_sockets(&self, running: &impl Reload) -> anyhow::Result<Vec<SharedSocket>> {
+        let mut all = running.listeners().share().await?;
+        if let Some(admin) = &self.admin {
+            all.push(admin.share()?);
+        }
+        Ok(all)
+    }
+}

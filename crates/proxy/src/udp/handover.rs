@@ -1,0 +1,367 @@
+//! Handover of sessions to a new process: their state as plain data, with their sockets.
+//!
+//! While a worker is frozen, it reads nothing, and datagrams wait in the sockets' receive buffers. It keeps everything until
+//! the new process serves, so it can go on if that fails.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use data_encoding::BASE64_NOPAD;
+use peername_server::addr::{ClaimedSource, PeerAddr};
+use peername_sys::udp::PktInfo;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+use super::dialect::SessionHeaders;
+use super::dialect::header::DatagramHeader;
+use super::endpoints::{ReplyTo, SessionKey};
+use crate::telemetry::record::RecordState;
+
+/// A part of the state of one worker. The sockets of its sessions accompany it, in their order.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct WorkerState {
+    pub(super) sessions: Vec<SessionState>,
+    pub(super) flows: Vec<FlowState>,
+    /// Of each listener: how many datagrams the kernel had dropped. Empty in all parts but one.
+    pub(super) overflows: Vec<u32>,
+}
+
+/// A part of the state, with the sockets.
+pub type ReceivedState = (WorkerState, Vec<OwnedFd>);
+
+/// Sends a part of a worker's state to the new process.
+pub type StateSink = Box<dyn FnMut(&WorkerState, &[BorrowedFd<'_>]) -> io::Result<()> + Send>;
+
+/// A session.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SessionState {
+    pub(super) key: KeyState,
+    pub(super) balancer: IpAddr,
+    pub(super) reply_to: ReplyToState,
+    pub(super) upstream: SocketAddr,
+    pub(super) headers: HeadersState,
+    /// How long it has been idle, and how long ago the last request was.
+    pub(super) idle: Duration,
+    pub(super) since_request: Duration,
+    pub(super) is_answered: bool,
+    /// Whether it has the client's own port.
+    pub(super) has_client_port: bool,
+    pub(super) overflow: u32,
+    pub(super) record: RecordState,
+}
+
+/// [`SessionKey`].
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct KeyState {
+    listener: usize,
+    original_destination: Option<SocketAddr>,
+    from: SocketAddr,
+    client: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+}
+
+/// [`ReplyTo`].
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct ReplyToState {
+    listener: usize,
+    peer: SocketAddr,
+    local: Option<(IpAddr, u32)>,
+    original_destination: Option<SocketAddr>,
+}
+
+/// [`SessionHeaders`].
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct HeadersState {
+    request: String,
+    first_only: bool,
+    reply: String,
+    expected_on_replies: bool,
+}
+
+/// The client that the last header of a balancer's address and port has named.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct FlowState {
+    listener: usize,
+    original_destination: Option<SocketAddr>,
+    peer: SocketAddr,
+    claim: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+    pub(super) idle: Duration,
+    pub(super) is_answered: bool,
+}
+
+/// A request to a worker.
+pub(super) enum HandoverCommand {
+    /// Duplicate the listening sockets.
+    Share(oneshot::Sender<io::Result<Vec<UdpSocket>>>),
+    /// Stop reading and send the state.
+    Freeze {
+        sink: StateSink,
+        /// Whether the state was sent.
+        sent: oneshot::Sender<io::Result<()>>,
+        /// A message when the new process serves; if it is dropped, the worker goes on.
+        verdict: oneshot::Receiver<()>,
+    },
+}
+
+/// The workers of one group of listeners.
+#[derive(Clone, Debug, Default)]
+pub struct UdpWorkers(pub(super) Vec<mpsc::UnboundedSender<HandoverCommand>>);
+
+/// Frozen workers: they go on when this is dropped.
+#[derive(Debug, Default)]
+pub struct FrozenWorkers(Vec<oneshot::Sender<()>>);
+
+impl UdpWorkers {
+    /// Duplicates the listening sockets of each worker.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, or a worker has ended.
+    pub async fn share_sockets(&self) -> io::Result<Vec<Vec<UdpSocket>>> {
+        let mut all = Vec::new();
+        for worker in &self.0 {
+            let (reply, answer) = oneshot::channel();
+            let _ = worker.send(HandoverCommand::Share(reply));
+            all.push(answer.await.map_err(io::Error::other)??);
+        }
+        Ok(all)
+    }
+
+    /// Stops reading, and sends the state of each worker by its `sink`.
+    ///
+    /// # Errors
+    ///
+    /// A sink's; then all go on.
+    pub async fn freeze(&self, sink: impl Fn(usize) -> StateSink) -> io::Result<FrozenWorkers> {
+        let mut frozen = FrozenWorkers::default();
+        let mut answers = Vec::new();
+        for (number, worker) in self.0.iter().enumerate() {
+            let ((sent, answer), (approve, verdict)) = (oneshot::channel(), oneshot::channel());
+            let sink = sink(number);
+            let _ = worker.send(HandoverCommand::Freeze {
+                sink,
+                sent,
+                verdict,
+            });
+            answers.push(answer);
+            frozen.0.push(approve);
+        }
+        for answer in answers {
+            answer.await.map_err(io::Error::other)??;
+        }
+        Ok(frozen)
+    }
+}
+
+impl FrozenWorkers {
+    /// Adds those of another group.
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    /// Ends the workers without closing the sessions: the new process serves.
+    pub fn hand_over(self) {
+        for worker in self.0 {
+            let _ = worker.send(());
+        }
+    }
+}
+
+impl WorkerState {
+    /// How many sockets accompany it.
+    pub fn sockets(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Translates the indices of listeners; `None` where one is unknown.
+    pub(super) fn renumber(&mut self, new_index: &[usize]) -> Option<()> {
+        let translate = |index: &mut usize| {
+            *index = *new_index.get(*index)?;
+            Some(())
+        };
+        for session in &mut self.sessions {
+            translate(&mut session.key.listener)?;
+            translate(&mut session.reply_to.listener)?;
+        }
+        for flow in &mut self.flows {
+            translate(&mut flow.listener)?;
+        }
+        let mut overflows = vec![0; self.overflows.len()];
+        for (&index, &overflow) in new_index.iter().zip(&self.overflows) {
+            *overflows.get_mut(index)? = overflow;
+        }
+        self.overflows = overflows;
+        Some(())
+    }
+}
+
+/// Sends sessions and flows in parts that fit into a message.
+pub(super) fn send_in_parts(
+    sessions: Vec<(SessionState, BorrowedFd<'_>)>,
+    flows: Vec<FlowState>,
+    overflows: Vec<u32>,
+    sink: &mut StateSink,
+) -> io::Result<()> {
+    let mut part = WorkerState {
+        overflows,
+        ..WorkerState::default()
+    };
+    for flows in flows.chunks(FLOWS_PER_PART) {
+        part.flows = flows.to_vec();
+        sink(&std::mem::take(&mut part), &[])?;
+    }
+    let (mut fds, mut bytes) = (Vec::new(), 0);
+    for (session, fd) in sessions {
+        bytes += session.headers.request.len() + session.headers.reply.len() + SESSION_BYTES;
+        part.sessions.push(session);
+        fds.push(fd);
+        if bytes >= PART_BYTES || fds.len() >= SESSIONS_PER_PART {
+            sink(&std::mem::take(&mut part), &fds)?;
+            fds.clear();
+            bytes = 0;
+        }
+    }
+    sink(&part, &fds)
+}
+
+/// The moment `ago`, or now where the clock does not reach so far back.
+pub(crate) fn before(now: Instant, ago: Duration) -> Instant {
+    now.checked_sub(ago).unwrap_or(now)
+}
+
+impl From<&SessionKey> for KeyState {
+    fn from(key: &SessionKey) -> Self {
+        let &SessionKey {
+            listener,
+            original_destination,
+            from,
+            client,
+            destination,
+        } = key;
+        Self {
+            listener,
+            original_destination,
+            from,
+            client,
+            destination,
+        }
+    }
+}
+
+impl From<KeyState> for SessionKey {
+    fn from(state: KeyState) -> Self {
+        let KeyState {
+            listener,
+            original_destination,
+            from,
+            client,
+            destination,
+        } = state;
+        Self {
+            listener,
+            original_destination,
+            from,
+            client,
+            destination,
+        }
+    }
+}
+
+impl From<&ReplyTo> for ReplyToState {
+    fn from(reply_to: &ReplyTo) -> Self {
+        Self {
+            listener: reply_to.listener,
+            peer: reply_to.peer.0,
+            local: reply_to.local.map(|local| (local.ip, local.interface)),
+            original_destination: reply_to.original_destination,
+        }
+    }
+}
+
+impl From<ReplyToState> for ReplyTo {
+    fn from(state: ReplyToState) -> Self {
+        Self {
+            listener: state.listener,
+            peer: PeerAddr(state.peer),
+            local: state.local.map(|(ip, interface)| PktInfo { ip, interface }),
+            original_destination: state.original_destination,
+        }
+    }
+}
+
+impl From<&SessionHeaders> for HeadersState {
+    fn from(headers: &SessionHeaders) -> Self {
+        Self {
+            request: BASE64_NOPAD.encode(&headers.request),
+            first_only: headers.first_only,
+            reply: BASE64_NOPAD.encode(&headers.reply),
+            expected_on_replies: headers.expected_on_replies,
+        }
+    }
+}
+
+impl HeadersState {
+    /// `None` where it is not base64.
+    pub(crate) fn decode(&self) -> Option<SessionHeaders> {
+        let decode = |text: &str| {
+            BASE64_NOPAD
+                .decode(text.as_bytes())
+                .map(Vec::into_boxed_slice)
+                .ok()
+        };
+        Some(SessionHeaders {
+            request: decode(&self.request)?,
+            first_only: self.first_only,
+            reply: decode(&self.reply)?,
+            expected_on_replies: self.expected_on_replies,
+        })
+    }
+}
+
+impl FlowState {
+    pub(crate) fn new(
+        (listener, original_destination, peer): (usize, Option<SocketAddr>, SocketAddr),
+        header: &DatagramHeader,
+        idle: Duration,
+        is_answered: bool,
+    ) -> Self {
+        Self {
+            listener,
+            original_destination,
+            peer,
+            claim: header.claim.map(|claim| claim.0),
+            destination: header.destination,
+            idle,
+            is_answered,
+        }
+    }
+
+    pub(crate) fn peer(&self) -> PeerAddr {
+        PeerAddr(self.peer)
+    }
+
+    pub(crate) fn key(&self) -> (usize, Option<SocketAddr>, SocketAddr) {
+        (self.listener, self.original_destination, self.peer)
+    }
+
+    pub(crate) fn header(&self) -> DatagramHeader {
+        DatagramHeader {
+            claim: self.claim.map(ClaimedSource),
+            destination: self.destination,
+            peer: PeerAddr(self.peer),
+            len: 0,
+            spp: None,
+        }
+    }
+}
+
+/// As many descriptors as a message may have.
+const SESSIONS_PER_PART: usize = peername_sys::ipc::fd_passing::MAX_FDS;
+const FLOWS_PER_PART: usize = 128;
+/// A message must fit into a socket's send buffer, of 208 KiB by default.
+const PART_BYTES: usize = 48 << 10;
+/// A session's state without its headers, at most.
+const SESSION_BYTES: usize = 1024;

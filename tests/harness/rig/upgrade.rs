@@ -1,0 +1,179 @@
+//! A peername whose binary the test replaces: in a PID namespace, so that each process that takes over ends with the test.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use peername_sys::process::pidfd::descendants;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::peername::BINARY;
+
+/// The processes of one service, and the path of their binary.
+#[derive(Debug)]
+pub(crate) struct UpgradeRig {
+    pub(crate) processes: Process,
+    scratch: Scratch,
+    /// The process that serves, by its number outside of its namespace.
+    pub(crate) serving: u32,
+}
+
+/// What is at the path of the binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binary {
+    Good,
+    NotExecutable,
+    /// Prints an error and exits with 1.
+    Exits,
+    /// Does nothing.
+    Hangs,
+    /// Dies of a signal, at once.
+    Crashes,
+    /// The real one, which fails to start after it has received the sockets.
+    Fails,
+}
+
+impl Binary {
+    /// All that do not become ready, with a part of the reason that is reported.
+    pub(crate) const BROKEN: [(Self, &str); 5] = [
+        (Self::NotExecutable, "Permission denied"),
+        (Self::Exits, "exit status: 1: error: no such option"),
+        (Self::Crashes, "SIGSEGV"),
+        (Self::Fails, "the new process: "),
+        (Self::Hangs, "not ready after"),
+    ];
+}
+
+impl UpgradeRig {
+    /// Starts the binary, and waits for a line that it listens.
+    pub(crate) fn start(host: &Host, args: &[&str]) -> Self {
+        Self::start_with(host, &[], args)
+    }
+
+    /// The same, with these variables.
+    pub(crate) fn start_with(host: &Host, environment: &[&str], args: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        install(host, &scratch, Binary::Good);
+        let binary = scratch.path_text("peername");
+        // As process 1 it could not be replaced.
+        let init = [
+            "sh",
+            "-c",
+            "\"$@\" & while :; do wait; sleep 0.01; done",
+            "sh",
+        ];
+        let args = [&init, environment, &[binary.as_str()], args].concat();
+        let (program, args) = args.split_first().expect("sh");
+        let processes = Process::start_in_pid_namespace(host, program, args);
+        processes.wait_line("that it listens", |line| {
+            line.contains("listening").then_some(())
+        });
+        let rig = Self {
+            serving: 0,
+            processes,
+            scratch,
+        };
+        let serving = rig.servers().into_iter().next().expect("a process");
+        Self { serving, ..rig }
+    }
+
+    pub(crate) fn install(&self, host: &Host, binary: Binary) {
+        install(host, &self.scratch, binary);
+    }
+
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Runs `peername upgrade`, and returns what it reported as its reason where it failed.
+    pub(crate) fn upgrade(&mut self, host: &Host) -> Result<(), String> {
+        let pid = format!("--pid={}", self.serving);
+        let output = host.output(Command::new(BINARY).args(["upgrade", &pid]), "");
+        if !output.status.success() {
+            assert_eq!(output.status.code(), Some(1));
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let inner = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let of_inner = |pid: &u32| inner_pid(*pid).is_some_and(|pid| pid == inner);
+        self.serving = wait_for("the new process", || {
+            descendants(self.processes.pid()).into_iter().find(of_inner)
+        });
+        Ok(())
+    }
+
+    /// The processes that serve or drain, without their helpers.
+    pub(crate) fn servers(&self) -> Vec<u32> {
+        let mut all = descendants(self.processes.pid());
+        all.retain(|pid| {
+            let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            read("comm").trim() == "peername" && !read("cmdline").contains("keep")
+        });
+        all
+    }
+
+    /// Waits for the totals of the serving process, which are the last line once it has ended.
+    pub(crate) fn wait_totals(&self) -> Value {
+        wait_for("it has ended", || self.servers().is_empty().then_some(()));
+        let find = || {
+            let log = self.processes.log();
+            let line = log
+                .lines()
+                .rev()
+                .find(|line| line.contains("\"stopped\""))?;
+            serde_json::from_str(line).ok()
+        };
+        wait_for("the totals", find)
+    }
+
+    /// Sends the serving process a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.serving).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process id"), signal).expect("kill");
+    }
+
+    /// The number of the serving process in its own namespace.
+    pub(crate) fn serving_inside(&self) -> String {
+        inner_pid(self.serving).expect("it serves")
+    }
+
+    /// Waits until one process is left.
+    pub(crate) fn wait_drained(&self) {
+        wait_for("earlier processes have ended", || {
+            (self.servers() == [self.serving]).then_some(())
+        });
+    }
+}
+
+/// Replaces the binary, as package managers do.
+fn install(host: &Host, scratch: &Scratch, binary: Binary) {
+    let new = scratch.path_text("new");
+    let script = |line: &str| {
+        let path = scratch.write("script", &format!("#!/bin/sh\n{line}\n"));
+        // A file that this process has written may be open in a child of another test (ETXTBSY).
+        host.run("cp", &[&path, &new]);
+        host.run("chmod", &["755", &new]);
+    };
+    match binary {
+        Binary::Good => drop(host.run("cp", &[BINARY, &new])),
+        Binary::NotExecutable => {
+            script("exit 0");
+            host.run("chmod", &["644", &new]);
+        }
+        Binary::Exits => script("echo 'error: no such option' >&2; exit 1"),
+        Binary::Hangs => script("exec sleep 1000"),
+        Binary::Crashes => script("kill -SEGV $$"),
+        Binary::Fails => script(&format!("ulimit -n 16; exec {BINARY} \"$@\"")),
+    }
+    host.run("mv", &[&new, &scratch.path_text("peername")]);
+}
+
+/// The number of a process in its own namespace.
+fn inner_pid(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/status"))).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back().map(str::to_owned)
+}

@@ -1,0 +1,72 @@
+//! Upgrade without loss of `peername intercept`.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use crate::harness::addr::LISTEN_V4;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::upgrade::{Binary, UpgradeRig};
+
+#[test]
+fn upgrades_lose_no_request() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let ca = format!("--ca={}", scratch.path_text("ca"));
+    lab.server.run(BINARY, &["ca", "init", &ca]);
+    let args = [
+        "intercept",
+        "--listen=10.81.0.1:8443",
+        "--allow-client=10.81.0.0/24",
+        "--drain=600s",
+        &ca,
+    ];
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // Its first request is answered by the first process, its last one after all upgrades.
+    let kept = Conn::connect(&lab.balancer, LISTEN_V4);
+    assert_refuses(&kept);
+    thread::scope(|threads| {
+        let client = threads.spawn(|| {
+            while !stop.load(Relaxed) {
+                let conn = Conn::connect(&lab.balancer, LISTEN_V4);
+                conn.send(&request("close"));
+                let (answer, end) = conn.recv_to_end();
+                assert!(answer.starts_with(b"HTTP/1.1 403"), "{answer:?}");
+                assert_eq!(end, End::Fin);
+                answered.fetch_add(1, Relaxed);
+            }
+        });
+        for number in 0..6 {
+            let before = answered.load(Relaxed);
+            wait_for("answers", || {
+                let done = client.is_finished() || answered.load(Relaxed) > before + 10;
+                done.then_some(())
+            });
+            if number % 3 == 2 {
+                rig.install(&lab.server, Binary::Fails);
+                rig.upgrade(&lab.server).expect_err("it is broken");
+                rig.install(&lab.server, Binary::Good);
+            } else {
+                rig.upgrade(&lab.server).expect("it upgrades");
+            }
+        }
+        stop.store(true, Relaxed);
+        assert!(client.join().is_ok(), "the client failed, see above");
+    });
+    drop(kept);
+    rig.wait_drained();
+}
+
+fn assert_refuses(conn: &Conn) {
+    conn.send(&request("keep-alive"));
+    let answer = conn.recv_text_until(|text| text.contains("\r\n\r\n"));
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+/// A request that is refused by its destination, so no origin is needed.
+fn request(connection: &str) -> Vec<u8> {
+    let target = "http://127.0.0.1/";
+    format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
+}

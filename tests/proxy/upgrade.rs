@@ -1,0 +1,246 @@
+//! Upgrade without loss: SIGUSR2 and `peername upgrade`.
+
+mod load;
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, wait_for};
+use crate::harness::peername::PROXY_ARGS;
+use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::upgrade::{Binary, UpgradeRig};
+use load::TcpLoad;
+
+/// Ten upgrades in a row, every third to a broken binary.
+#[test]
+fn upgrades_lose_no_connection() {
+    upgrade_under_load(10);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --package peername --test e2e -- --ignored hundred_upgrades"]
+fn hundred_upgrades_lose_no_connection() {
+    upgrade_under_load(100);
+}
+
+fn upgrade_under_load(count: usize) {
+    let lab = Lab::new();
+    let args = [quiet_args(), vec!["--drain=600s", "--upgrade-timeout=4s"]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let load = TcpLoad::start(&lab);
+    let mut broken = Binary::BROKEN.iter().cycle();
+    for number in 1..=count {
+        if number % 3 == 0 {
+            let (binary, reason) = broken.next().expect("a cycle");
+            rig.install(&lab.server, *binary);
+            let error = rig.upgrade(&lab.server).expect_err("it is broken");
+            assert!(error.contains(reason), "{binary:?}: {error}");
+            rig.install(&lab.server, Binary::Good);
+        } else {
+            let before = rig.serving;
+            rig.upgrade(&lab.server).expect("it upgrades");
+            assert_ne!(rig.serving, before);
+        }
+        load.wait_served(20);
+    }
+    let served = load.finish();
+    let refused = count / 3;
+    wait_for("the last refusal", || {
+        let log = rig.processes.log();
+        (log.matches("upgrade refused").count() == refused).then_some(())
+    });
+    eprintln!("{count} upgrades, {refused} of them refused; {served} connections");
+    rig.wait_drained();
+}
+
+/// Without a line for each connection.
+fn quiet_args() -> Vec<&'static str> {
+    let args = PROXY_ARGS.iter().copied();
+    args.filter(|arg| *arg != "-v").collect()
+}
+
+/// The configuration is read again, and listeners that it no longer has drain.
+#[test]
+fn upgrade_applies_a_changed_configuration() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let table = |port| {
+        format!(
+            "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+             trust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let config = UpgradeRig::start(
+        &lab.server,
+        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
+    );
+    let file = config
+        .scratch()
+        .write("proxy.toml", &(table(8443) + &table(8444)));
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
+    let at = |port| std::net::SocketAddr::new(LISTEN_V4.ip(), port);
+    let serves = |port| {
+        let client = fresh_client_v4();
+        let _down = Conn::connect_and_send(&lab.balancer, at(port), &header_for(client));
+        assert_eq!(backend.accept().peer_addr(), client);
+    };
+    serves(8443);
+    serves(8444);
+    config
+        .scratch()
+        .write("proxy.toml", &(table(8443) + &table(8445)));
+    rig.upgrade(&lab.server).expect("it upgrades");
+    serves(8443);
+    serves(8445);
+    lab.balancer.wait_connection_refused(at(8444));
+    config.scratch().write("proxy.toml", "no configuration");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert!(error.contains("proxy.toml"), "{error}");
+    serves(8443);
+}
+
+/// Sockets of workers that there are no more are served by the others; further workers get sockets of their own.
+#[test]
+fn upgrade_applies_another_number_of_workers() {
+    let lab = Lab::new();
+    let config = |workers| {
+        format!(
+            "workers = {workers}\ndrain = \"600s\"\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \
+             \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        )
+    };
+    let holder = UpgradeRig::start(
+        &lab.server,
+        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
+    );
+    let file = holder.scratch().write("proxy.toml", &config(4));
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
+    let load = TcpLoad::start(&lab);
+    for workers in [1, 3, 6, 2] {
+        load.wait_served(20);
+        holder.scratch().write("proxy.toml", &config(workers));
+        rig.upgrade(&lab.server).expect("it upgrades");
+        let is_worker = |task: &fs::DirEntry| {
+            let name = fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.starts_with("worker-"))
+        };
+        wait_for("so many workers", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", rig.serving)).ok()?;
+            (threads.flatten().filter(is_worker).count() == workers).then_some(())
+        });
+        load.wait_served(50);
+    }
+    load.finish();
+}
+
+/// The binary is the one at the path, and SIGUSR2 does the same as the subcommand.
+#[test]
+fn sigusr2_upgrades() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let rig = UpgradeRig::start(&lab.server, PROXY_ARGS);
+    rig.signal(Signal::USR2);
+    rig.processes.wait_line("that it is upgraded", |line| {
+        line.contains("upgraded: the new process serves")
+            .then_some(())
+    });
+    wait_for("the old process has ended", || {
+        let all = rig.servers();
+        (all.len() == 1 && all != [rig.serving]).then_some(())
+    });
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(backend.accept().peer_addr(), client);
+}
+
+/// Each process has rules of its own until it ends: there are always some, and none is left behind.
+#[test]
+fn upgrade_keeps_the_routing_rules() {
+    let lab = Lab::without_routes();
+    let before = lab.server.routing_rules();
+    let args = [quiet_args(), vec!["--setup-routes"]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let load = TcpLoad::start(&lab);
+    for _ in 0..3 {
+        load.wait_served(20);
+        rig.upgrade(&lab.server).expect("it upgrades");
+    }
+    load.wait_served(20);
+    load.finish();
+    rig.wait_drained();
+    rig.signal(Signal::TERM);
+    wait_for("no rule is left", || {
+        (lab.server.routing_rules() == before).then_some(())
+    });
+}
+
+/// The admin endpoint is never refused, and its path stays.
+#[test]
+fn upgrade_hands_the_admin_endpoint_over() {
+    let lab = Lab::new();
+    let holder = UpgradeRig::start(
+        &lab.server,
+        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
+    );
+    let path = holder.scratch().path_text("admin.sock");
+    for admin in [format!("unix:{path}"), "127.0.0.1:9100".to_owned()] {
+        let option = format!("--admin={admin}");
+        let args = [PROXY_ARGS, &[option.as_str()]].concat();
+        let mut rig = UpgradeRig::start(&lab.server, &args);
+        let is_ready = || {
+            let target: &[&str] = match admin.starts_with("unix") {
+                true => &["--unix-socket", &path, "http://localhost/readyz"],
+                false => &["http://127.0.0.1:9100/readyz"],
+            };
+            lab.server.run("curl", &[&["-sf"], target].concat()) == "ready\n"
+        };
+        for _ in 0..3 {
+            assert!(is_ready());
+            rig.upgrade(&lab.server).expect("it upgrades");
+            assert!(is_ready());
+            rig.wait_drained();
+            assert!(is_ready());
+        }
+        rig.install(&lab.server, Binary::Fails);
+        rig.upgrade(&lab.server).expect_err("a refusal");
+        assert!(is_ready());
+        rig.signal(Signal::TERM);
+        wait_for("it has ended", || rig.servers().is_empty().then_some(()));
+        assert!(!fs::exists(&path).expect("stat"));
+    }
+}
+
+/// In a container whose first process it is.
+#[test]
+fn process_1_is_not_upgraded() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let process = crate::harness::lab::Process::start_in_pid_namespace(
+        &lab.server,
+        crate::harness::peername::BINARY,
+        PROXY_ARGS,
+    );
+    process.wait_line("that it listens", |line| {
+        line.contains("listening").then_some(())
+    });
+    let pids = peername_sys::process::pidfd::descendants(process.pid());
+    let pid = i32::try_from(pids[0])
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("a pid"), Signal::USR2).expect("kill");
+    process.wait_line("why", |line| {
+        line.contains("this process is PID 1").then_some(())
+    });
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let limit = Duration::from_secs(5);
+    assert_eq!(
+        backend.accept_within(limit).expect("served").peer_addr(),
+        client
+    );
+}

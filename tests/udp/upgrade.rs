@@ -1,0 +1,167 @@
+//! Upgrade without loss: sessions move to the new process with their sockets.
+
+mod load;
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::datagram::DatagramSocket;
+use crate::harness::lab::{Lab, Scratch};
+use crate::harness::peername::PROXY_ARGS;
+use crate::harness::rig::udp::datagram_header_for;
+use crate::harness::rig::upgrade::{Binary, UpgradeRig};
+use load::{Header, UdpLoad};
+
+/// In each dialect ten upgrades in a row, every third to a broken binary.
+#[test]
+fn upgrades_lose_no_datagram() {
+    for header in Header::ALL {
+        upgrade_under_load(header, 10, &[]);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --package peername --test e2e -- --ignored hundred_upgrades"]
+fn hundred_upgrades_lose_no_datagram() {
+    for header in Header::ALL {
+        upgrade_under_load(header, 100, &[]);
+    }
+}
+
+/// Sessions that the kernel carries are taken back before, and offloaded again by the new process.
+#[test]
+fn upgrades_lose_no_offloaded_datagram() {
+    for header in [Header::Each, Header::Spp] {
+        let carried = upgrade_under_load(header, 10, &["--data-path=kernel"]);
+        assert!(carried > 0, "nothing was offloaded");
+    }
+}
+
+/// Returns how many datagrams the last process offloaded.
+fn upgrade_under_load(header: Header, count: usize, further: &[&str]) -> u64 {
+    let lab = Lab::new();
+    let usual = PROXY_ARGS.iter().copied().filter(|arg| *arg != "-v");
+    let dialect = format!("--udp-header={}", header.dialect());
+    let args: Vec<_> = usual
+        .chain(["--protocol=udp", "--upgrade-timeout=4s", &dialect])
+        .chain(further.iter().copied())
+        .collect();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let load = UdpLoad::start(&lab, header);
+    let mut broken = Binary::BROKEN.iter().cycle();
+    for number in 1..=count {
+        load.wait_answered(500);
+        if number % 3 == 0 {
+            let (binary, reason) = broken.next().expect("a cycle");
+            rig.install(&lab.server, *binary);
+            let error = rig.upgrade(&lab.server).expect_err("it is broken");
+            assert!(error.contains(reason), "{binary:?}: {error}");
+            rig.install(&lab.server, Binary::Good);
+        } else {
+            rig.upgrade(&lab.server).expect("it upgrades");
+        }
+    }
+    load.wait_answered(500);
+    let (sent, answered) = load.finish();
+    rig.wait_drained();
+    rig.signal(Signal::TERM);
+    let totals = rig.wait_totals();
+    eprintln!("{header:?}: {count} upgrades, {sent} datagrams, {answered} answers; {totals}");
+    assert_eq!(totals["datagrams_dropped"], "", "{totals}");
+    assert_eq!(answered, sent, "{}", rig.processes.log());
+    totals["datagrams_in_kernel"].as_u64().expect("a number")
+}
+
+/// The groups keep their sockets, and with them the steering of clients to workers.
+#[test]
+fn number_of_workers_may_change_with_sessions_open() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let config = |workers| {
+        let text = format!(
+            "workers = {workers}\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"udp\"\ntarget-v4 = \
+             \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        );
+        scratch.write("proxy.toml", &text)
+    };
+    let option = format!("--config={}", config(3));
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &option]);
+    let load = UdpLoad::start(&lab, Header::Each);
+    for workers in [1, 4, 2] {
+        load.wait_answered(500);
+        config(workers);
+        rig.upgrade(&lab.server).expect("it upgrades");
+    }
+    load.wait_answered(500);
+    let (sent, answered) = load.finish();
+    assert_eq!(answered, sent, "{}", rig.processes.log());
+}
+
+/// A change that would make the sessions wrong is refused; a group may go as a whole.
+#[test]
+fn changed_dialect_is_refused() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let config = |port, dialect| {
+        let text = format!(
+            "[[listen]]\naddress = [\"10.81.0.1:{port}\"]\nprotocol = \"udp\"\nudp-header = \"{dialect}\"\ntarget-v4 = \
+             \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        );
+        scratch.write("proxy.toml", &text)
+    };
+    let option = format!("--config={}", config(8443, "each"));
+    let mut rig = UpgradeRig::start(&lab.server, &["proxy", &option]);
+    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let client = fresh_client_v4();
+    let serves = |port| {
+        let to = SocketAddr::new(LISTEN_V4.ip(), port);
+        balancer.send(to, &[&datagram_header_for(client), b"?"]);
+        backend.expect_datagram(b"?", client);
+        backend.send(client, &[b"!"]);
+        balancer.expect_datagram(b"!", to);
+    };
+    serves(8443);
+    config(8443, "spp");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert!(error.contains("can't change at an upgrade"), "{error}");
+    serves(8443);
+    config(8444, "each");
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.wait_drained();
+    serves(8444);
+}
+
+/// `forward` moves its sessions too: the receiver sees the same sender.
+#[test]
+fn forward_keeps_its_sessions() {
+    let lab = Lab::new();
+    let listen = SocketAddr::new(LISTEN_V4.ip(), 7000);
+    let receiver = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let args = [
+        "forward",
+        "--protocol=udp",
+        "--listen=10.81.0.1:7000",
+        "--to=127.0.0.1:9000",
+        "--udp-header=first",
+    ];
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let client = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    client.send(listen, &[b"one"]);
+    let (bytes, from) = receiver.recv();
+    assert!(
+        bytes.len() > 3 && bytes.ends_with(b"one"),
+        "the first has a header"
+    );
+    for round in 0..3 {
+        rig.upgrade(&lab.server).expect("it upgrades");
+        rig.wait_drained();
+        let text = format!("after upgrade {round}");
+        client.send(listen, &[text.as_bytes()]);
+        receiver.expect_datagram(text.as_bytes(), from);
+        receiver.send(from, &[b"answer"]);
+        client.expect_datagram(b"answer", listen);
+    }
+}

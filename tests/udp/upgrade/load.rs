@@ -1,0 +1,159 @@
+//! A load of datagrams with sequence numbers, each of which is answered once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::datagram::DatagramSocket;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, WAIT_LIMIT, wait_for};
+use crate::harness::rig::proxy::front_of;
+
+/// Which datagrams have a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    Each,
+    First,
+    Spp,
+}
+
+impl Header {
+    pub(crate) const ALL: [Self; 3] = [Self::Each, Self::First, Self::Spp];
+
+    pub(crate) fn dialect(self) -> &'static str {
+        match self {
+            Self::Each => "each",
+            Self::First => "first",
+            Self::Spp => "spp",
+        }
+    }
+
+    fn bytes(self, client: SocketAddr, number: usize) -> Vec<u8> {
+        match self {
+            Self::First if number > 0 => Vec::new(),
+            Self::Each | Self::First => header_bytes::v2_udp(client, front_of(client)),
+            Self::Spp => header_bytes::spp(client, front_of(client)).to_vec(),
+        }
+    }
+
+    fn is_on_replies(self) -> bool {
+        self == Self::Spp
+    }
+}
+
+/// Clients, each with a socket of the balancer, and a backend that answers with the address of the sender.
+#[derive(Debug)]
+pub(crate) struct UdpLoad {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<usize>>,
+}
+
+impl UdpLoad {
+    pub(crate) fn start(lab: &Lab, header: Header) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicUsize::new(0));
+        let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+        let is_over = Arc::clone(&stop);
+        thread::spawn(move || {
+            // It answers for as long as a client may wait.
+            while let Some((bytes, from)) = backend.recv_within(2 * WAIT_LIMIT) {
+                backend.send(from, &[format!("{from} ").as_bytes(), &bytes]);
+                if is_over.load(Relaxed) && bytes.is_empty() {
+                    return;
+                }
+            }
+        });
+        let client = |_| {
+            let socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            thread::spawn(move || converse(&socket, header, &stop, &answered))
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Self {
+            stop,
+            answered,
+            clients,
+        }
+    }
+
+    /// Waits for so many further answers.
+    pub(crate) fn wait_answered(&self, answers: usize) {
+        let before = self.answered.load(Relaxed);
+        wait_for("answers", || {
+            let failed = self.clients.iter().any(JoinHandle::is_finished);
+            (failed || self.answered.load(Relaxed) >= before + answers).then_some(())
+        });
+    }
+
+    /// Ends the clients; returns how many datagrams they sent and how many were answered.
+    #[track_caller]
+    pub(crate) fn finish(self) -> (usize, usize) {
+        self.stop.store(true, Relaxed);
+        let sent = self.clients.into_iter().map(|client| {
+            let sent = client.join();
+            sent.unwrap_or_else(|_| panic!("a client failed, see above"))
+        });
+        (sent.sum(), self.answered.load(Relaxed))
+    }
+}
+
+/// Sends a datagram every millisecond or two, whether or not the last one was answered; returns how many were sent.
+fn converse(
+    socket: &DatagramSocket,
+    header: Header,
+    stop: &AtomicBool,
+    answered: &AtomicUsize,
+) -> usize {
+    let client = fresh_client_v4();
+    let prefix = match header.is_on_replies() {
+        true => header.bytes(client, 0),
+        false => Vec::new(),
+    };
+    let mut is_answered = Vec::new();
+    let receive = |is_answered: &mut Vec<bool>, limit| {
+        let Some((bytes, from)) = socket.recv_within(limit) else {
+            return false;
+        };
+        assert_eq!(from, LISTEN_V4);
+        let text = bytes
+            .strip_prefix(&prefix[..])
+            .expect("the header of the request");
+        let text = std::str::from_utf8(text).expect("text");
+        let (address, number) = text.split_once(' ').expect("address and number");
+        assert_eq!(
+            address,
+            client.to_string(),
+            "the client as the backend sees it"
+        );
+        let number: usize = number.parse().expect("a number");
+        assert!(!is_answered[number], "{number} was answered twice");
+        is_answered[number] = true;
+        answered.fetch_add(1, Relaxed);
+        true
+    };
+    while !stop.load(Relaxed) {
+        let number = is_answered.len();
+        let bytes = header.bytes(client, number);
+        socket.send(LISTEN_V4, &[&bytes, number.to_string().as_bytes()]);
+        is_answered.push(false);
+        // The flow of the dialect `first` is known once it was answered.
+        if number == 0 {
+            assert!(receive(&mut is_answered, WAIT_LIMIT), "no first answer");
+        }
+        let next = Instant::now() + Duration::from_millis(1);
+        while Instant::now() < next {
+            receive(&mut is_answered, Duration::from_millis(1));
+        }
+    }
+    let deadline = Instant::now() + WAIT_LIMIT;
+    while is_answered.contains(&false) && Instant::now() < deadline {
+        receive(&mut is_answered, Duration::from_millis(100));
+    }
+    is_answered.len()
+}
+
+const CLIENTS: usize = 8;
