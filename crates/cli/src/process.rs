@@ -76,6 +76,8 @@ impl Process {
     pub(crate) fn set_defaults(&mut self, workers: usize) {
         self.workers.get_or_insert_with(|| Number::clamp(workers));
         self.drain.get_or_insert(Time(DEFAULT_DRAIN));
+        self.upgrade_timeout
+            .get_or_insert(Time(DEFAULT_UPGRADE_TIMEOUT));
     }
 
     pub(crate) fn upgrade_timeout(&self) -> Duration {

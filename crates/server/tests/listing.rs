@@ -38,8 +38,8 @@ impl Serve for Echo {
 #[test]
 fn listing_does_not_pause_the_worker() -> Result<()> {
     let wanted = [(ListenerId(0), SocketAddr::from(([0, 0, 0, 0], 0)))];
-    let (existing, inherited) = (ExistingListeners::default(), InheritedSockets::default());
-    let listeners = Listeners::open(&wanted, &existing, 1, &inherited)?;
+    let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 1, &mut inherited)?;
     let port = listeners.addrs()[0].port();
     let capacity = Capacity {
         connections: 60_000,

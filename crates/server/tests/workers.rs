@@ -147,8 +147,8 @@ async fn every_exit_is_reported_once() -> Result<()> {
 
 fn start_two(census: &Arc<Census>) -> Result<(Workers, SocketAddr)> {
     let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-    let (existing, inherited) = (ExistingListeners::default(), InheritedSockets::default());
-    let listeners = Listeners::open(&wanted, &existing, 2, &inherited)?;
+    let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 2, &mut inherited)?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
         connections: 1000,
