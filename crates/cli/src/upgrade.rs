@@ -55,8 +55,3 @@ pub(crate) fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<P
         _ => Ok((upgrader, previous)),
     }
 }
-
-/// The text of another process, without control characters.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, " ")
-}

@@ -25,8 +25,7 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr;
 
 use super::channel::{Channel, ChannelError};
-use super::message::{FromLauncher, ToLauncher};
-use super::printable;
+use super::message::{FromLauncher, ToLauncher, printable};
 
 /// The command's handle of its launcher.
 #[derive(Debug)]

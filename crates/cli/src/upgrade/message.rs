@@ -118,3 +118,8 @@ pub(crate) enum SocketInfo {
 
 /// A duplicate of a socket, for the new process.
 pub(crate) type SharedSocket = (SocketInfo, OwnedFd);
+
+/// The text of another process, without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}

@@ -14,7 +14,7 @@ use peername_sys::process::user::effective_uid;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::printable;
+use super::message::printable;
 
 /// Accepts requests. The users that may send this process a signal may send one: its own and root.
 #[derive(Debug)]
