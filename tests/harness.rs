@@ -16,3 +16,4 @@ pub(crate) mod sender;
 pub(crate) mod server;
 pub(crate) mod special_sources;
 pub(crate) mod strict_http;
+pub(crate) mod terminal;

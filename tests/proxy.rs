@@ -14,6 +14,7 @@ mod real_servers;
 mod relay;
 mod reload;
 mod routes;
+mod top;
 mod tproxy;
 mod upgrade;
 mod upstream;

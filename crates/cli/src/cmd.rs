@@ -13,6 +13,7 @@ pub(crate) mod proxy;
 mod routes;
 mod self_connect;
 mod send;
+mod top;
 mod upgrade;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
     Intercept(Box<intercept::Args>),
+    /// Show in a terminal what a running command does
+    Top(top::Args),
     /// Have a running process replaced by the binary that is at its path now, without loss
     Upgrade(upgrade::Args),
     /// Send one header and standard input to an address, and print the reply
@@ -60,6 +63,7 @@ impl Command {
             Self::Exec(args) => exec::run(&args),
             Self::Forward(args) => forward::run(&args),
             Self::Intercept(args) => intercept::run(&args),
+            Self::Top(args) => top::run(&args),
             Self::Upgrade(args) => upgrade::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),

@@ -1,0 +1,149 @@
+//! `peername top`: the state of a running command in a terminal, from its admin endpoint.
+
+mod app;
+mod client;
+mod format;
+mod screen;
+mod text;
+
+use std::io::{IsTerminal, Write, stdin, stdout};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use peername_observe::admin::AdminAddr;
+use peername_observe::admin::events::StatusEvent;
+use ratatui::crossterm::event::{self, Event};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::lifecycle;
+use app::{Action, App};
+use client::{AdminClient, EventStream};
+
+/// Options of `peername top`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The endpoint of the running command, as in its own --admin
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    admin: AdminAddr,
+}
+
+/// Shows the state until `q` is pressed; without a terminal, prints it once.
+///
+/// # Errors
+///
+/// The admin endpoint can't be reached, or it refuses; the terminal can't be used.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    lifecycle::block_on(async {
+        let client = AdminClient::new(args.admin.clone());
+        let mut events = client.events().await?;
+        let first = events.next().await?;
+        let first = first.context("GET /events: the process ended the stream")?;
+        match stdin().is_terminal() && stdout().is_terminal() {
+            true => show(client, events, first).await?,
+            false => stdout().write_all(text::render(&first).as_bytes())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+async fn show(client: AdminClient, events: EventStream, first: StatusEvent) -> anyhow::Result<()> {
+    let mut stop = signal(SignalKind::terminate()).context("sigaction(2)")?;
+    let mut terminal = ratatui::try_init().context("preparing the terminal")?;
+    let app = App::new(first, client.may_change());
+    let shown = tokio::select! {
+        shown = interact(&mut terminal, client, events, app) => shown,
+        _ = stop.recv() => Ok(()),
+    };
+    ratatui::try_restore().context("restoring the terminal")?;
+    shown
+}
+
+async fn interact(
+    terminal: &mut ratatui::DefaultTerminal,
+    client: AdminClient,
+    events: EventStream,
+    mut app: App,
+) -> anyhow::Result<()> {
+    let mut keys = read_keys();
+    let mut updates = follow(client.clone(), events);
+    loop {
+        terminal
+            .draw(|frame| screen::draw(frame, &app))
+            .context("write(2) to the terminal")?;
+        tokio::select! {
+            Some(update) = updates.recv() => match update {
+                Ok(event) => app.update(event),
+                Err(error) => app.report_lost(&error),
+            },
+            key = keys.recv() => match key.context("read(2) from the terminal")? {
+                Event::Key(key) => match app.press(key) {
+                    Action::None => {}
+                    Action::Quit => return Ok(()),
+                    Action::Close(id) => app.report(close(&client, id).await),
+                },
+                // Another size: drawn again.
+                _ => {}
+            },
+        }
+    }
+}
+
+async fn close(client: &AdminClient, id: u64) -> String {
+    match client.close(id).await {
+        Ok(()) => format!("connection {id} was closed"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+/// The events of a stream, and of another one when that has ended: the process drains, was replaced, or is away.
+fn follow(client: AdminClient, events: EventStream) -> mpsc::Receiver<Update> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut stream = Some(events);
+        while !sender.is_closed() {
+            if let Some(events) = &mut stream {
+                send_all(events, &sender).await;
+            }
+            sleep(RECONNECT).await;
+            stream = match client.events().await {
+                Ok(events) => Some(events),
+                Err(error) => {
+                    let _ = sender.send(Err(error)).await;
+                    None
+                }
+            };
+        }
+    });
+    receiver
+}
+
+/// Sends the events of a stream until it ends.
+async fn send_all(events: &mut EventStream, sender: &mpsc::Sender<Update>) {
+    while let Some(update) = events.next().await.transpose() {
+        let is_error = update.is_err();
+        if sender.send(update).await.is_err() || is_error {
+            return;
+        }
+    }
+}
+
+/// Reads the terminal on a thread of its own, which ends with the process: read(2) blocks.
+fn read_keys() -> mpsc::Receiver<Event> {
+    let (sender, receiver) = mpsc::channel(16);
+    thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+type Update = anyhow::Result<StatusEvent>;
+
+const RECONNECT: Duration = Duration::from_secs(2);
