@@ -79,14 +79,13 @@ async fn interact(
                 Ok(event) => app.update(event),
                 Err(error) => app.report_lost(&error),
             },
-            key = keys.recv() => match key.context("read(2) from the terminal")? {
-                Event::Key(key) => match app.press(key) {
+            // After any other event, such as another size, the screen is drawn again.
+            event = keys.recv() => if let Event::Key(key) = event.context("read(2) from the terminal")? {
+                match app.press(key) {
                     Action::None => {}
                     Action::Quit => return Ok(()),
                     Action::Close(id) => app.report(close(&client, id).await),
-                },
-                // Another size: drawn again.
-                _ => {}
+                }
             },
         }
     }
