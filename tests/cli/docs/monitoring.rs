@@ -115,6 +115,12 @@ fn operate_pages_commands_work() {
     let shell = |command: &str| server.run("bash", &["-c", command]);
     assert!(shell(metrics).contains("peername_connections_active 0"));
     assert_eq!(shell(ready), "ready\n");
+    let requests = page
+        .split('`')
+        .filter(|code| code.starts_with("curl ") && code.contains("127.0.0.1:9100"));
+    for request in requests {
+        shell(&request.replace("curl", "curl --fail"));
+    }
     let scratch = Scratch::new();
     let installed = scratch.path_text("");
     shell(&format!(
