@@ -30,6 +30,8 @@ fn hundred_upgrades_lose_no_connection() {
 
 fn upgrade_under_load(count: usize) {
     let lab = Lab::new();
+    // More connections than ports in the minute that a port is in TIME_WAIT, at this end and at the backend's.
+    lab.balancer.sysctl("net.ipv4.tcp_tw_reuse", "1");
     let args = [quiet_args(), vec!["--drain=600s", "--upgrade-timeout=4s"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let load = TcpLoad::start(&lab);
