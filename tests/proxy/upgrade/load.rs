@@ -40,6 +40,7 @@ impl TcpLoad {
                     }
                     exchange(number << 20 | connection);
                     served.fetch_add(1, Relaxed);
+                    thread::sleep(PAUSE);
                 }
             })
         });
@@ -133,3 +134,6 @@ fn answer(mut stream: TcpStream) {
 }
 
 const CLIENTS: u64 = 4;
+/// So that no client's address and port is used twice in the minute that the proxy's end of it is in TIME_WAIT, also in
+/// a hundred upgrades.
+const PAUSE: Duration = Duration::from_millis(20);
