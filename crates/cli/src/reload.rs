@@ -5,13 +5,12 @@ pub(crate) mod file_watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use peername_observe::admin::ConfigInForce;
-use peername_server::workers::Workers;
 
 use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::listeners::running::RunningListeners;
+use crate::process::Process;
 use crate::service_manager;
 use crate::upgrade::{Outcome, Upgrades};
 use file_watch::{FileWatch, Fingerprints};
@@ -39,21 +38,19 @@ pub(crate) trait Reload {
         &self,
     ) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Self::Plan> + Send + 'static;
 
-    /// Switches to another configuration for new connections, or changes nothing.
+    /// Switches to another configuration for new connections, or changes nothing. Returns the addresses opened and closed.
     ///
     /// # Errors
     ///
     /// Why the configuration is refused.
-    fn apply(&mut self, plan: Self::Plan) -> impl Future<Output = anyhow::Result<()>>;
+    fn apply(
+        &mut self,
+        listeners: &mut RunningListeners,
+        plan: Self::Plan,
+    ) -> impl Future<Output = anyhow::Result<(String, String)>>;
 
-    fn workers(&mut self) -> &mut Workers;
-
-    fn listeners(&self) -> &RunningListeners;
-
-    /// Time limit for the new process of an upgrade.
-    fn upgrade_timeout(&self) -> Duration;
-
-    fn into_workers(self) -> Workers;
+    /// The options of the process in force.
+    fn process(&self) -> &Process;
 
     /// The configuration in force, as `/config` shows it.
     fn config_json(&self) -> &str;
@@ -61,10 +58,17 @@ pub(crate) trait Reload {
     /// What it serves, for the service manager.
     fn summary(&self) -> String;
 
-    fn drain(&self) -> Duration;
-
     /// Counts a reload, successful or refused.
     fn count(&self, _succeeded: bool) {}
+}
+
+/// What every running command has.
+pub(crate) struct Running {
+    pub(crate) listeners: RunningListeners,
+    pub(crate) signals: Signals,
+    pub(crate) watch: FileWatch,
+    pub(crate) config: ConfigInForce,
+    pub(crate) upgrades: Upgrades,
 }
 
 /// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections.
@@ -72,26 +76,29 @@ pub(crate) trait Reload {
 /// # Errors
 ///
 /// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
-pub(crate) async fn serve<R: Reload>(
-    mut running: R,
-    mut signals: Signals,
-    mut watch: FileWatch,
-    config: ConfigInForce,
-    mut upgrades: Upgrades,
-) -> anyhow::Result<ExitCode> {
-    service_manager::ready(&running.summary());
-    service_manager::keep_alive(running.workers().liveness());
+pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow::Result<ExitCode> {
+    let Running {
+        mut listeners,
+        mut signals,
+        mut watch,
+        config,
+        mut upgrades,
+    } = running;
+    service_manager::ready(&command.summary());
+    service_manager::keep_alive(listeners.workers.liveness());
     watch.start();
     loop {
         let event = tokio::select! {
-            event = signals.next(running.workers()) => event?,
+            event = signals.next(&mut listeners.workers) => event?,
             () = watch.changed() => SignalEvent::Reload,
         };
         match event {
             SignalEvent::Stop => break,
             SignalEvent::Reload => {}
             SignalEvent::Upgrade(requester) => {
-                let upgrade = upgrades.upgrade(&mut running, &mut signals, requester);
+                let (timeout, summary) = (command.process().upgrade_timeout(), command.summary());
+                let upgrade =
+                    upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);
                 match upgrade.await? {
                     Outcome::Refused => continue,
                     Outcome::HandedOver | Outcome::Stopped => break,
@@ -100,13 +107,13 @@ pub(crate) async fn serve<R: Reload>(
         }
         service_manager::reloading();
         // Resolving names may take long, and nothing is changed yet.
-        let read = running.reader();
+        let read = command.reader();
         let reading = lifecycle::reread(move || {
             let mut files = Fingerprints::default();
             let plan = read(&mut files);
             Ok((files, plan))
         });
-        let read = signals.run_until_stopped(running.workers(), reading);
+        let read = signals.run_until_stopped(&mut listeners.workers, reading);
         let Some(read) = read.await? else {
             break;
         };
@@ -115,14 +122,15 @@ pub(crate) async fn serve<R: Reload>(
             plan
         });
         let applied = match plan {
-            Ok(plan) => running.apply(plan).await,
+            Ok(plan) => command.apply(&mut listeners, plan).await,
             Err(error) => Err(error),
         };
-        running.count(applied.is_ok());
-        let summary = running.summary();
+        command.count(applied.is_ok());
+        let summary = command.summary();
         match applied {
-            Ok(()) => {
-                config.set(running.config_json());
+            Ok((opened, closed)) => {
+                tracing::info!(opened, closed, "reloaded");
+                config.set(command.config_json());
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
@@ -132,6 +140,6 @@ pub(crate) async fn serve<R: Reload>(
         }
     }
     service_manager::stopping();
-    let drain = running.drain();
-    Ok(signals.stop(running.into_workers(), drain).await)
+    let drain = command.process().drain();
+    Ok(signals.stop(listeners.workers, drain).await)
 }

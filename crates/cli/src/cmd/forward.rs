@@ -5,7 +5,6 @@ pub(crate) mod setup;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use peername_observe::admin::ConfigInForce;
 use peername_proxy::forward::{ForwardService, Forwarder};
@@ -15,7 +14,6 @@ use peername_relay::check_uring;
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
@@ -26,8 +24,9 @@ use crate::lifecycle::{self, Signals};
 use crate::listeners::UdpGroup;
 use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
 use crate::logging;
+use crate::process::Process;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Reload, serve};
+use crate::reload::{Reload, Running, serve};
 use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use setup::Setup;
 
@@ -35,7 +34,6 @@ use setup::Setup;
 struct Control {
     args: Args,
     setup: Setup,
-    listeners: RunningListeners,
     services: ServiceHandle<ForwardService>,
     counters: Arc<Counters>,
     sessions: OpenSessions,
@@ -116,14 +114,18 @@ async fn start(
     let control = Control {
         args: args.clone(),
         setup,
-        listeners,
         services,
         counters: Arc::clone(&counters),
         sessions,
     };
-    let watch = FileWatch::new(args.source.watch, files);
-    let upgrades = Upgrades { upgrader, admin };
-    let code = serve(control, signals, watch, config, upgrades).await?;
+    let running = Running {
+        listeners,
+        signals,
+        watch: FileWatch::new(args.source.watch, files),
+        config,
+        upgrades: Upgrades { upgrader, admin },
+    };
+    let code = serve(control, running).await?;
     logging::totals(&counters.snapshot());
     Ok(code)
 }
@@ -155,33 +157,24 @@ impl Reload for Control {
         move |files| Ok(Setup::load(&args, files)?)
     }
 
-    async fn apply(&mut self, setup: Setup) -> anyhow::Result<()> {
+    async fn apply(
+        &mut self,
+        listeners: &mut RunningListeners,
+        setup: Setup,
+    ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
         self.setup.process.check_reload(&setup.process)?;
-        let change = self.listeners.prepare(setup.listen_plans())?;
+        let change = listeners.prepare(setup.listen_plans())?;
         let services = setup.services(&change.ids);
         let replace = || self.services.replace(services);
         let tasks = udp_tasks(&self.services, &self.counters, &self.sessions);
-        let (opened, closed) = self.listeners.apply(change, replace, tasks).await;
+        let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
-        tracing::info!(opened, closed, "reloaded");
-        Ok(())
+        Ok(changed)
     }
 
-    fn workers(&mut self) -> &mut Workers {
-        &mut self.listeners.workers
-    }
-
-    fn listeners(&self) -> &RunningListeners {
-        &self.listeners
-    }
-
-    fn upgrade_timeout(&self) -> Duration {
-        self.setup.process.upgrade_timeout()
-    }
-
-    fn into_workers(self) -> Workers {
-        self.listeners.workers
+    fn process(&self) -> &Process {
+        &self.setup.process
     }
 
     fn config_json(&self) -> &str {
@@ -190,10 +183,6 @@ impl Reload for Control {
 
     fn summary(&self) -> String {
         self.setup.summary()
-    }
-
-    fn drain(&self) -> Duration {
-        self.setup.process.drain()
     }
 
     fn count(&self, succeeded: bool) {

@@ -34,7 +34,7 @@ use crate::lifecycle::{self, Signals};
 use crate::listeners::running::{Opened, UdpTasks};
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::serve;
+use crate::reload::{Running, serve};
 use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use crate::usage::Usage;
 use reload::Control;
@@ -128,19 +128,23 @@ async fn start(
         RunningAdmin::serve(&setup.process.admin, admin, server)
     };
     let admin = admin.map(serve_admin).transpose()?;
-    let watch = FileWatch::new(args.source.watch, files);
     let control = Control {
         args: args.clone(),
         setup,
-        listeners,
         services,
         current,
         own,
         can_tproxy,
         max_upstream,
     };
-    let upgrades = Upgrades { upgrader, admin };
-    serve(control, signals, watch, config, upgrades).await
+    let running = Running {
+        listeners,
+        signals,
+        watch: FileWatch::new(args.source.watch, files),
+        config,
+        upgrades: Upgrades { upgrader, admin },
+    };
+    serve(control, running).await
 }
 
 /// What this process needs after its start.

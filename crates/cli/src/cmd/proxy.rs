@@ -31,7 +31,7 @@ use crate::lifecycle::{self, Signals};
 use crate::listeners::running::Opened;
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::serve;
+use crate::reload::{Running, serve};
 use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use control::Control;
 use setup::Setup;
@@ -82,7 +82,7 @@ async fn start(
     for relay in setup.chosen_relays() {
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
-    let control = Control::start(args.clone(), setup, open, kernel).await?;
+    let (control, listeners) = Control::start(args.clone(), setup, open, kernel).await?;
     let config = ConfigInForce::new(&control.setup.json);
     let serve_admin = |admin| {
         let reply_path = control.reply_path.subscribe();
@@ -90,7 +90,7 @@ async fn start(
         let running = ServedProxy {
             command: "proxy",
             counters: Arc::clone(&control.shared.counters),
-            workers: &control.listeners.workers,
+            workers: &listeners.workers,
             sessions: control.shared.sessions.clone(),
             kernel: control.shared.kernel.clone(),
             reply_path: Some(reply_path),
@@ -102,9 +102,15 @@ async fn start(
     let admin = admin.map(serve_admin).transpose()?;
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     let counters = Arc::clone(&control.shared.counters);
-    let watch = FileWatch::new(args.source.watch, files);
+    let running = Running {
+        listeners,
+        signals,
+        watch: FileWatch::new(args.source.watch, files),
+        config,
+        upgrades: Upgrades { upgrader, admin },
+    };
     tokio::select! {
-        code = serve(control, signals, watch, config, Upgrades { upgrader, admin }) => {
+        code = serve(control, running) => {
             let code = code?;
             logging::totals(&counters.snapshot());
             Ok(code)

@@ -1,11 +1,13 @@
 //! One upgrade, from the request to its outcome.
 
+use std::time::Duration;
+
 use super::message::SharedSocket;
 use super::request_socket::Requester;
 use super::successor::Upgrader;
 use crate::admin::RunningAdmin;
 use crate::lifecycle::Signals;
-use crate::reload::Reload;
+use crate::listeners::running::RunningListeners;
 use crate::service_manager;
 
 /// What a running command needs to be upgraded, beside its listeners.
@@ -28,26 +30,28 @@ pub(crate) enum Outcome {
 
 impl Upgrades {
     /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome and reports it to `requester`.
+    /// `timeout` limits the start of the new process, and `summary` says what this one serves.
     ///
     /// # Errors
     ///
     /// A worker has ended by itself.
     pub(crate) async fn upgrade(
         &mut self,
-        running: &mut impl Reload,
+        listeners: &mut RunningListeners,
         signals: &mut Signals,
         requester: Option<Requester>,
+        timeout: Duration,
+        summary: &str,
     ) -> anyhow::Result<Outcome> {
         service_manager::reloading();
-        let Some(upgraded) = self.try_upgrade(running, signals).await? else {
+        let Some(upgraded) = self.try_upgrade(listeners, signals, timeout).await? else {
             return Ok(Outcome::Stopped);
         };
         match &upgraded {
             Ok(pid) => tracing::info!(pid, "upgraded: the new process serves"),
             Err(error) => {
                 tracing::warn!("upgrade refused, all stays as it was: {error:#}");
-                let status = running.summary();
-                service_manager::ready(&format!("last upgrade refused ({error:#}); {status}"));
+                service_manager::ready(&format!("last upgrade refused ({error:#}); {summary}"));
             }
         }
         let outcome = match upgraded {
@@ -64,17 +68,16 @@ impl Upgrades {
     /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.
     async fn try_upgrade(
         &mut self,
-        running: &mut impl Reload,
+        listeners: &mut RunningListeners,
         signals: &mut Signals,
+        timeout: Duration,
     ) -> anyhow::Result<Option<anyhow::Result<u32>>> {
-        let sockets = match self.share_sockets(running).await {
+        let sockets = match self.share_sockets(listeners).await {
             Ok(sockets) => sockets,
             Err(error) => return Ok(Some(Err(error))),
         };
-        let starting = self
-            .upgrader
-            .start_successor(sockets, running.upgrade_timeout());
-        let started = signals.run_until_stopped(running.workers(), starting);
+        let starting = self.upgrader.start_successor(sockets, timeout);
+        let started = signals.run_until_stopped(&mut listeners.workers, starting);
         let successor = match started.await? {
             Some(Ok(successor)) => successor,
             Some(Err(error)) => return Ok(Some(Err(error))),
@@ -82,7 +85,7 @@ impl Upgrades {
         };
         let (pid, adopted) = (successor.pid, successor.adopted.clone());
         let frozen = match successor.session_sender() {
-            Ok(sender) => running.listeners().freeze(&adopted, &sender).await,
+            Ok(sender) => listeners.freeze(&adopted, &sender).await,
             Err(error) => Err(error),
         };
         let frozen = match frozen {
@@ -97,15 +100,18 @@ impl Upgrades {
             return Ok(Some(Err(error)));
         }
         frozen.hand_over();
-        running.listeners().leave(&adopted).await;
+        listeners.leave(&adopted).await;
         if let Some(admin) = &self.admin {
             admin.leave(&adopted);
         }
         Ok(Some(Ok(pid)))
     }
 
-    async fn share_sockets(&self, running: &impl Reload) -> anyhow::Result<Vec<SharedSocket>> {
-        let mut all = running.listeners().share().await?;
+    async fn share_sockets(
+        &self,
+        listeners: &RunningListeners,
+    ) -> anyhow::Result<Vec<SharedSocket>> {
+        let mut all = listeners.share().await?;
         if let Some(admin) = &self.admin {
             all.push(admin.share()?);
         }

@@ -1,18 +1,17 @@
 //! Reloads of `peername intercept`: connections that are accepted from then on are served by another state.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::ensure;
 use peername_intercept::listener::{CurrentState, ListenerService};
 use peername_intercept::state;
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 
 use super::options::Args;
 use super::setup::Setup;
 use crate::listeners::running::{RunningListeners, UdpTasks};
+use crate::process::Process;
 use crate::reload::Reload;
 use crate::reload::file_watch::Fingerprints;
 
@@ -20,7 +19,6 @@ use crate::reload::file_watch::Fingerprints;
 pub(super) struct Control {
     pub(super) args: Args,
     pub(super) setup: Setup,
-    pub(super) listeners: RunningListeners,
     pub(super) services: ServiceHandle<ListenerService>,
     pub(super) current: CurrentState,
     pub(super) own: OwnAddresses,
@@ -49,7 +47,11 @@ impl Reload for Control {
         }
     }
 
-    async fn apply(&mut self, Plan { setup, files }: Plan) -> anyhow::Result<()> {
+    async fn apply(
+        &mut self,
+        listeners: &mut RunningListeners,
+        Plan { setup, files }: Plan,
+    ) -> anyhow::Result<(String, String)> {
         let state = self.current.get();
         self.setup.process.check_reload(&setup.process)?;
         ensure!(
@@ -57,9 +59,7 @@ impl Reload for Control {
             "certificates-per-client can't change without a restart"
         );
         let check = state.next_check(setup.check.clone())?;
-        let change = self
-            .listeners
-            .prepare(setup.listen_plans(self.can_tproxy))?;
+        let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
         let upstream = setup.options.upstream(self.max_upstream);
         let destinations = setup.destinations(&self.own, &change.bound);
 
@@ -72,26 +72,13 @@ impl Reload for Control {
             self.current.replace(state);
         };
         let tasks = |_| UdpTasks::default();
-        let (opened, closed) = self.listeners.apply(change, replace, tasks).await;
+        let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
-        tracing::info!(opened, closed, "reloaded");
-        Ok(())
+        Ok(changed)
     }
 
-    fn workers(&mut self) -> &mut Workers {
-        &mut self.listeners.workers
-    }
-
-    fn listeners(&self) -> &RunningListeners {
-        &self.listeners
-    }
-
-    fn upgrade_timeout(&self) -> Duration {
-        self.setup.process.upgrade_timeout()
-    }
-
-    fn into_workers(self) -> Workers {
-        self.listeners.workers
+    fn process(&self) -> &Process {
+        &self.setup.process
     }
 
     fn config_json(&self) -> &str {
@@ -100,9 +87,5 @@ impl Reload for Control {
 
     fn summary(&self) -> String {
         format!("intercepting; {}", self.setup.summary())
-    }
-
-    fn drain(&self) -> Duration {
-        self.setup.process.drain()
     }
 }

@@ -1,4 +1,4 @@
-//! The running proxy as the control thread sees it: its listeners, and the services and workers that serve them.
+//! The running proxy as the control thread sees it: its services, and what they share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,6 @@ use crate::logging::ranges;
 pub(super) struct Control {
     pub(super) setup: Setup,
     pub(super) args: Args,
-    pub(super) listeners: RunningListeners,
     pub(super) shared: Shared,
     pub(super) services: ServiceHandle,
     /// The current monitor; the task that probes periodically subscribes to it.
@@ -55,7 +54,7 @@ impl Control {
         setup: Setup,
         open: Opened,
         kernel: Option<Arc<DataPath>>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, RunningListeners)> {
         let shared = Shared {
             counters: Arc::default(),
             sessions: OpenSessions::default(),
@@ -78,14 +77,14 @@ impl Control {
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
         tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
-        Ok(Self {
+        let control = Self {
             args,
             setup,
-            listeners,
             shared,
             services,
             reply_path,
-        })
+        };
+        Ok((control, listeners))
     }
 }
 

@@ -2,18 +2,17 @@
 //! began with.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use peername_proxy::routes::{Backend, add_command};
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::Workers;
 
 use super::control::Control;
 use super::load::load;
 use super::privileges;
 use super::setup::Setup;
 use crate::listeners::running::RunningListeners;
+use crate::process::Process;
 use crate::reload::Reload;
 use crate::reload::file_watch::Fingerprints;
 
@@ -25,10 +24,14 @@ impl Reload for Control {
         move |files| Ok(load(&args, files)?)
     }
 
-    async fn apply(&mut self, setup: Setup) -> anyhow::Result<()> {
+    async fn apply(
+        &mut self,
+        listeners: &mut RunningListeners,
+        setup: Setup,
+    ) -> anyhow::Result<(String, String)> {
         setup.check_at(&OwnAddresses::read().await?)?;
         self.check_what_needs_a_restart(&setup)?;
-        let change = self.listeners.prepare(setup.listen_plans())?;
+        let change = listeners.prepare(setup.listen_plans())?;
         let reply_path = Arc::clone(&self.reply_path.borrow());
         let reply_path = Arc::new(reply_path.retarget(setup.probes()).await);
         let shared = &self.shared;
@@ -42,27 +45,14 @@ impl Reload for Control {
             }
         };
         let tasks = shared.udp_tasks(&self.services);
-        let (opened, closed) = self.listeners.apply(change, replace, tasks).await;
+        let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
         self.reply_path.send_replace(reply_path);
-        tracing::info!(opened, closed, "reloaded");
-        Ok(())
+        Ok(changed)
     }
 
-    fn workers(&mut self) -> &mut Workers {
-        &mut self.listeners.workers
-    }
-
-    fn listeners(&self) -> &RunningListeners {
-        &self.listeners
-    }
-
-    fn upgrade_timeout(&self) -> Duration {
-        self.setup.process.upgrade_timeout()
-    }
-
-    fn into_workers(self) -> Workers {
-        self.listeners.workers
+    fn process(&self) -> &Process {
+        &self.setup.process
     }
 
     fn config_json(&self) -> &str {
@@ -71,10 +61,6 @@ impl Reload for Control {
 
     fn summary(&self) -> String {
         self.setup.summary()
-    }
-
-    fn drain(&self) -> Duration {
-        self.setup.process.drain()
     }
 
     fn count(&self, succeeded: bool) {
