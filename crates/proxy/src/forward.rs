@@ -23,7 +23,7 @@ use crate::connect::{wait_established, write_all};
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::counters::Counters;
 use crate::telemetry::outages;
-use crate::telemetry::record::Record;
+use crate::telemetry::record::connection::ConnectionRecord;
 
 /// The header to send: its version, source and TLVs.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Serve for Forwarder {
             .as_ref()
             .and_then(|service| service.header_template.source);
         entry.set_client(ClaimedSource::canonical(source.unwrap_or(incoming.peer.0)));
-        let mut record = Record::begin(&self.counters, &incoming, entry);
+        let record = ConnectionRecord::begin(&self.counters, &incoming, entry);
         let outcome = match service {
             Some(service) => {
                 record.set_target(service.target);

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
 use super::endpoints::{ReplyTo, SessionKey};
-use crate::telemetry::record::RecordState;
+use crate::telemetry::record::session::RecordState;
 
 /// A part of the state of one worker. The sockets of its sessions accompany it, in their order.
 #[derive(Debug, Default, Deserialize, Serialize)]

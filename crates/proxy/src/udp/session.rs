@@ -18,7 +18,7 @@ use super::dialect::SessionHeaders;
 use super::endpoints::{ReplyTo, SessionKey};
 use super::offload::candidate::OffloadCandidate;
 use crate::outcome::{Outcome, SessionEnd};
-use crate::telemetry::record::{DatagramCounts, Record};
+use crate::telemetry::record::session::SessionRecord;
 
 /// A session: the upstream socket of one client, and where its replies go.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Session {
     pub(crate) reply_batch: usize,
     /// Replies that the kernel has dropped.
     pub(crate) overflow: OverflowCounter,
-    record: Box<Record>,
+    record: Box<SessionRecord>,
     /// Its state as a candidate for kernel offload; `None` before the first answer and without such a data path.
     pub(crate) offload: Option<Box<OffloadCandidate>>,
 }
@@ -62,7 +62,7 @@ impl Session {
         socket: UdpSocket,
         upstream: SocketAddr,
         headers: SessionHeaders,
-        record: Record,
+        record: SessionRecord,
     ) -> Self {
         Self {
             key,
@@ -81,7 +81,7 @@ impl Session {
     /// The header of the next request. With `first_only`, every request has it until one was sent: any of a batch may
     /// turn out to be the first.
     pub(crate) fn request_header(&self) -> &[u8] {
-        let is_first = self.datagram_counts().to_upstream == 0;
+        let is_first = self.record.datagrams.to_upstream == 0;
         if self.headers.first_only && !is_first {
             &[]
         } else {
@@ -91,33 +91,27 @@ impl Session {
 
     /// Whether the backend has ever answered.
     pub(crate) fn is_answered(&self) -> bool {
-        self.datagram_counts().to_downstream > 0
+        self.record.datagrams.to_downstream > 0
     }
 
     /// Counts a request that was sent, with so many bytes of payload.
     pub(crate) fn count_request(&mut self, bytes: usize) {
         self.record.tally.to_upstream += bytes as u64;
-        if let Some(datagrams) = &mut self.record.datagrams {
-            datagrams.to_upstream += 1;
-        }
+        self.record.datagrams.to_upstream += 1;
     }
 
     /// Counts a reply that was sent, with so many bytes of payload.
     pub(crate) fn count_reply(&mut self, bytes: usize) {
         self.record.tally.to_downstream += bytes as u64;
-        if let Some(datagrams) = &mut self.record.datagrams {
-            datagrams.to_downstream += 1;
-        }
+        self.record.datagrams.to_downstream += 1;
     }
 
     /// Counts what the kernel has carried.
     pub(crate) fn add_kernel_usage(&mut self, usage: &Usage) {
         self.record.tally.to_upstream += usage.request_octets;
         self.record.tally.to_downstream += usage.reply_octets;
-        if let Some(datagrams) = &mut self.record.datagrams {
-            datagrams.to_upstream += usage.requests;
-            datagrams.to_downstream += usage.replies;
-        }
+        self.record.datagrams.to_upstream += usage.requests;
+        self.record.datagrams.to_downstream += usage.replies;
     }
 
     /// Closes the session and counts and logs its outcome.
@@ -127,9 +121,5 @@ impl Session {
             end => end,
         };
         self.record.end(Outcome::SessionEnded(end));
-    }
-
-    fn datagram_counts(&self) -> DatagramCounts {
-        self.record.datagrams.unwrap_or_default()
     }
 }

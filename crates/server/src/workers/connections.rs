@@ -32,7 +32,7 @@ pub struct ConnectionEntry {
     peer: PeerAddr,
     since: Instant,
     client: OnceLock<SocketAddr>,
-    target: OnceLock<SocketAddr>,
+    target: OnceLock<Target>,
     stats: Arc<RelayStats>,
     /// Whether it is served without a relay, as requests of HTTP are.
     is_served: AtomicBool,
@@ -52,7 +52,27 @@ impl ConnectionEntry {
 
     /// Sets the backend; later calls change nothing.
     pub fn set_target(&self, target: Target) {
-        let _ = self.target.set(target.0);
+        let _ = self.target.set(target);
+    }
+
+    /// The address that the listening socket is bound to.
+    pub fn listener(&self) -> LocalAddr {
+        self.listener
+    }
+
+    /// The other end of the connection.
+    pub fn peer(&self) -> PeerAddr {
+        self.peer
+    }
+
+    /// When it was accepted.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// The backend, once it was chosen.
+    pub fn target(&self) -> Option<Target> {
+        self.target.get().copied()
     }
 
     /// Marks it as open, where no relay does.
@@ -70,7 +90,7 @@ impl ConnectionEntry {
             Some(_) if self.stats.is_half_closed() => ConnectionState::HalfClosed,
             Some(_) => ConnectionState::Open,
             None if self.is_served.load(Relaxed) => ConnectionState::Open,
-            None if self.target.get().is_some() => ConnectionState::Connecting,
+            None if self.target().is_some() => ConnectionState::Connecting,
             None => ConnectionState::Header,
         }
     }
@@ -84,7 +104,7 @@ impl ConnectionEntry {
             protocol: Protocol::Tcp,
             balancer: self.peer.0,
             client: self.client.get().copied(),
-            target: self.target.get().copied(),
+            target: self.target().map(|target| target.0),
             state: self.state(),
             age_s: seconds(age),
             idle_s: seconds(self.stats.idle().unwrap_or(age).min(age)),
@@ -290,6 +310,9 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::time::Duration;
+
+    use rustix::time::{ClockId, clock_gettime};
 
     use super::*;
 
@@ -302,7 +325,9 @@ mod tests {
             .collect();
         let (mut ids, mut next) = (HashSet::new(), Some(0));
         while let Some(from) = next {
+            let began = cpu_time();
             let (batch, following) = TABLE.with_borrow(|table| table.snapshots(from));
+            assert!(cpu_time() - began < Duration::from_millis(10));
             assert!(batch.len() <= SNAPSHOT_BATCH);
             ids.extend(batch.iter().map(|one| one.id));
             next = following;
@@ -310,5 +335,11 @@ mod tests {
         assert_eq!(ids.len(), connections.len());
         drop(connections);
         assert!(TABLE.with_borrow(|table| table.slots.is_empty()));
+    }
+
+    /// Of this thread only: other processes share the CPUs.
+    fn cpu_time() -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
     }
 }

@@ -10,7 +10,7 @@ use peername_sys::event::async_epoll::AsyncEpoll;
 use super::role::Role;
 use super::table::SessionTable;
 use super::{OverflowCounter, Session};
-use crate::telemetry::record::Record;
+use crate::telemetry::record::session::{SessionRecord, SessionStart};
 use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
 use crate::udp::handover::{FlowState, SessionState, before};
 use crate::udp::lru_table::EntryRef;
@@ -66,15 +66,15 @@ impl<R: Role> SessionTable<R> {
             return;
         };
         let (key, reply_to) = (SessionKey::from(state.key), ReplyTo::from(state.reply_to));
-        let mut record = Record::begin_session(
-            &self.counters,
-            self.listener_address(&key),
-            reply_to.original_destination.is_some(),
-            None,
-            reply_to.peer,
-        );
-        record.set_header(key.client.map(ClaimedSource), None);
-        record.set_target(Target(state.upstream));
+        let start = SessionStart {
+            listener: self.listener_address(&key),
+            is_redirected: reply_to.original_destination.is_some(),
+            local: None,
+            peer: reply_to.peer,
+            client: key.client.map(ClaimedSource),
+            target: Target(state.upstream),
+        };
+        let mut record = SessionRecord::begin(&self.counters, start);
         record.resume(&state.record);
         let mut session = Session::new(
             key,

@@ -28,7 +28,7 @@ impl<R: Role> SessionTable<R> {
 
     fn snapshot(&self, session: &Session, used: Instant, now: Instant) -> ConnectionSnapshot {
         let record = &session.record;
-        let client = record.client().map(|client| client.0);
+        let client = record.client.map(|client| client.0);
         let installed = session
             .offload
             .as_ref()
@@ -44,8 +44,8 @@ impl<R: Role> SessionTable<R> {
             idle = usage.idle().map_or(idle, |in_kernel| idle.min(in_kernel));
         }
         ConnectionSnapshot {
-            id: record.session_id(),
-            listener: record.listener().0,
+            id: record.id,
+            listener: record.listener.0,
             protocol: Protocol::Udp,
             balancer: session.reply_to.peer.0,
             client: client.or_else(|| self.role.unclaimed_client(session)),

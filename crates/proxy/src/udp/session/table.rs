@@ -21,7 +21,7 @@ use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
 use crate::telemetry::outages;
-use crate::telemetry::record::Record;
+use crate::telemetry::record::session::{SessionRecord, SessionStart};
 use crate::telemetry::refusals;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
@@ -267,15 +267,15 @@ impl<R: Role> SessionTable<R> {
             flush(self);
             self.evict_for(admitted.balancer, now);
         }
-        let mut record = Record::begin_session(
-            &self.counters,
-            bound_to,
-            reply_to.original_destination.is_some(),
+        let start = SessionStart {
+            listener: bound_to,
+            is_redirected: reply_to.original_destination.is_some(),
             local,
-            reply_to.peer,
-        );
-        record.set_header(admitted.header.claim, None);
-        record.set_target(Target(upstream));
+            peer: reply_to.peer,
+            client: admitted.header.claim,
+            target: Target(upstream),
+        };
+        let record = SessionRecord::begin(&self.counters, start);
         let session = Session::new(
             admitted.key,
             *reply_to,

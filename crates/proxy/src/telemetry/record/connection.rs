@@ -1,0 +1,105 @@
+//! The record of a TCP connection.
+
+use std::sync::Arc;
+
+use peername_relay::RelayStats;
+use peername_server::addr::{ClaimedSource, LocalAddr, Target};
+use peername_server::workers::Incoming;
+use peername_server::workers::connections::ConnectionEntry;
+use peername_sys::socket::upstream::local_addr;
+
+use super::{Line, LoggedTlvs, is_logged};
+use crate::outcome::Outcome;
+use crate::telemetry::counters::Counters;
+use crate::telemetry::refusals;
+
+/// The record of a connection: its entry in the worker's table, and what only the log line has. It is counted and logged
+/// once, when it is dropped: at any end, and also when the proxy stops first.
+#[derive(Debug)]
+pub(crate) struct ConnectionRecord {
+    counters: Arc<Counters>,
+    entry: Arc<ConnectionEntry>,
+    is_redirected: bool,
+    local: Option<Box<LocalAddr>>,
+    /// The source address in the header that was read.
+    client: Option<ClaimedSource>,
+    tlvs: Option<Box<LoggedTlvs>>,
+    outcome: Outcome,
+}
+
+impl ConnectionRecord {
+    /// Begins the record of a connection that was just accepted, and counts it.
+    pub(crate) fn begin(
+        counters: &Arc<Counters>,
+        incoming: &Incoming,
+        entry: Arc<ConnectionEntry>,
+    ) -> Self {
+        counters.count_accepted();
+        let local = is_logged().then(|| local_addr(&incoming.stream).ok());
+        Self {
+            counters: Arc::clone(counters),
+            entry,
+            is_redirected: incoming.listener != incoming.bound_to,
+            local: local
+                .flatten()
+                .map(|local| Box::new(LocalAddr::canonical(local))),
+            client: None,
+            tlvs: None,
+            outcome: Outcome::Cut,
+        }
+    }
+
+    pub(crate) fn set_header(
+        &mut self,
+        client: Option<ClaimedSource>,
+        tlvs: Option<Box<LoggedTlvs>>,
+    ) {
+        self.client = client;
+        if let Some(client) = client {
+            self.entry.set_client(client);
+        }
+        self.tlvs = tlvs;
+    }
+
+    pub(crate) fn set_target(&self, target: Target) {
+        self.entry.set_target(target);
+    }
+
+    /// The live statistics of the relay.
+    pub(crate) fn stats(&self) -> Arc<RelayStats> {
+        Arc::clone(self.entry.stats())
+    }
+
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for ConnectionRecord {
+    fn drop(&mut self) {
+        let entry = &self.entry;
+        if entry.is_ended() {
+            self.outcome = Outcome::ClosedByAdmin;
+        }
+        let tally = entry.stats().tally();
+        self.counters
+            .count_ended(entry.listener(), &self.outcome, &tally);
+        refusals::report(entry.peer(), &self.outcome);
+        if is_logged() {
+            let line = Line {
+                listener: entry.listener(),
+                is_redirected: self.is_redirected,
+                local: self.local.as_deref().copied(),
+                peer: entry.peer(),
+                since: entry.since(),
+                client: self.client,
+                target: entry.target(),
+                tlvs: self.tlvs.as_deref(),
+                tally,
+                datagrams: None,
+                outcome: &self.outcome,
+            };
+            line.log();
+        }
+    }
+}

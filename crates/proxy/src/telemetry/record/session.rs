@@ -1,0 +1,146 @@
+//! The record of a UDP session.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_relay::Tally;
+use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::{Line, is_logged};
+use crate::outcome::Outcome;
+use crate::telemetry::counters::Counters;
+use crate::telemetry::refusals;
+
+/// The record of a session. It is counted and logged once, when it is dropped: at any end, and also when the proxy stops
+/// first.
+#[derive(Debug)]
+pub(crate) struct SessionRecord {
+    counters: Arc<Counters>,
+    /// Its number since the start.
+    pub(crate) id: u64,
+    pub(crate) listener: LocalAddr,
+    is_redirected: bool,
+    local: Option<Box<LocalAddr>>,
+    peer: PeerAddr,
+    since: Instant,
+    /// The source address in the header.
+    pub(crate) client: Option<ClaimedSource>,
+    target: Target,
+    pub(crate) tally: Tally,
+    pub(crate) datagrams: DatagramCounts,
+    outcome: Outcome,
+    /// Whether another process counts and logs it.
+    is_handed_over: bool,
+}
+
+/// What a session's record begins with, beside its counters.
+pub(crate) struct SessionStart {
+    pub(crate) listener: LocalAddr,
+    /// Whether a TPROXY rule redirected the first datagram.
+    pub(crate) is_redirected: bool,
+    /// The local address of the first datagram.
+    pub(crate) local: Option<LocalAddr>,
+    pub(crate) peer: PeerAddr,
+    pub(crate) client: Option<ClaimedSource>,
+    pub(crate) target: Target,
+}
+
+/// What the record of a session that goes on in another process begins with.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct RecordState {
+    local: Option<SocketAddr>,
+    age: Duration,
+    /// To upstream and downstream.
+    bytes: [u64; 2],
+    datagrams: [u64; 2],
+}
+
+/// Datagrams of a session, by direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DatagramCounts {
+    pub(crate) to_upstream: u64,
+    pub(crate) to_downstream: u64,
+}
+
+impl SessionRecord {
+    /// Begins the record of a session with its first datagram, and counts the session.
+    pub(crate) fn begin(counters: &Arc<Counters>, start: SessionStart) -> Self {
+        Self {
+            counters: Arc::clone(counters),
+            id: counters.count_session_started(),
+            listener: start.listener,
+            is_redirected: start.is_redirected,
+            local: start.local.filter(|_| is_logged()).map(Box::new),
+            peer: start.peer,
+            since: Instant::now(),
+            client: start.client,
+            target: start.target,
+            tally: Tally::default(),
+            datagrams: DatagramCounts::default(),
+            outcome: Outcome::Cut,
+            is_handed_over: false,
+        }
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// What another process needs to go on with the record.
+    pub(crate) fn state(&self) -> RecordState {
+        RecordState {
+            local: self.local.as_ref().map(|local| local.0),
+            age: self.since.elapsed(),
+            bytes: [self.tally.to_upstream, self.tally.to_downstream],
+            datagrams: [self.datagrams.to_upstream, self.datagrams.to_downstream],
+        }
+    }
+
+    /// Goes on with the record of a session that another process has begun.
+    pub(crate) fn resume(&mut self, state: &RecordState) {
+        let local = state.local.filter(|_| is_logged());
+        self.local = local.map(|local| Box::new(LocalAddr(local)));
+        self.since = self.since.checked_sub(state.age).unwrap_or(self.since);
+        [self.tally.to_upstream, self.tally.to_downstream] = state.bytes;
+        [self.datagrams.to_upstream, self.datagrams.to_downstream] = state.datagrams;
+    }
+
+    /// Leaves the session to another process, which counts and logs its end.
+    pub(crate) fn hand_over(mut self) {
+        self.is_handed_over = true;
+    }
+
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for SessionRecord {
+    fn drop(&mut self) {
+        if self.is_handed_over {
+            return self.counters.count_session_handed_over();
+        }
+        self.counters
+            .count_session_ended(self.listener, &self.outcome, &self.tally);
+        refusals::report(self.peer, &self.outcome);
+        if is_logged() {
+            let line = Line {
+                listener: self.listener,
+                is_redirected: self.is_redirected,
+                local: self.local.as_deref().copied(),
+                peer: self.peer,
+                since: self.since,
+                client: self.client,
+                target: Some(self.target),
+                tlvs: None,
+                tally: self.tally,
+                datagrams: Some(self.datagrams),
+                outcome: &self.outcome,
+            };
+            line.log();
+        }
+    }
+}
