@@ -16,13 +16,12 @@ use crate::harness::rig::proxy::{front_of, header_for};
 fn thousand_ports_cost_no_threads_and_little_memory() {
     let lab = Lab::new();
     let one = range(&lab, "20000-20001");
-    let few = (one.resident_kib(), threads(&one));
+    let few = (one.anonymous_kib(), threads(&one));
     drop(one);
     let proxy = range(&lab, "20000-20999");
-    // Two workers, two protocols: 4000 sockets, for each its address and its description for upgrades: about 2 MiB. The
-    // kernel's memory for them is not counted here.
-    let grown = proxy.resident_kib().saturating_sub(few.0);
-    assert!(grown < 3072, "{grown} KiB for 1000 ports");
+    // Two workers, two protocols: 4000 sockets. The kernel's memory for them is not counted here.
+    let grown = proxy.anonymous_kib().saturating_sub(few.0);
+    assert!(grown < 2048, "{grown} KiB for 1000 ports");
     assert_eq!(threads(&proxy), few.1);
     for port in [20000, 20500, 20999] {
         let (listen, target) = (at(LISTEN_V4, port), at(TARGET_V4, port));

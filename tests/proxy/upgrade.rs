@@ -16,27 +16,15 @@ use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::TcpLoad;
 
-/// Ten upgrades in a row, every third to a broken binary.
+/// A hundred upgrades in a row, every third to a broken binary.
 #[test]
-fn upgrades_lose_no_connection() {
-    upgrade_under_load(10);
-}
-
-#[test]
-#[ignore = "takes minutes: cargo test --package peername --test e2e -- --ignored hundred_upgrades"]
 fn hundred_upgrades_lose_no_connection() {
-    upgrade_under_load(100);
-}
-
-fn upgrade_under_load(count: usize) {
     let lab = Lab::new();
-    // More connections than ports in the minute that a port is in TIME_WAIT, at this end and at the backend's.
-    lab.balancer.sysctl("net.ipv4.tcp_tw_reuse", "1");
     let args = [quiet_args(), vec!["--drain=600s", "--upgrade-timeout=4s"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let load = TcpLoad::start(&lab);
     let mut broken = Binary::BROKEN.iter().cycle();
-    for number in 1..=count {
+    for number in 1..=UPGRADES {
         if number % 3 == 0 {
             let (binary, reason) = broken.next().expect("a cycle");
             rig.install(&lab.server, *binary);
@@ -51,12 +39,12 @@ fn upgrade_under_load(count: usize) {
         load.wait_served(20);
     }
     let served = load.finish();
-    let refused = count / 3;
+    let refused = UPGRADES / 3;
     wait_for("the last refusal", || {
         let log = rig.processes.log();
         (log.matches("upgrade refused").count() == refused).then_some(())
     });
-    eprintln!("{count} upgrades, {refused} of them refused; {served} connections");
+    eprintln!("{UPGRADES} upgrades, {refused} of them refused; {served} connections");
     rig.wait_drained();
 }
 
@@ -246,3 +234,5 @@ fn process_1_is_not_upgraded() {
         client
     );
 }
+
+const UPGRADES: usize = 100;

@@ -146,10 +146,19 @@ impl Process {
 
     /// The process's memory in KiB, without what the kernel keeps for its sockets.
     pub(crate) fn resident_kib(&self) -> usize {
-        let text = self.status_field("VmRSS");
+        self.kib("VmRSS")
+    }
+
+    /// The process's memory in KiB that is not mapped from files: the pages of its program depend on the kernel's cache.
+    pub(crate) fn anonymous_kib(&self) -> usize {
+        self.kib("RssAnon")
+    }
+
+    fn kib(&self, field: &str) -> usize {
+        let text = self.status_field(field);
         text.trim_end_matches(" kB")
             .parse()
-            .unwrap_or_else(|_| panic!("VmRSS: {text}"))
+            .unwrap_or_else(|_| panic!("{field}: {text}"))
     }
 
     /// Reads a field of /proc/PID/status for each thread, with the thread's name. Threads that end meanwhile

@@ -21,8 +21,6 @@ pub(crate) enum Header {
 }
 
 impl Header {
-    pub(crate) const ALL: [Self; 3] = [Self::Each, Self::First, Self::Spp];
-
     pub(crate) fn dialect(self) -> &'static str {
         match self {
             Self::Each => "each",
