@@ -1,11 +1,12 @@
 //! Upgrade without loss of `peername intercept`.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
@@ -19,10 +20,12 @@ fn upgrades_lose_no_request() {
         "intercept",
         "--listen=10.81.0.1:8443",
         "--allow-client=10.81.0.0/24",
+        "--workers=2",
         "--drain=600s",
         &ca,
     ];
     let mut rig = UpgradeRig::start(&lab.server, &args);
+    let sockets = listening_sockets(&lab.server);
     let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     // Its first request is answered by the first process, its last one after all upgrades.
     let kept = Conn::connect(&lab.balancer, LISTEN_V4);
@@ -59,7 +62,18 @@ fn upgrades_lose_no_request() {
         assert!(client.join().is_ok(), "the client failed, see above");
     });
     drop(kept);
+    // Those of every worker were handed over, with the connections that were waiting in them.
+    assert_eq!(listening_sockets(&lab.server), sockets);
     rig.wait_drained();
+}
+
+/// The inodes of the sockets that are listening.
+fn listening_sockets(host: &Host) -> BTreeSet<String> {
+    let listed = host.run("ss", &["-Hltne"]);
+    let inodes = listed
+        .split_whitespace()
+        .filter(|field| field.starts_with("ino:"));
+    inodes.map(str::to_owned).collect()
 }
 
 fn assert_refuses(conn: &Conn) {

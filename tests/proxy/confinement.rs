@@ -1,5 +1,7 @@
 //! Confinement after the start, as the kernel reports it from outside, and what it means for a reload.
 
+use std::fs;
+
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
@@ -13,12 +15,12 @@ use crate::harness::rig::proxy::{ProxyRig, header_for};
 fn every_thread_of_proxy_and_forward_is_confined() {
     let rig = ProxyRig::new(&[]);
     rig.proxy.wait_started();
-    assert_seccomp(&rig.proxy, FILTER);
+    assert_seccomp(&rig.proxy, BOTH);
     for protocol in ["--protocol=tcp", "--protocol=udp"] {
         let lab = Lab::new();
         let addresses = ["--listen=10.81.0.1:8443", "--to=127.0.0.1:9000"];
         let args = [&["forward", protocol, "--log-format=json"], &addresses[..]].concat();
-        assert_seccomp(&Peername::start_udp(&lab.server, &args), FILTER);
+        assert_seccomp(&Peername::start_udp(&lab.server, &args), BOTH);
     }
 }
 
@@ -164,15 +166,24 @@ fn config(keys: &str, list: &str, host: &str) -> String {
     )
 }
 
+/// Asserts the number of filters that every thread has beyond those of this process.
 #[track_caller]
-fn assert_seccomp(process: &Process, mode: &str) {
-    let threads = process.thread_status_fields("Seccomp");
+fn assert_seccomp(process: &Process, filters: u32) {
+    let own = fs::read_to_string("/proc/self/status").expect("our own status");
+    let own = own
+        .lines()
+        .find_map(|line| line.strip_prefix(FIELD)?.strip_prefix(':'));
+    let count = |text: &str| text.trim().parse::<u32>().expect("a number");
+    let inherited = count(own.expect("Linux 5.9"));
+    let threads = process.thread_status_fields(FIELD);
     assert!(!threads.is_empty());
     for (thread, value) in threads {
-        assert_eq!(value, mode, "{thread}");
+        assert_eq!(count(&value), inherited + filters, "{thread}");
     }
 }
 
-/// The field `Seccomp` of /proc/PID/status (proc_pid_status(5)).
-const FILTER: &str = "2";
-const NONE: &str = "0";
+/// Of /proc/PID/status (proc_pid_status(5)).
+const FIELD: &str = "Seccomp_filters";
+/// The list of allowed calls, and that of calls that are reported as absent.
+const BOTH: u32 = 2;
+const NONE: u32 = 0;
