@@ -36,7 +36,7 @@ fn proxy_does_not_start_with_itself_as_backend() {
 fn exhausted_descriptors_pause_accept_until_some_are_free() {
     let lab = Lab::new();
     let _server = Redis::start(&lab.server);
-    let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=72:72"], &[]);
+    let mut proxy = Peername::proxy_through(&lab, &["prlimit", "--nofile=64:64"], &[]);
     let ping = || {
         let request = [header_for(fresh_client_v4()), b"PING\r\n".to_vec()].concat();
         Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request)
@@ -58,7 +58,7 @@ fn exhausted_descriptors_pause_accept_until_some_are_free() {
         }
         let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
         let served = served.count();
-        assert!(served <= 30, "72 descriptors served {served}");
+        assert!(served <= 30, "64 descriptors served {served}");
         assert!(proxy.is_alive(), "out of descriptors:\n{}", proxy.log());
         let start = Instant::now();
         drop(crowd);

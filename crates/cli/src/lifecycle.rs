@@ -257,7 +257,7 @@ const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
 /// Descriptors for netlink, the reply path probe, the service manager and the files that confinement keeps open.
-const SPARE_FDS: usize = 12;
+const SPARE_FDS: usize = 10;
 /// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;
 /// More pipes than this gain nothing over copying.

@@ -38,12 +38,8 @@ fn parent(file: &Path) -> Option<PathBuf> {
     file.parent().map(Path::to_owned)
 }
 
-/// This process's descriptors, to count them; the sysctls of IPv4, such as the range of ephemeral ports; the number of CPUs.
-const ALWAYS: [&str; 3] = [
-    "/proc/self/fd",
-    "/proc/sys/net/ipv4",
-    "/sys/devices/system/cpu",
-];
+/// This process's descriptors, to count them; the sysctls of IPv4, such as the range of ephemeral ports.
+const ALWAYS: [&str; 2] = ["/proc/self/fd", "/proc/sys/net/ipv4"];
 
 /// What getaddrinfo(3) reads: its configuration (nsswitch.conf(5)), which other programs replace at run time, the modules that
 /// this names, and the sockets and caches of local resolvers.
