@@ -101,31 +101,15 @@ fn upgrade_names_the_new_main_process() {
 /// A service manager's sockets are passed on at each upgrade.
 #[test]
 fn activated_sockets_survive_upgrades() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let tcp = Backend::listen(&lab.server, TARGET_V4);
-    let udp = DatagramSocket::bind(&lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let (site, scratch) = (Site::new(), Scratch::new());
     let script = scratch.write("activate.py", BECOME_ACTIVATED);
     let args = [PROXY_ARGS, &["--protocol=both"]].concat();
-    let mut rig = UpgradeRig::start_with(&lab.server, &["python3", &script], &args);
+    let mut rig = UpgradeRig::start_with(&site.lab.server, &["python3", &script], &args);
     let client = fresh_client_v4();
     for round in 0..4 {
-        for _ in 0..20 {
-            let client = fresh_client_v4();
-            let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-            assert_eq!(tcp.accept().peer_addr(), client);
-        }
-        drop(Conn::connect(&lab.balancer, LISTEN_V6));
-        balancer.send(
-            LISTEN_V4,
-            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
-        );
-        udp.expect_datagram(b"?", client);
-        udp.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", LISTEN_V4);
+        site.assert_serves(20, client);
         if round < 3 {
-            rig.upgrade(&lab.server).expect("it upgrades");
+            rig.upgrade(&site.lab.server).expect("it upgrades");
             rig.wait_drained();
         }
     }
@@ -154,41 +138,60 @@ fn hanging_service_manager_does_not_block_the_proxy() {
 /// the next proxy.
 #[test]
 fn activated_sockets_survive_a_restart() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let tcp = Backend::listen(&lab.server, TARGET_V4);
-    let udp = DatagramSocket::bind(&lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let (site, scratch) = (Site::new(), Scratch::new());
     let args = [&[BINARY], PROXY_ARGS, &["--protocol=both"]].concat();
-    let activator = activate(&lab.server, &scratch, &["8443/tcp", "8443/udp"], &args);
+    let activator = activate(&site.lab.server, &scratch, &["8443/tcp", "8443/udp"], &args);
     for round in 0..3 {
         let client = fresh_client_v4();
         // The first of each round comes before there is a proxy.
-        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
         scratch.write(&format!("start-{round}"), "");
-        assert_eq!(tcp.accept().peer_addr(), client);
+        assert_eq!(site.tcp.accept().peer_addr(), client);
         let pid = activator.wait_line("with its pid", |line| {
             line.strip_prefix(&format!("pid {round} "))?.parse().ok()
         });
-        // One activated socket, several workers; and one of the proxy's own, beside it.
-        for _ in 0..50 {
-            let client = fresh_client_v4();
-            let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-            assert_eq!(tcp.accept().peer_addr(), client);
-        }
-        drop(Conn::connect(&lab.balancer, LISTEN_V6));
-        balancer.send(
-            LISTEN_V4,
-            &[&header_bytes::v2_udp(client, front_of(client)), b"?"],
-        );
-        udp.expect_datagram(b"?", client);
-        udp.send(client, &[b"!"]);
-        balancer.expect_datagram(b"!", LISTEN_V4);
+        site.assert_serves(50, client);
         drop(down);
         kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
         activator.wait_line("that it ended", |line| {
             (line == format!("ended {round} 0")).then_some(())
         });
+    }
+}
+
+/// Backends of both protocols, and a balancer.
+struct Site {
+    tcp: Backend,
+    udp: DatagramSocket,
+    balancer: DatagramSocket,
+    lab: Lab,
+}
+
+impl Site {
+    fn new() -> Self {
+        let lab = Lab::new();
+        Self {
+            tcp: Backend::listen(&lab.server, TARGET_V4),
+            udp: DatagramSocket::bind(&lab.server, TARGET_V4),
+            balancer: DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0)),
+            lab,
+        }
+    }
+
+    /// One activated socket, several workers; and one of the proxy's own, beside it.
+    #[track_caller]
+    fn assert_serves(&self, connections: usize, client: SocketAddr) {
+        for _ in 0..connections {
+            let client = fresh_client_v4();
+            let _down = Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, &header_for(client));
+            assert_eq!(self.tcp.accept().peer_addr(), client);
+        }
+        drop(Conn::connect(&self.lab.balancer, LISTEN_V6));
+        let header = header_bytes::v2_udp(client, front_of(client));
+        self.balancer.send(LISTEN_V4, &[&header, b"?"]);
+        self.udp.expect_datagram(b"?", client);
+        self.udp.send(client, &[b"!"]);
+        self.balancer.expect_datagram(b"!", LISTEN_V4);
     }
 }
 
