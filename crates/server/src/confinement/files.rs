@@ -13,6 +13,10 @@ pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     read.extend(env::current_exe());
     read.extend(needs.files.iter().flat_map(|file| directories_of(file)));
     read.extend(needs.directories.iter().cloned());
+    if needs.bpf_maps {
+        // The maps have a value for each CPU.
+        read.push(PathBuf::from("/sys/devices/system/cpu"));
+    }
     if needs.names {
         read.extend(FOR_NAMES.iter().map(PathBuf::from));
     }
