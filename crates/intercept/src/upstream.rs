@@ -106,7 +106,7 @@ impl Upstream {
         Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
 
-    /// See [`UpstreamConfig::pool_key`].
+    /// See [`Dialer::pool_key`].
     pub(crate) fn pool_key(
         &self,
         to: HostPort,

@@ -1,12 +1,9 @@
 //! The configuration of connections to origins.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::idle_pool::PoolKey;
 use super::upstream_proxy::UpstreamProxy;
-use crate::host::HostPort;
 
 /// How origins are reached.
 #[derive(Debug)]
@@ -28,27 +25,4 @@ pub struct UpstreamConfig {
     pub idle_timeout: Duration,
     /// The connection cap: how many connections there may be at a time, idle ones included.
     pub max_connections: usize,
-}
-
-impl UpstreamConfig {
-    /// The pool key of a connection for this client to this origin.
-    pub(super) fn pool_key(
-        &self,
-        to: HostPort,
-        tls: bool,
-        http2: bool,
-        via: Option<IpAddr>,
-        client: SocketAddr,
-        generation: u64,
-    ) -> PoolKey {
-        PoolKey {
-            generation,
-            to,
-            tls,
-            http2: http2 && tls,
-            via,
-            announced_client: self.send_proxy.then_some(client),
-            private_to: None,
-        }
-    }
 }

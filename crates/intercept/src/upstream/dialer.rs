@@ -70,7 +70,7 @@ impl Dialer {
         }
     }
 
-    /// See [`UpstreamConfig::pool_key`].
+    /// The pool key of a connection for this client to this origin.
     pub(super) fn pool_key(
         &self,
         to: HostPort,
@@ -79,9 +79,15 @@ impl Dialer {
         via: Option<IpAddr>,
         client: SocketAddr,
     ) -> PoolKey {
-        let generation = self.generation;
-        self.config
-            .pool_key(to, tls, http2, via, client, generation)
+        PoolKey {
+            generation: self.generation,
+            to,
+            tls,
+            http2: http2 && tls,
+            via,
+            announced_client: self.config.send_proxy.then_some(client),
+            private_to: None,
+        }
     }
 
     pub(super) fn config(&self) -> &UpstreamConfig {

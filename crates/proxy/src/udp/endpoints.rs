@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use peername_sys::udp::PktInfo;
-
 use peername_server::addr::PeerAddr;
+use peername_sys::udp::PktInfo;
+use serde::{Deserialize, Serialize};
 
 /// Identifies a session: two datagrams with an equal key belong to the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct SessionKey {
     /// Index of the listener.
     pub(crate) listener: usize,

@@ -37,7 +37,7 @@ pub type StateSink = Box<dyn FnMut(&WorkerState, &[BorrowedFd<'_>]) -> io::Resul
 /// A session.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SessionState {
-    pub(super) key: KeyState,
+    pub(super) key: SessionKey,
     pub(super) balancer: IpAddr,
     pub(super) reply_to: ReplyToState,
     pub(super) upstream: SocketAddr,
@@ -50,16 +50,6 @@ pub(crate) struct SessionState {
     pub(super) has_client_port: bool,
     pub(super) overflow: u32,
     pub(super) record: RecordState,
-}
-
-/// [`SessionKey`].
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct KeyState {
-    listener: usize,
-    original_destination: Option<SocketAddr>,
-    from: SocketAddr,
-    client: Option<SocketAddr>,
-    destination: Option<SocketAddr>,
 }
 
 /// [`ReplyTo`].
@@ -230,44 +220,6 @@ pub(super) fn send_in_parts(
 /// The moment `ago`, or now where the clock does not reach so far back.
 pub(crate) fn before(now: Instant, ago: Duration) -> Instant {
     now.checked_sub(ago).unwrap_or(now)
-}
-
-impl From<&SessionKey> for KeyState {
-    fn from(key: &SessionKey) -> Self {
-        let &SessionKey {
-            listener,
-            original_destination,
-            from,
-            client,
-            destination,
-        } = key;
-        Self {
-            listener,
-            original_destination,
-            from,
-            client,
-            destination,
-        }
-    }
-}
-
-impl From<KeyState> for SessionKey {
-    fn from(state: KeyState) -> Self {
-        let KeyState {
-            listener,
-            original_destination,
-            from,
-            client,
-            destination,
-        } = state;
-        Self {
-            listener,
-            original_destination,
-            from,
-            client,
-            destination,
-        }
-    }
 }
 
 impl From<&ReplyTo> for ReplyToState {

@@ -65,7 +65,7 @@ impl<R: Role> SessionTable<R> {
         let Some(headers) = state.headers.decode() else {
             return;
         };
-        let (key, reply_to) = (SessionKey::from(state.key), ReplyTo::from(state.reply_to));
+        let (key, reply_to) = (state.key, ReplyTo::from(state.reply_to));
         let start = SessionStart {
             listener: self.listener_address(&key),
             is_redirected: reply_to.original_destination.is_some(),
@@ -124,7 +124,7 @@ impl Session {
     ) -> SessionState {
         let since = |then: Instant| now.saturating_duration_since(then);
         SessionState {
-            key: (&self.key).into(),
+            key: self.key,
             balancer: entry.balancer,
             reply_to: (&self.reply_to).into(),
             upstream: self.upstream,
