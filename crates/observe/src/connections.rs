@@ -89,8 +89,7 @@ pub trait ConnectionSource: Send + Sync + 'static {
     fn snapshots(&self) -> SnapshotStream;
 
     /// Ends one; whether there was one with this id. `None` if this kind can't be ended from outside.
-    fn end(&self, id: u64) -> Option<BoxFuture<'static, bool>> {
-        let _ = id;
+    fn end(&self, _id: u64) -> Option<BoxFuture<'static, bool>> {
         None
     }
 }

@@ -1,6 +1,6 @@
 //! The new process's side of an upgrade: takes sockets and sessions over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::env;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -32,7 +32,8 @@ pub(crate) struct Predecessor {
     received: Vec<SocketInfo>,
     tcp: HashMap<SocketAddr, Vec<TcpListener>>,
     udp: HashMap<SocketAddr, Vec<UdpSocket>>,
-    groups: Vec<PreviousGroup>,
+    /// By the index of the previous process.
+    groups: BTreeMap<usize, PreviousGroup>,
     given: Vec<InheritedSocket>,
     /// Its `--admin`, until it is adopted.
     admin: Option<PreviousAdmin>,
@@ -68,7 +69,7 @@ impl Predecessor {
             received: Vec::new(),
             tcp: HashMap::new(),
             udp: HashMap::new(),
-            groups: Vec::new(),
+            groups: BTreeMap::new(),
             given: Vec::new(),
             admin: None,
             is_admin_adopted: false,
@@ -97,12 +98,8 @@ impl Predecessor {
                 transparent,
             } => {
                 self.udp.entry(*addr).or_default().push(fd.into());
-                if *group >= self.groups.len() {
-                    self.groups.resize_with(group + 1, PreviousGroup::default);
-                }
-                if let Some(group) = self.groups.get_mut(*group)
-                    && *worker == 0
-                {
+                let group = self.groups.entry(*group).or_default();
+                if *worker == 0 {
                     group.addresses.push(*addr);
                     group.dialect.clone_from(dialect);
                     group.transparent = *transparent;
@@ -176,7 +173,7 @@ impl Predecessor {
         transparent: bool,
     ) -> anyhow::Result<()> {
         let wanted: HashSet<_> = addresses.iter().collect();
-        for group in &self.groups {
+        for group in self.groups.values() {
             let known: HashSet<_> = group.addresses.iter().collect();
             let is_same = known == wanted
                 && group.dialect == dialect.name()
@@ -228,7 +225,7 @@ impl Predecessor {
                     },
                     sockets,
                 ) => {
-                    let group = self.groups.get(group).context(OTHER_VERSION)?;
+                    let group = self.groups.get(&group).context(OTHER_VERSION)?;
                     group.restore(worker, (state, sockets), &mut udp)?;
                 }
                 (ToSuccessor::AllSessions, _) => send(&self.channel, &ToPredecessor::Ready)?,
