@@ -30,7 +30,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "No client can have that address: the balancer passes on a header that its client sent. Have it accept none."
         }
         "destination_not_listed" => {
-            "If clients may go there, add the network to --dynamic-destination."
+            "If clients may go there, add the network to --allow-destination."
         }
         "destination_own_listener" | "destination_loop" => {
             "The connection would come back to peername: correct the destination that the balancer sends."
