@@ -60,7 +60,7 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 	@checks/words.py
 	@checks/bpf_object.sh --check
 
-bpf: ## Compile the eBPF program, whose object is kept in the repository (clang 14)
+bpf: ## Compile the eBPF program; its object is kept in the repository (clang 14)
 	checks/bpf_object.sh
 
 bench: ## Compare with no proxy, HAProxy and nginx; results in bench/out

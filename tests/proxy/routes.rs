@@ -59,7 +59,7 @@ fn killed_proxy_leaves_no_rules() {
     });
 }
 
-/// A proxy whose route keeper was killed goes on as long as the rules exist. When another process removes them, the
+/// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them, the
 /// proxy exits, so that a service manager starts it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {

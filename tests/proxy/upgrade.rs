@@ -205,7 +205,7 @@ fn upgrade_hands_the_admin_endpoint_over() {
     }
 }
 
-/// In a container whose first process it is.
+/// In a container, as its first process.
 #[test]
 fn process_1_is_not_upgraded() {
     let lab = Lab::new();

@@ -25,7 +25,7 @@ pub(crate) struct Signals {
     /// that reads it rotates the log.
     user1: Signal,
     user2: Signal,
-    /// Requests to upgrade whose senders wait for the outcome.
+    /// Requests to upgrade; their senders wait for the outcome.
     upgrades: Option<RequestSocket>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Source {
     pub(crate) watch: bool,
 }
 
-/// A running command whose configuration can be replaced.
+/// A running command; its configuration can be replaced.
 pub(crate) trait Reload {
     /// A configuration that was read and validated.
     type Plan: Send + 'static;

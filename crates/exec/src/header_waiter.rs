@@ -331,7 +331,7 @@ impl HeaderWaiter {
         self.postpone_wakeups();
     }
 
-    /// Postpones the next check of listeners whose wake-up connection is still in their accept backlog: another one is
+    /// Postpones the next check of listeners with a wake-up connection that is still in the accept backlog: another one is
     /// not needed.
     fn postpone_wakeups(&mut self) {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! A peername whose binary the test replaces: in a PID namespace, so that each process that takes over ends with the test.
+//! A peername with a binary that the test replaces: in a PID namespace, so that each process that takes over ends with the test.
 
 use std::fs;
 use std::path::PathBuf;

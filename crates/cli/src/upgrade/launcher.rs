@@ -1,7 +1,7 @@
 //! The launcher: a child that waits to start the new process of an upgrade.
 //!
-//! It was forked before the command opened, dropped or confined anything. It holds no socket but the one to its parent, by
-//! whose end it ends too. The new process is its child until the launcher exits, and then of init (or of a subreaper), as a
+//! It was forked before the command opened, dropped or confined anything. It holds no socket but the one to its parent, and
+//! exits when the parent does. The new process is its child until the launcher exits, and then of init (or of a subreaper), as a
 //! service manager requires of a main process.
 
 use std::env;

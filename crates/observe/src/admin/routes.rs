@@ -182,8 +182,8 @@ fn answer(
 }
 
 const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
-const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH), \
-    whose mode restricts them to its owner and group\n";
+const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH); \
+    its mode restricts them to its owner and group\n";
 const TOO_MANY_STREAMS: &str =
     "8 event streams are open already: close a page, or `peername top`\n";
 const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /connections, /sessions, /config, /log-level, \

@@ -7,7 +7,7 @@ use peername_sys::netlink::Transport;
 
 use crate::backend::Backend;
 
-/// A backend whose reply path is to be probed.
+/// A backend with a reply path that is to be probed.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeTarget {
     /// The backend.

@@ -1,6 +1,6 @@
 //! The end of a process that made a system call which its filter denies.
 //!
-//! SECCOMP_RET_KILL_PROCESS would leave no trace in the log. SECCOMP_RET_TRAP sends SIGSYS, whose handler names the call on
+//! SECCOMP_RET_KILL_PROCESS would leave no trace in the log. SECCOMP_RET_TRAP sends SIGSYS; the handler names the call on
 //! standard error and lets the signal kill the process.
 
 use std::io;

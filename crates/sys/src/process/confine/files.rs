@@ -18,7 +18,7 @@ use crate::{NameCall, Result};
 pub struct AllowedFiles {
     /// May be read: files, and directories with everything beneath.
     pub read: Vec<PathBuf>,
-    /// Directories whose files may be removed.
+    /// Directories in which files may be removed.
     pub remove_in: Vec<PathBuf>,
     /// Whether names may be resolved: whether `read` contains what getaddrinfo(3) needs.
     pub names: bool,

@@ -141,7 +141,7 @@ pub struct DeniedHttpResponse {
 /// A status of HTTP.
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpStatus {
-    /// Its code: an enumeration whose values are the codes, of the same encoding as an integer.
+    /// Its code. In the protocol it is an enumeration with the codes as its values, which is encoded as an integer.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
