@@ -15,7 +15,7 @@ use crate::conn::accept::{AcceptedConn, refuse};
 use crate::conn::outbound_header;
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
-use crate::telemetry::record::{LoggedTlvs, render_tlvs};
+use crate::telemetry::record::line::{LoggedTlvs, render_tlvs};
 
 /// A connection of a trusted peer that began with a valid header.
 #[derive(Debug)]

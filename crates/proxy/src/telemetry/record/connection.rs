@@ -8,9 +8,9 @@ use peername_server::workers::Incoming;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_sys::socket::upstream::local_addr;
 
-use super::{Line, LoggedTlvs, is_logged};
 use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
+use crate::telemetry::record::line::{Line, LoggedTlvs, is_logged};
 use crate::telemetry::refusals;
 
 /// The record of a connection: its entry in the worker's table, and what only the log line has. It is counted and logged

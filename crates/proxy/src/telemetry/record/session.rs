@@ -9,9 +9,9 @@ use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Line, is_logged};
 use crate::outcome::Outcome;
 use crate::telemetry::counters::Counters;
+use crate::telemetry::record::line::{DatagramCounts, Line, is_logged};
 use crate::telemetry::refusals;
 
 /// The record of a session. It is counted and logged once, when it is dropped: at any end, and also when the proxy stops
@@ -56,13 +56,6 @@ pub(crate) struct RecordState {
     /// To upstream and downstream.
     bytes: [u64; 2],
     datagrams: [u64; 2],
-}
-
-/// Datagrams of a session, by direction.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DatagramCounts {
-    pub(crate) to_upstream: u64,
-    pub(crate) to_downstream: u64,
 }
 
 impl SessionRecord {

@@ -1,0 +1,97 @@
+//! The structured log line of a connection or session.
+//!
+//! Nothing that a peer sent is logged raw: values are escaped and truncated.
+
+use std::fmt::Write;
+
+use peername_observe::escape::escape_into;
+use peername_proto::Header;
+use peername_relay::Tally;
+use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
+use tokio::time::Instant;
+
+use crate::outcome::Outcome;
+
+/// The TLVs to log, as text.
+#[derive(Debug)]
+pub(crate) struct LoggedTlvs(String);
+
+/// Datagrams of a session, by direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DatagramCounts {
+    pub(crate) to_upstream: u64,
+    pub(crate) to_downstream: u64,
+}
+
+/// The fields of a line.
+pub(super) struct Line<'a> {
+    /// The address that the listening socket is bound to.
+    pub(super) listener: LocalAddr,
+    /// Whether a TPROXY rule redirected the connection. The log's `listener` is then the original destination, which
+    /// `local` holds.
+    pub(super) is_redirected: bool,
+    /// The local address of the connection or the first datagram.
+    pub(super) local: Option<LocalAddr>,
+    pub(super) peer: PeerAddr,
+    pub(super) since: Instant,
+    pub(super) client: Option<ClaimedSource>,
+    pub(super) target: Option<Target>,
+    pub(super) tlvs: Option<&'a LoggedTlvs>,
+    pub(super) tally: Tally,
+    /// Of a session.
+    pub(super) datagrams: Option<DatagramCounts>,
+    pub(super) outcome: &'a Outcome,
+}
+
+impl Line<'_> {
+    /// Logs the line, at debug level because peers decide how many there are.
+    pub(super) fn log(&self) {
+        let listener = match self.local {
+            Some(original) if self.is_redirected => original,
+            _ => self.listener,
+        };
+        tracing::debug!(
+            target: LOG_TARGET,
+            %listener,
+            local = self.local.map(tracing::field::display),
+            peer = %self.peer,
+            client = self.client.map(tracing::field::display),
+            upstream = self.target.map(tracing::field::display),
+            bytes_to_upstream = self.tally.to_upstream,
+            bytes_to_downstream = self.tally.to_downstream,
+            datagrams_to_upstream = self.datagrams.map(|datagrams| datagrams.to_upstream),
+            datagrams_to_downstream = self.datagrams.map(|datagrams| datagrams.to_downstream),
+            duration_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            outcome = self.outcome.label(),
+            ended_by = self.outcome.ended_by(),
+            fault = self.outcome.fault().label(),
+            tlvs = self.tlvs.map(|tlvs| tlvs.0.as_str()),
+            error = self.outcome.error(),
+            "connection ended"
+        );
+    }
+}
+
+/// Whether connections are logged.
+pub(super) fn is_logged() -> bool {
+    tracing::enabled!(target: LOG_TARGET, tracing::Level::DEBUG)
+}
+
+/// Renders the wanted TLVs of a header as `name=value` pairs; `None` when it has none of them.
+pub(crate) fn render_tlvs(header: &Header<'_>, wanted: &[u8]) -> Option<Box<LoggedTlvs>> {
+    if wanted.is_empty() {
+        return None;
+    }
+    let mut text = String::new();
+    for tlv in header.tlvs.iter().filter(|tlv| wanted.contains(&tlv.kind)) {
+        let gap = if text.is_empty() { "" } else { " " };
+        let _ = write!(text, "{gap}{}=", tlv.name());
+        escape_into(&mut text, tlv.value, MAX_TLV_BYTES, b"%=");
+    }
+    (!text.is_empty()).then(|| Box::new(LoggedTlvs(text)))
+}
+
+/// The `tracing` target of these lines and no others.
+const LOG_TARGET: &str = "peername::connection";
+/// A TLV may have 64 KiB; this much is enough to recognize any of them.
+const MAX_TLV_BYTES: usize = 256;
