@@ -1,0 +1,69 @@
+#!/bin/bash
+# Installs the packages on a fresh Debian that systemd has booted in a container, as their users would.
+# Argument: the folder of the packages.
+#
+#   client ─────────── balancer, HAProxy ─────────── server: sshd, peername
+#   203.0.113.9        203.0.113.1, 192.0.2.10       192.0.2.1
+set -euo pipefail
+cd "$(dirname "$0")"
+packages=$(realpath "$1")
+target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
+debian=$target/packages/debian
+
+DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends \
+    debootstrap systemd-container rpm >/dev/null
+
+if [[ ! -e $debian/etc/os-release ]]; then
+    echo "packages: installing Debian in $debian"
+    rm -rf "$debian.part" && mkdir -p "$target/packages"
+    debootstrap --variant=minbase \
+        --include=systemd,systemd-sysv,dbus,openssh-server,openssh-client,haproxy,iproute2,netcat-openbsd \
+        bookworm "$debian.part" >"$target/packages/debootstrap.log"
+    mv "$debian.part" "$debian"
+fi
+
+# Each run has a fresh copy, on top of what is kept.
+work=$(mktemp -d "$target/packages/run.XXXXXX")
+check() {
+    local what=$1
+    shift
+    if "$@"; then echo "ok   $what"; else echo "FAIL $what: $*"; fi
+}
+in_namespace() {
+    root=$work/root
+    mkdir "$work/upper" "$work/work" "$root"
+    mount -t overlay -o "lowerdir=$debian,upperdir=$work/upper,workdir=$work/work" overlay "$root"
+    # A hierarchy of both versions can't be used by what is inside.
+    ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
+
+    mkdir "$root/packages"
+    cp "$packages"/peername_*_amd64.deb "$packages"/peername-*.x86_64.rpm "$root/packages"
+    cp stranger.sh haproxy.cfg "$root/packages"
+    cp stranger.service "$root/etc/systemd/system/"
+    ln -s ../stranger.service "$root/etc/systemd/system/multi-user.target.wants/stranger.service"
+    # These are the balancer's own, in its namespace.
+    rm -f "$root"/etc/systemd/system/multi-user.target.wants/haproxy.service
+
+    timeout --signal=KILL 180 systemd-nspawn --directory="$root" --register=no --keep-unit --private-network \
+        --machine=peername-packages --console=pipe --boot </dev/null >"$work/console.log" 2>&1 || true
+    cp "$root/packages/log" "$work/log" 2>/dev/null || true
+
+    echo "packages: the rpm, in the same Debian"
+    {
+        check "rpm installs it" rpm --root="$root" --nodeps --install "$packages"/peername-*.x86_64.rpm
+        check "the program runs" chroot "$root" peername --version
+        check "rpm removes it" rpm --root="$root" --erase peername
+        check "the program is removed" test ! -e "$root/usr/bin/peername"
+    } >>"$work/log" 2>&1
+    umount "$root"
+}
+export -f in_namespace check
+export work packages debian
+unshare --mount bash -euo pipefail -c in_namespace
+
+grep -E '^(ok|FAIL)' "$work/log" || true
+if [[ ! -e $work/log ]] || grep -q '^FAIL' "$work/log" || ! grep -q '^ok   done' "$work/log"; then
+    echo "packages: FAILED: see $work/log and $work/console.log" >&2
+    exit 1
+fi
+rm -rf "$work"
