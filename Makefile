@@ -15,7 +15,7 @@ SYSCONFDIR ?= /etc
 # The build that is installed.
 RELEASE ?= $(TARGET)/release
 
-.PHONY: help setup demo libraries test check bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist clean
+.PHONY: help setup demo libraries test check bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,12 @@ dist: release ## Build an archive in dist/: stripped binary, libraries, completi
 	cp -r packaging docs dist/peername/
 	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/bin/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
 	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
+
+packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpkg-dev, rpm)
+	packaging/package/build.sh $(RELEASE) dist
+
+test-packages: packages ## Install the packages on a fresh Debian, booted in a container (root)
+	@tests/packages/run.sh dist
 
 clean: ## Remove build results
 	$(CARGO) clean
