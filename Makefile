@@ -116,7 +116,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
 	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
 	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
-	@for file in proxy.toml allowed-subnets.txt; do \
+	@for file in proxy.toml forward.toml intercept.toml allowed-subnets.txt; do \
 		[[ -e $(DESTDIR)$(SYSCONFDIR)/peername/$$file ]] || \
 			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
 	done

@@ -234,9 +234,13 @@ fn documented_examples_are_valid() {
         "allowed-subnets.txt",
         include_str!("../../packaging/examples/allowed-subnets.txt"),
     );
-    let packaged = include_str!("../../packaging/examples/proxy.toml");
-    let packaged = packaged.replace("/etc/peername/allowed-subnets.txt", &list);
-    for example in examples.chain([packaged]) {
+    let packaged = [
+        include_str!("../../packaging/examples/proxy.toml"),
+        include_str!("../../packaging/examples/forward.toml"),
+        include_str!("../../packaging/examples/intercept.toml"),
+    ];
+    let packaged = packaged.map(|text| text.replace("/etc/peername/allowed-subnets.txt", &list));
+    for example in examples.chain(packaged) {
         let path = scratch.write("proxy.toml", &example);
         let output = run(&["config", "check", &path]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));

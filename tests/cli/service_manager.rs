@@ -15,7 +15,10 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
-use crate::harness::peername::{BINARY, PROXY_ARGS, Peername};
+use crate::harness::peername::{
+    AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
+};
+use crate::harness::rig::intercept::recv_head;
 use crate::harness::rig::proxy::{front_of, header_for};
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
@@ -157,6 +160,44 @@ fn activated_sockets_survive_a_restart() {
             (line == format!("ended {round} 0")).then_some(())
         });
     }
+}
+
+/// With passed sockets `forward` and `intercept` listen on a port below 1024 without a capability.
+#[test]
+fn forward_and_intercept_use_activated_sockets() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let listen = SocketAddr::new(LISTEN_V4.ip(), 80);
+    let program = copy_executable(&lab.server, &scratch);
+    let run = |args: &[&str]| {
+        let args = [
+            &["/usr/bin/env"],
+            AS_NOBODY,
+            NO_CAPABILITIES,
+            &[&program],
+            args,
+        ]
+        .concat();
+        let activator = activate(&lab.server, &scratch, &["80/tcp"], &args);
+        scratch.write("start-0", "");
+        activator
+    };
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let to = format!("--to={TARGET_V4}");
+    let listen_option = format!("--listen={listen}");
+    let forward = run(&["forward", &listen_option, &to]);
+    let client = Conn::connect(&lab.balancer, listen);
+    let header = header_bytes::v2(client.local_addr(), listen, &[]);
+    assert_eq!(backend.accept().recv(header.len()), header);
+    drop((client, forward));
+
+    let ca = scratch.path_text("ca");
+    lab.server.run(BINARY, &["ca", "init", "--ca", &ca]);
+    lab.server.run("chown", &["-R", "65534", &ca]);
+    let access = "--allow-client=any";
+    let _intercept = run(&["intercept", &listen_option, access, "--ca", &ca]);
+    let client = Conn::connect_and_send(&lab.balancer, listen, b"GET / HTTP/1.1\r\n\r\n");
+    let response = recv_head(&client);
+    assert!(response.starts_with("HTTP/1.1 400"), "{response}");
 }
 
 /// Backends of both protocols, and a balancer.
@@ -302,7 +343,7 @@ fn units_are_valid_and_tight() {
         // systemd requires that the program exists.
         paths.push(scratch.write(&name, &text.replace("/usr/bin/peername", BINARY)));
     }
-    assert_eq!(paths.len(), 4, "{paths:?}");
+    assert_eq!(paths.len(), 6, "{paths:?}");
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--recursive-errors=yes"])
         .args(&paths)

@@ -1,21 +1,26 @@
-//! docs/service.md: once installed, the unit's own command serves, and uninstalling leaves nothing behind.
+//! docs/service.md: once installed, each unit's own commands serve, and uninstalling leaves nothing behind.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::addr::{fresh_client_v4, v4};
+use crate::harness::addr::{BALANCER_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch};
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
+use crate::harness::rig::intercept::InterceptLab;
 use crate::harness::rig::proxy::header_for;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Runs the page's `make` command with a directory of the test's own instead of `/`.
 fn make(target: &str, into: &Scratch) {
+    // Builds the library beside the program, where `make release` puts it.
+    built_library();
     let built = Path::new(BINARY).parent().expect("a directory");
     let output = Command::new("make")
         .current_dir(REPOSITORY)
@@ -51,59 +56,18 @@ fn service_page_works_as_written() {
     ] {
         assert!(page.lines().any(|words| words.trim() == line), "{line}");
     }
-    // Builds the library beside the program, where `make release` puts it.
-    built_library();
     let (lab, scratch) = (Lab::new(), Scratch::new());
     make("install", &scratch);
     let root = scratch.path_text("root");
-    let unit = fs::read_to_string(format!("{root}/usr/lib/systemd/system/peername.service"));
-    let unit = unit.expect("the unit");
-    let value = |key: &str| {
-        let line = unit
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        line.unwrap_or_else(|| panic!("no {key}"))
-    };
-    let documentation = value("Documentation")
-        .strip_prefix("file://")
-        .expect("ours");
-    assert!(
-        Path::new(&format!("{root}{documentation}")).exists(),
-        "{documentation}"
-    );
     // The step that the page leaves to its reader: the balancers' addresses, here the lab's.
     let list = format!("{root}/etc/peername/allowed-subnets.txt");
     fs::write(&list, "10.81.0.2\n").expect("the list");
-    let config = format!("{root}/etc/peername/proxy.toml");
-    let example = fs::read_to_string(&config).expect("the example");
-    fs::write(&config, example.replace("@/etc", &format!("@{root}/etc"))).expect("the example");
-    // The paths of the unit below the test's root; everything else is its own.
-    let start = value("ExecStart").replace("/usr/bin", &format!("{root}/usr/bin"));
-    let start = start.replace(" /etc", &format!(" {root}/etc"));
-    let capabilities = value("AmbientCapabilities")
-        .to_lowercase()
-        .replace("cap_", "+")
-        .replace(' ', ",");
-    let sandbox = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--no-new-privs",
-        &format!("--bounding-set=-all,{capabilities}"),
-        &format!("--inh-caps=-all,{capabilities}"),
-        &format!("--ambient-caps={capabilities}"),
-    ];
-    let mut words = start.split(' ');
-    let (program, args): (_, Vec<_>) = (words.next().expect("a program"), words.collect());
+    let unit = Unit::installed(&scratch, "peername.service");
+    unit.edit("proxy.toml", &[("@/etc", &format!("@{root}/etc"))]);
+    unit.run(&lab.server, unit.value("ExecReload"));
     let listen = v4([10, 81, 0, 1], 8022);
-    lab.server
-        .run("chmod", &["-R", "a+rX", &scratch.path_text("")]);
-    let check = [&sandbox[1..], &[program, "config", "check", &config]].concat();
-    lab.server.run("setpriv", &check);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 22));
-    let proxy =
-        Process::start_through(&lab.server, &sandbox, program, &args).wait_listening(&[listen]);
+    let proxy = unit.start(&lab.server).wait_listening(&[listen]);
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
     assert_eq!(backend.accept().peer_addr(), client);
@@ -113,10 +77,164 @@ fn service_page_works_as_written() {
     make("uninstall", &scratch);
     let left = files(Path::new(&root));
     assert!(
-        left.len() == 2 && left.iter().all(|path| path.contains("/etc/peername/")),
+        left.len() == 4 && left.iter().all(|path| path.contains("/etc/peername/")),
         "{left:?}"
     );
     // Installing again does not overwrite the operator's changes.
     make("install", &scratch);
     assert_eq!(fs::read_to_string(&list).expect("the list"), "10.81.0.2\n");
 }
+
+/// The example listens on port 80, for which the unit has its only capability.
+#[test]
+fn forward_unit_sends_the_client() {
+    let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+    make("install", &scratch);
+    let unit = Unit::installed(&scratch, "peername-forward.service");
+    unit.edit("forward.toml", &[("192.0.2.20:8080", "10.81.0.1:8080")]);
+    unit.run(&lab.balancer, unit.value("ExecReload"));
+    let backend = Backend::listen(&lab.server, v4([10, 81, 0, 1], 8080));
+    let listen = v4([203, 0, 113, 1], 80);
+    let forward = unit.start(&lab.balancer).wait_listening(&[listen]);
+    let client = Conn::connect(&lab.client, listen);
+    let up = backend.accept();
+    assert_eq!(up.peer_addr().ip(), BALANCER_V4);
+    let header = header_bytes::v2(client.local_addr(), listen, &[]);
+    assert_eq!(up.recv(header.len()), header);
+    assert_eq!(forward.status_field("CapEff"), "0000000000000000");
+}
+
+/// The unit creates its authority at the first start and keeps it at the next one.
+#[test]
+fn intercept_unit_creates_its_authority_and_opens_tls() {
+    let site = InterceptLab::new();
+    let (lab, scratch) = (&site.lab, &site.scratch);
+    make("install", scratch);
+    let unit = Unit::installed(scratch, "peername-intercept.service");
+    let reachable = format!(
+        "allow-destination = [\"10.81.0.0/24\"]\nextra-ca = [\"{}\"]\n#",
+        scratch.path_text("root.pem")
+    );
+    unit.edit("intercept.toml", &[("check =", &reachable)]);
+    unit.run(&lab.balancer, unit.value("ExecStartPre"));
+    let authority = || fs::read(scratch.path("state/ca/authority.pem")).expect("the authority");
+    let created = authority();
+    unit.run(&lab.balancer, unit.value("ExecStartPre"));
+    assert_eq!(created, authority());
+    unit.run(&lab.balancer, unit.value("ExecReload"));
+    let _origin = site.start_nginx();
+    let listen = v4([127, 0, 0, 1], 8080);
+    let intercept = unit.start(&lab.balancer).wait_listening(&[listen]);
+    let exported = unit.run(&lab.balancer, "/usr/bin/peername ca export");
+    let trusted = scratch.write("trusted.pem", &exported);
+    let proxy = format!("http://{listen}");
+    let curl = [
+        "-sS",
+        "--noproxy",
+        "",
+        "--proxy",
+        &proxy,
+        "--cacert",
+        &trusted,
+    ];
+    let url = "https://10.81.0.1/echo";
+    let body = lab.balancer.run("curl", &[&curl[..], &[url]].concat());
+    assert!(body.starts_with("GET 10.81.0.1 "), "{body}");
+    assert_eq!(intercept.status_field("CapBnd"), "0000000000000000");
+}
+
+/// A unit that `make install` has installed.
+struct Unit<'a> {
+    text: String,
+    scratch: &'a Scratch,
+}
+
+impl<'a> Unit<'a> {
+    fn installed(scratch: &'a Scratch, name: &str) -> Self {
+        let root = scratch.path_text("root");
+        let path = format!("{root}/usr/lib/systemd/system/{name}");
+        let text = fs::read_to_string(path).expect("the unit");
+        let unit = Self { text, scratch };
+        let page = unit.value("Documentation").strip_prefix("file://");
+        let page = format!("{root}{}", page.expect("a file"));
+        assert!(Path::new(&page).exists(), "{page}");
+        // systemd's part: a directory for this user alone, and files that any user may read.
+        Host::new().run("chmod", &["-R", "a+rX", &scratch.path_text("")]);
+        let state = scratch.path("state");
+        fs::create_dir(&state).expect("a directory");
+        chown(state, Some(USER), Some(USER)).expect("chown");
+        unit
+    }
+
+    /// Replaces each text by another one in the configuration that was installed.
+    fn edit(&self, file: &str, replacements: &[(&str, &str)]) {
+        let path = self.scratch.path(&format!("root/etc/peername/{file}"));
+        let mut text = fs::read_to_string(&path).expect("the example");
+        for (from, to) in replacements {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        fs::write(path, text).expect("the example");
+    }
+
+    fn value(&self, key: &str) -> &str {
+        let mut lines = self.text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("no {key}"))
+    }
+
+    /// Runs a command line to its end, as the unit's user with its capabilities, and returns its output.
+    fn run(&self, host: &Host, command_line: &str) -> String {
+        let all = [self.sandbox(), self.below_root(command_line)].concat();
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        host.run(all[0], &all[1..])
+    }
+
+    /// Starts the unit's program in the same way.
+    fn start(&self, host: &Host) -> Process {
+        let (sandbox, command) = (self.sandbox(), self.below_root(self.value("ExecStart")));
+        let [sandbox, command] = [&sandbox, &command].map(|words| {
+            let words = words.iter().map(String::as_str);
+            words.collect::<Vec<_>>()
+        });
+        Process::start_through(host, &sandbox, command[0], &command[1..])
+    }
+
+    /// The words of a command line, with its paths below the test's root.
+    fn below_root(&self, command_line: &str) -> Vec<String> {
+        let root = self.scratch.path_text("root");
+        let below = |word: &str| match word.starts_with('/') {
+            true => format!("{root}{word}"),
+            false => word.to_owned(),
+        };
+        command_line.split(' ').map(below).collect()
+    }
+
+    fn sandbox(&self) -> Vec<String> {
+        let capabilities = self.value("AmbientCapabilities").split(' ');
+        let capabilities = capabilities.filter_map(|one| one.strip_prefix("CAP_"));
+        let added: String = capabilities
+            .map(|one| format!(",+{}", one.to_lowercase()))
+            .collect();
+        assert_eq!(
+            self.value("AmbientCapabilities"),
+            self.value("CapabilityBoundingSet")
+        );
+        let words = [
+            "env",
+            &format!("STATE_DIRECTORY={}", self.scratch.path_text("state")),
+            "setpriv",
+            &format!("--reuid={USER}"),
+            &format!("--regid={USER}"),
+            "--clear-groups",
+            "--no-new-privs",
+            &format!("--bounding-set=-all{added}"),
+            &format!("--inh-caps=-all{added}"),
+            &format!("--ambient-caps=-all{added}"),
+        ];
+        words.map(str::to_owned).to_vec()
+    }
+}
+
+/// The user that systemd would choose.
+const USER: u32 = 65534;

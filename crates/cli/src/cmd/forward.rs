@@ -15,6 +15,7 @@ use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::ServiceHandle;
+use peername_sys::ipc::listen_fds;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
 pub(crate) use options::Args;
@@ -55,7 +56,7 @@ async fn start(
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
-    let given = InheritedSockets::default();
+    let given = InheritedSockets::new(listen_fds::receive()?);
     let workers = setup.process.workers();
     let mut open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     let admin = setup.process.admin.open(open.previous.as_mut())?;

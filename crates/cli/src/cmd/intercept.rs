@@ -23,6 +23,7 @@ use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Capacity;
 use peername_server::workers::services::ServiceHandle;
+use peername_sys::ipc::listen_fds;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::core_dump;
 use prometheus_client::registry::Registry;
@@ -63,7 +64,7 @@ async fn start(
     let own = OwnAddresses::read().await?;
     let workers = setup.process.workers();
     let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
-    let given = InheritedSockets::default();
+    let given = InheritedSockets::new(listen_fds::receive()?);
     let mut open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
     let admin = setup.process.admin.open(open.previous.as_mut())?;
     keep_only(CapabilitySet::empty())?;
