@@ -24,7 +24,7 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 	@tests/setup.sh
 
 demo: ## Show what peername does: the client that a backend sees, without and with it
-	@$(CARGO) run --locked --package peername -- demo
+	@$(CARGO) run --locked --package peername --no-default-features -- demo
 
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
 	$(PRELOAD)
@@ -37,6 +37,9 @@ test: setup ## Run all tests; needs root for network namespaces
 check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@for features in "" $(FEATURES); do \
+		$(CARGO) clippy --quiet --package peername --no-default-features --features "$$features" --locked -- -D warnings; \
+	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --locked --log-level error check bans licenses sources; \
@@ -168,6 +171,9 @@ $(CARGO) build --release --locked --package peername-preload --package peername-
 	install -m 755 libpeername_preload_connect.so libpeername_connect.so
 endef
 LIBRARIES := libpeername.so libpeername_connect.so
+
+# The features of the program that may be left out (crates/cli/Cargo.toml).
+FEATURES := exec intercept kernel top
 
 # The maximum number of lines of a source file, tests included. A longer one holds more than one idea.
 MAX_FILE_LINES := 450

@@ -1,22 +1,47 @@
-//! The subcommands, one file each: its options and its implementation.
+//! The subcommands, one file each: its options and its implementation. A build may lack some (`[features]` in Cargo.toml).
 
+#[cfg(feature = "intercept")]
 pub(crate) mod ca;
 mod completions;
 mod config;
 mod decode;
 mod demo;
 pub(crate) mod doctor;
+#[cfg(feature = "exec")]
 mod exec;
 pub(crate) mod forward;
+#[cfg(feature = "intercept")]
 pub(crate) mod intercept;
 pub(crate) mod proxy;
 mod routes;
 mod self_connect;
 mod send;
+#[cfg(feature = "top")]
 mod top;
 mod upgrade;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
+
+/// The subcommands that this build lacks, each with the feature that adds it.
+const LEFT_OUT: &[(&str, &str)] = &[
+    #[cfg(not(feature = "exec"))]
+    ("exec", "exec"),
+    #[cfg(not(feature = "intercept"))]
+    ("intercept", "intercept"),
+    #[cfg(not(feature = "intercept"))]
+    ("ca", "intercept"),
+    #[cfg(not(feature = "top"))]
+    ("top", "top"),
+];
+
+/// Why a subcommand is not recognized although it exists: this build lacks it.
+pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
+    let (name, feature) = LEFT_OUT.iter().find(|(left_out, _)| name == *left_out)?;
+    Some(format!(
+        "this build lacks `{name}`: build with --features {feature}"
+    ))
+}
 
 /// The subcommand on the command line.
 #[derive(Debug, clap::Subcommand)]
@@ -24,12 +49,15 @@ pub(crate) enum Command {
     /// Strip the PROXY header and connect to the backend as the client
     Proxy(Box<proxy::Args>),
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
+    #[cfg(feature = "exec")]
     Exec(exec::Args),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
+    #[cfg(feature = "intercept")]
     Intercept(Box<intercept::Args>),
     /// Show in a terminal what a running command does
+    #[cfg(feature = "top")]
     Top(top::Args),
     /// Have a running process replaced by the binary that is at its path now, without loss
     Upgrade(upgrade::Args),
@@ -40,6 +68,7 @@ pub(crate) enum Command {
     /// Show, add or remove the routing rules that deliver replies to this host
     Routes(routes::Args),
     /// Manage the certificate authority of `intercept`
+    #[cfg(feature = "intercept")]
     Ca(ca::Args),
     /// Check this host, and print a remedy for each problem
     Doctor(doctor::Args),
@@ -60,14 +89,18 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Proxy(args) => proxy::run(&args),
+            #[cfg(feature = "exec")]
             Self::Exec(args) => exec::run(&args),
             Self::Forward(args) => forward::run(&args),
+            #[cfg(feature = "intercept")]
             Self::Intercept(args) => intercept::run(&args),
+            #[cfg(feature = "top")]
             Self::Top(args) => top::run(&args),
             Self::Upgrade(args) => upgrade::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Routes(args) => routes::run(&args),
+            #[cfg(feature = "intercept")]
             Self::Ca(args) => ca::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Demo(args) => demo::run(&args),

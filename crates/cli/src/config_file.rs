@@ -1,6 +1,7 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
 //! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, and `[intercept]` is for `intercept`.
 
+mod intercept_table;
 mod options_table;
 mod origin;
 pub(crate) mod table_options;
@@ -13,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 use crate::cmd::forward::options::Forward;
-use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{HostArgs, Listener};
 use crate::process::Process;
 use crate::reload::file_watch::Fingerprints;
+use intercept_table::Intercept;
 use options_table::{Mistake, Tables, read_options};
 pub(crate) use origin::{Origin, Table};
 
@@ -136,7 +137,7 @@ fn parse(
         top: read_options(table, mistakes),
         listen: listen.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
         forward: forward.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
-        intercept: intercept.and_then(|table| table.read_single(mistakes)),
+        intercept: intercept.and_then(|table| intercept_table::read(table, mistakes)),
     }
 }
 

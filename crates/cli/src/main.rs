@@ -41,6 +41,10 @@ fn main() -> ExitCode {
         None => match Args::try_parse() {
             Ok(args) => code_of(args.command.run(), WRONG_USAGE),
             Err(error) => {
+                if let Some(why) = argv.get(1).and_then(|name| cmd::explain_left_out(name)) {
+                    eprintln!("peername: {why}");
+                    return ExitCode::from(WRONG_USAGE);
+                }
                 let code = u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE);
                 // A closed pipe is not a failure.
                 let _ = error.print();
@@ -102,5 +106,15 @@ mod tests {
     #[test]
     fn the_command_line_is_well_defined() {
         crate::Args::command().debug_assert();
+    }
+
+    /// `make test` runs this in a build without optional commands, too.
+    #[test]
+    fn commands_that_are_left_out_name_their_feature() {
+        for name in ["exec", "intercept", "ca", "top"] {
+            let exists = crate::Args::command().find_subcommand(name).is_some();
+            let why = crate::cmd::explain_left_out(name.as_ref());
+            assert_eq!(why.is_none(), exists, "{why:?}");
+        }
     }
 }

@@ -19,13 +19,11 @@ use peername_sys::resolve as names;
 mod as_written;
 mod bounded;
 mod endpoints;
-mod redacted;
-mod text_value;
+pub(crate) mod text_value;
 
 pub(crate) use as_written::AsWritten;
 pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub(crate) use endpoints::{Address, AllowDestination, Listen, TargetV4, TargetV6};
-pub(crate) use redacted::Redacted;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

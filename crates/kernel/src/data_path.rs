@@ -3,7 +3,6 @@
 mod error;
 mod maps;
 mod sysctl;
-mod totals;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +13,12 @@ use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::flow::Flow;
+use crate::totals::Totals;
+use crate::usage::Usage;
 use maps::Maps;
 
 pub use error::Error;
-pub use maps::{InstalledFlow, Usage};
-pub use totals::Totals;
+pub use maps::InstalledFlow;
 
 /// The program, attached to the ingress of devices for as long as this lives. However the process ends, the program is
 /// detached.

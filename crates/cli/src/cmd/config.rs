@@ -4,7 +4,9 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cmd::{forward, intercept, proxy};
+#[cfg(feature = "intercept")]
+use crate::cmd::intercept;
+use crate::cmd::{forward, proxy};
 use crate::config_file::{self, Configuration, Kind, Problems};
 use crate::reload::file_watch::Fingerprints;
 
@@ -80,6 +82,7 @@ fn summaries(config: Configuration) -> Result<String, Problems> {
         let setup = forward::setup::Setup::new(config.clone());
         note("forward: ", setup.map(|setup| setup.summary()));
     }
+    #[cfg(feature = "intercept")]
     if config.intercept.is_some() {
         let setup = intercept::setup::Setup::new(config);
         note("intercept: ", setup.map(|setup| setup.summary()));

@@ -11,6 +11,10 @@ mod confinement;
 mod finding;
 mod firewall_marks;
 mod host;
+#[cfg(feature = "intercept")]
+mod intercept;
+#[cfg(not(feature = "intercept"))]
+#[path = "doctor/no_intercept.rs"]
 mod intercept;
 mod listener;
 mod observe;

@@ -1,6 +1,7 @@
 //! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
 pub(crate) mod options;
+mod redacted;
 mod reload;
 pub(crate) mod setup;
 

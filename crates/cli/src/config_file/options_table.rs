@@ -71,6 +71,15 @@ impl<'t> Tables<'t> {
         }
     }
 
+    /// The error that this build has no command that reads the table.
+    #[cfg(not(feature = "intercept"))]
+    pub(super) fn left_out(&self, feature: &str) -> Mistake {
+        Mistake {
+            at: self.value.span().start,
+            why: format!("this build lacks `{feature}`: build with --features {feature}"),
+        }
+    }
+
     pub(super) fn read_array<T>(self, mistakes: &mut Vec<Mistake>) -> Vec<Table<T>>
     where
         T: Deserialize<'t> + Default + JsonSchema,

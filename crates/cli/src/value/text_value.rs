@@ -39,10 +39,10 @@ macro_rules! text_value {
     )*};
 }
 
-pub(super) use text_value;
+pub(crate) use text_value;
 
 /// Deserializes a string, or a number as if it were a string of its digits.
-pub(super) fn read<'de, D, T>(from: D) -> Result<T, D::Error>
+pub(crate) fn read<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,
@@ -51,7 +51,7 @@ where
 }
 
 /// Serializes a number as a number and anything else as a string.
-pub(super) fn write<S: serde::Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write<S: serde::Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     let text = value.to_string();
     match text.parse::<u64>() {
         Ok(number) => to.serialize_u64(number),

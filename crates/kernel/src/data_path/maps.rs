@@ -5,42 +5,20 @@ use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as EbpfHashMap, MapData, MapError, PerCpuArray};
-use peername_sys::clock;
 
 use super::error::Error;
-use super::totals::Totals;
 use crate::flow::{Flow, HeaderFormat};
 use crate::layout::{
     AddressPairKey, FlowCounters, PORT_BACKEND, PORT_PROXY_V2, PORT_SPP, RequestKey, RewriteValue,
 };
+use crate::totals::Totals;
+use crate::usage::Usage;
 
 /// A flow that was installed in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstalledFlow {
     request: RequestKey,
     reply: AddressPairKey,
-}
-
-/// What the kernel did for a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Datagrams to the backend.
-    pub requests: u64,
-    /// Bytes of their payload.
-    pub request_octets: u64,
-    /// Datagrams to the balancer.
-    pub replies: u64,
-    /// Bytes of their payload, without the header that was prepended.
-    pub reply_octets: u64,
-    /// When the last of either arrived, by CLOCK_MONOTONIC, to the tick of the kernel's timer. Zero for never.
-    pub last: Duration,
-}
-
-impl Usage {
-    /// How long ago the kernel last carried a datagram of the flow; `None` if it never did.
-    pub fn idle(&self) -> Option<Duration> {
-        (!self.last.is_zero()).then(|| clock::coarse_monotonic().saturating_sub(self.last))
-    }
 }
 
 pub(super) struct Maps {
@@ -155,8 +133,8 @@ impl Maps {
 
     fn totals(&self) -> Option<Totals> {
         Totals::read(|index| {
-            let of_cpus = self.totals.get(&index, 0)?;
-            Ok(of_cpus.iter().sum())
+            let of_cpus = self.totals.get(&index, 0).ok()?;
+            Some(of_cpus.iter().sum())
         })
     }
 

@@ -11,7 +11,7 @@ pub(super) mod table;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use peername_kernel::data_path::Usage;
+use peername_kernel::usage::Usage;
 use peername_sys::udp::RecvMeta;
 
 use super::dialect::SessionHeaders;

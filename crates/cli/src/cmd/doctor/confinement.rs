@@ -9,8 +9,7 @@ use peername_sys::process::caps::CapabilitySet;
 use peername_sys::process::confine::files::supported_version;
 
 use super::finding::Finding;
-use crate::cmd::ca::ca_dir::CaDir;
-use crate::cmd::intercept;
+use super::intercept;
 use crate::confinement::SCOPES_SINCE;
 use crate::logging::join;
 use crate::value;
@@ -52,15 +51,14 @@ fn of_host() -> Vec<Finding> {
         names: value::are_names_resolved(),
         ..Needs::default()
     };
-    let ca = CaDir::new(None).path().ok();
-    let intercept = intercept::usual_needs(ca);
-    vec![
+    let mut findings = vec![
         landlock(),
         seccomp(),
         swap(),
         files("files of proxy", &proxy),
-        files("files of intercept", &intercept),
-    ]
+    ];
+    findings.extend(intercept::needs().map(|needs| files("files of intercept", &needs)));
+    findings
 }
 
 fn landlock() -> Finding {

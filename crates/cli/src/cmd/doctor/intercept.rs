@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use peername_intercept::authz::{CheckConfig, CheckService, Service};
 use peername_intercept::ca::{Authority, CaError};
+use peername_server::confinement::Needs;
 use peername_sys::resolve;
 use rustls_native_certs::{CertificateResult, load_native_certs};
 use tokio::task::spawn_blocking;
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 use super::finding::Finding;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
+use crate::cmd::intercept::usual_needs;
 
 /// Options of `peername doctor --intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]
@@ -62,6 +64,11 @@ impl Args {
         findings.push(resolution(&self.resolve).await);
         findings
     }
+}
+
+/// What a confined `intercept` needs, with the default authority.
+pub(super) fn needs() -> Option<Needs> {
+    Some(usual_needs(CaDir::new(None).path().ok()))
 }
 
 /// Opens the authority as `peername intercept` does: as this user, with its permissions and validity checked.

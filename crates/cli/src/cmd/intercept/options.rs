@@ -20,12 +20,13 @@ use peername_server::trust_list::TrustList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::redacted::Redacted;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::config_file::table_options::{self, NotWithFile};
 use crate::process::Process;
 use crate::reload::Source;
 use crate::usage::Usage;
-use crate::value::{AsWritten, Listen, Number, Redacted, Time, Timeout, list_file};
+use crate::value::{AsWritten, Listen, Number, Time, Timeout, list_file};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! How steady a session is: whether it is worth offloading.
 
-use peername_kernel::data_path::{InstalledFlow, Usage};
+use peername_kernel::data_path::InstalledFlow;
+use peername_kernel::usage::Usage;
 
 use crate::udp::endpoints::ReplyTo;
 

@@ -1,0 +1,32 @@
+//! `doctor/intercept.rs` in a build without `intercept`.
+
+use peername_server::confinement::Needs;
+
+use super::finding::Finding;
+
+/// The option that this build lacks.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    #[arg(long, hide = true)]
+    intercept: bool,
+}
+
+impl Args {
+    pub(super) fn is_given(&self) -> bool {
+        self.intercept
+    }
+
+    pub(super) async fn findings(&self) -> Vec<Finding> {
+        vec![Finding::fail(
+            "intercept",
+            "this build lacks `intercept`".to_owned(),
+            "build with --features intercept",
+        )]
+    }
+}
+
+/// What a confined `intercept` needs; this build has none.
+pub(super) fn needs() -> Option<Needs> {
+    None
+}
