@@ -78,7 +78,7 @@ fn page_lists_every_reason_for_a_dropped_datagram() {
 fn page_lists_every_field_of_a_connection() {
     let said = quoted(PAGE);
     let connection = fields(
-        include_str!("../../../crates/proxy/src/telemetry/record.rs"),
+        include_str!("../../../crates/proxy/src/telemetry/record/line.rs"),
         "tracing::debug!(",
     );
     let totals = fields(
