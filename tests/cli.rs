@@ -5,6 +5,7 @@ mod ca;
 mod compat;
 mod config;
 mod docs;
+mod journal;
 mod options;
 mod service_manager;
 mod subcommands;

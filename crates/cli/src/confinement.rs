@@ -5,7 +5,7 @@ use peername_sys::fs::text_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{service_manager, value};
+use crate::{logging, service_manager, value};
 
 /// `--no-sandbox`.
 #[derive(
@@ -39,6 +39,7 @@ impl Args {
             return Ok(Outcome(None));
         }
         service_manager::connect();
+        logging::journal::native::connect();
         let needs = Needs {
             files: [text_file::opened(), needs.files].concat(),
             names: needs.names || value::are_names_resolved(),
@@ -76,7 +77,7 @@ impl Outcome {
         }
         if confinement.landlock.is_some() {
             let readable = confinement.readable.iter().map(|path| path.display());
-            tracing::debug!(readable = crate::logging::join(readable), "confined");
+            tracing::debug!(readable = logging::join(readable), "confined");
         }
     }
 }

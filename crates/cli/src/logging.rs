@@ -1,4 +1,4 @@
-//! The log: text for a person at a terminal, JSON for everything else, written by a thread of its own
+//! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
 //! so that a slow reader causes no backpressure. Lines that do not fit into the queue are dropped, and their number is
 //! logged.
 
@@ -17,13 +17,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::Level;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
+use journal::native::{JournalLayer, JournalWriter};
 pub(crate) use level::LevelHandle;
 
 /// Options of every long-running subcommand.
@@ -34,7 +35,7 @@ pub(crate) use level::LevelHandle;
 #[group(skip)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Args {
-    /// The format of the log [default: text on a terminal, else json]
+    /// The format of the log [default: text on a terminal, fields in the journal, else json]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,
     /// -v: log a line for each connection at its end; -vv: more
@@ -73,29 +74,20 @@ impl Args {
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub(crate) fn start(self) -> (WorkerGuard, LevelHandle) {
         let terminal = stderr().is_terminal();
-        let format = self
-            .log_format
-            .unwrap_or(if terminal { Format::Text } else { Format::Json });
         let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
-        let (writer, guard) = match format {
-            Format::GoMmproxy => queue.finish(stdout()),
-            Format::Text | Format::Json => queue.finish(stderr()),
+        let (writer, guard) = match self.log_format {
+            None if journal::native::connect() => queue.finish(JournalWriter),
+            Some(Format::GoMmproxy) => queue.finish(stdout()),
+            _ => queue.finish(stderr()),
         };
         tokio::spawn(report_lost_lines(writer.error_counter()));
-        let lines = fmt::layer().with_writer(writer).with_target(false);
-        let wanted = journal::is_stderr_journal();
-        let lines = match format {
-            Format::Text => lines
-                .with_ansi(terminal)
-                .map_event_format(|format| WithPriority { format, wanted })
-                .boxed(),
-            Format::Json => lines
-                .json()
-                .flatten_event(true)
-                .with_current_span(false)
-                .map_event_format(|format| WithPriority { format, wanted })
-                .boxed(),
-            Format::GoMmproxy => lines
+        let lines = match self.log_format {
+            None if journal::native::connect() => JournalLayer::new(writer).boxed(),
+            Some(Format::Text) => text(writer, terminal),
+            None if terminal => text(writer, terminal),
+            Some(Format::Json) | None => json(writer),
+            Some(Format::GoMmproxy) => fmt::layer()
+                .with_writer(writer)
                 .event_format(GoMmproxyFormat::new(self.verbose))
                 .boxed(),
         };
@@ -120,6 +112,30 @@ impl Args {
         }
     }
 }
+
+fn text(writer: NonBlocking, colours: bool) -> Lines {
+    let wanted = journal::is_stderr_journal();
+    fmt::layer()
+        .with_writer(writer)
+        .with_target(false)
+        .with_ansi(colours)
+        .map_event_format(|format| WithPriority { format, wanted })
+        .boxed()
+}
+
+fn json(writer: NonBlocking) -> Lines {
+    let wanted = journal::is_stderr_journal();
+    fmt::layer()
+        .with_writer(writer)
+        .with_target(false)
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .map_event_format(|format| WithPriority { format, wanted })
+        .boxed()
+}
+
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Logs how many lines were dropped, once the queue has room again.
 async fn report_lost_lines(lost: ErrorCounter) {

@@ -1,4 +1,7 @@
-//! Prefixes each line with its syslog priority, which journald(8) parses and removes (sd-daemon(3)).
+//! The journal of systemd: entries with fields by its native protocol, or lines with their syslog priority as prefix, which
+//! journald(8) parses and removes (sd-daemon(3)).
+
+pub(crate) mod native;
 
 use std::env;
 use std::fmt;
