@@ -4,3 +4,4 @@ pub(crate) mod decisions;
 mod faults;
 mod protocols;
 mod request_as_sent;
+mod trace_context;

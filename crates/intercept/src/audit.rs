@@ -18,6 +18,7 @@ use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
+use crate::request::trace_context::{TraceContext, TraceId};
 
 /// What is known of a request so far.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct AuditRecord {
     client: Arc<ClientInfo>,
     started: Instant,
     target: Option<Arc<RequestTarget>>,
+    trace_id: Option<TraceId>,
     method: String,
     path: String,
     has_query: bool,
@@ -110,6 +112,7 @@ impl AuditRecord {
             client,
             started: Instant::now(),
             target: None,
+            trace_id: None,
             method: escape(method, MAX_METHOD),
             path: String::new(),
             has_query: false,
@@ -136,6 +139,11 @@ impl AuditRecord {
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
         self.path = escape(uri.path(), MAX_PATH);
         self.has_query = uri.query().is_some();
+    }
+
+    /// Notes the trace that the request belongs to, if its headers name one.
+    pub(crate) fn set_trace(&mut self, headers: &http::HeaderMap) {
+        self.trace_id = TraceContext::read(headers).map(|trace| trace.trace_id());
     }
 
     pub(crate) fn is_head_request(&self) -> bool {

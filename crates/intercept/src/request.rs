@@ -5,3 +5,4 @@ pub(crate) mod client_info;
 pub(crate) mod id;
 pub(crate) mod refusal;
 pub(crate) mod target;
+pub(crate) mod trace_context;

@@ -107,6 +107,15 @@ impl Opa {
     }
 
     pub(crate) fn start_at(address: SocketAddr, policy: &str) -> Self {
+        Self::start_with(address, policy, &[])
+    }
+
+    /// The same, with the trace of each request in its decision log. No collector gets its spans.
+    pub(crate) fn start_tracing(address: SocketAddr, policy: &str) -> Self {
+        Self::start_with(address, policy, &["--set=distributed_tracing.type=grpc"])
+    }
+
+    fn start_with(address: SocketAddr, policy: &str, settings: &[&str]) -> Self {
         let directory = Directory::new();
         let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
         std::fs::write(&file, policy).expect("write the policy");
@@ -124,6 +133,7 @@ impl Opa {
                     "--addr",
                     &address.to_string(),
                 ])
+                .args(settings)
                 .arg(file)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
@@ -146,14 +156,18 @@ impl Opa {
 
     /// Waits for the latest input that `which` accepts.
     pub(crate) fn wait_decision_about(&self, which: impl Fn(&Value) -> bool) -> Value {
+        let mut entry = self.wait_entry(|entry| entry.get("input").is_some_and(&which));
+        entry["input"].take()
+    }
+
+    /// Waits for the latest entry of the decision log that `which` accepts.
+    pub(crate) fn wait_entry(&self, which: impl Fn(&Value) -> bool) -> Value {
         wait_for("OPA logs its decision", || {
             let log = std::fs::read_to_string(&self.decisions).ok()?;
             let entries = log
                 .lines()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            entries
-                .filter_map(|mut entry| Some(entry.get_mut("input")?.take()))
-                .rfind(&which)
+                .filter_map(|line| serde_json::from_str(line).ok());
+            entries.rev().find(&which)
         })
     }
 }

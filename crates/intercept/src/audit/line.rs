@@ -15,6 +15,7 @@ macro_rules! line {
             target: TARGET,
             id = %$record.id,
             connection = %client.id,
+            trace_id = $record.trace_id.map(tracing::field::display),
             client = %client.addr,
             peer = %client.peer,
             user = client.user().as_deref(),

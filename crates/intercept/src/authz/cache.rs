@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::header::HeaderName;
 use moka::Expiry;
 
 use super::config::sent_headers::SentHeaders;
 use super::request::AuthzRequest;
 use super::response::AuthzResponse;
 use super::verdict::{AuthzError, Decision};
+use crate::request::trace_context::is_trace_header;
 
 /// Responses by request, of all workers together. Single flight: equal requests at the same time are sent once.
 #[derive(Debug)]
@@ -18,8 +20,8 @@ pub(crate) struct Cache {
     deny_for: Duration,
 }
 
-/// The cache key: everything that the service is sent and could decide by, byte for byte. It leaves out the request id
-/// and the ports of client and balancer, which differ between requests that are otherwise equal.
+/// The cache key: everything that the service is sent and could decide by, byte for byte. It leaves out the request id,
+/// the trace context, and the ports of client and balancer, which differ between requests that are otherwise equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CacheKey(Box<[u8]>);
 
@@ -138,7 +140,8 @@ impl CacheKey {
         put(scheme.as_bytes());
         put(to.to_string().as_bytes());
         put(path_and_query.as_bytes());
-        for (name, value) in headers.iter().filter(|(name, _)| sent.includes(name)) {
+        let is_compared = |name: &HeaderName| sent.includes(name) && !is_trace_header(name);
+        for (name, value) in headers.iter().filter(|(name, _)| is_compared(name)) {
             put(name.as_str().as_bytes());
             put(value.as_bytes());
         }

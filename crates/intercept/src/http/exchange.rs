@@ -65,6 +65,7 @@ impl Exchange<'_> {
         let metrics = &self.state.metrics;
         let mut record = InFlightRecord::begin(metrics, self.connection, parts.method.as_str());
         record.set_uri(&parts.uri);
+        record.set_trace(&parts.headers);
         record.set_target(self.target);
         let format = ErrorFormat::from_request(&parts.headers);
         if let Some(refusal) = &self.target.refusal {

@@ -89,6 +89,7 @@ impl ConnectProxy {
         let (parts, body) = request.into_parts();
         let method = parts.method.as_str();
         let mut record = InFlightRecord::begin(&self.state.metrics, &self.connection, method);
+        record.set_trace(&parts.headers);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
         match self.state.access().authenticate(&parts.headers).await {

@@ -1,10 +1,11 @@
 // An ext_authz service made of Envoy's own types, for the tests: it prints each request, one CheckRequest per
-// line, and reads what to answer, one CheckResponse per line, or `error CODE MESSAGE` for a gRPC status.
+// line with the metadata `traceparent` of the call, and reads what to answer, one CheckResponse per line, or `error CODE MESSAGE` for a gRPC status.
 package main
 
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net"
@@ -15,6 +16,7 @@ import (
 	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -26,9 +28,17 @@ type server struct {
 	err      error
 }
 
-func (s *server) Check(_ context.Context, request *auth.CheckRequest) (*auth.CheckResponse, error) {
+func (s *server) Check(ctx context.Context, request *auth.CheckRequest) (*auth.CheckResponse, error) {
 	asked, err := protojson.Marshal(request)
 	if err != nil {
+		log.Fatal(err)
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(asked, &fields); err != nil {
+		log.Fatal(err)
+	}
+	fields["traceparent"] = metadata.ValueFromIncomingContext(ctx, "traceparent")
+	if asked, err = json.Marshal(fields); err != nil {
 		log.Fatal(err)
 	}
 	s.mutex.Lock()

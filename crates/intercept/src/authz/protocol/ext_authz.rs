@@ -8,10 +8,11 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::Uri;
 use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
 use tokio::time::Instant;
 use tonic::client::Grpc;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -22,6 +23,7 @@ use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 use crate::authz::transport::{HttpVersion, MAX_RESPONSE, Pool, Transport, error_from};
 use crate::authz::verdict::{AuthzError, printable};
+use crate::request::trace_context::TraceContext;
 
 use messages::{
     Address, AttributeContext, CheckRequest, CheckResponse, HttpRequest, Peer, SocketAddress,
@@ -70,9 +72,14 @@ impl Protocol for ExtAuthz {
         request: &AuthzRequest<'_>,
         config: EncodeConfig<'_>,
     ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
+        let mut metadata = HeaderMap::new();
+        if let Some(trace) = TraceContext::read(request.headers) {
+            trace.write(&mut metadata);
+        }
         Ok(Box::new(GrpcRequest {
             origin: uri.clone(),
             request: check_request(request, config.sent),
+            metadata,
         }))
     }
 }
@@ -80,6 +87,8 @@ impl Protocol for ExtAuthz {
 struct GrpcRequest {
     origin: Uri,
     request: CheckRequest,
+    /// The trace context.
+    metadata: HeaderMap,
 }
 
 impl EncodedRequest for GrpcRequest {
@@ -87,10 +96,18 @@ impl EncodedRequest for GrpcRequest {
         Box::pin(async move {
             let (_, pool) = transport.pool();
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let Self { origin, request } = *self;
-            let reply = match call(&pool, &origin, request.clone(), timeout).await {
+            let Self {
+                origin,
+                request,
+                metadata,
+            } = *self;
+            let call = |request| {
+                let metadata = MetadataMap::from_headers(metadata.clone());
+                call(&pool, &origin, (metadata, request), timeout)
+            };
+            let reply = match call(request.clone()).await {
                 // The service may have closed an idle connection as this was written to it: one retry.
-                Err(AuthzError::Broken(_)) => call(&pool, &origin, request, timeout).await,
+                Err(AuthzError::Broken(_)) => call(request).await,
                 result => result,
             };
             decode(reply?)
@@ -107,12 +124,13 @@ impl EncodedRequest for GrpcRequest {
 async fn call(
     pool: &Pool,
     origin: &Uri,
-    request: CheckRequest,
+    (metadata, request): (MetadataMap, CheckRequest),
     timeout: Duration,
 ) -> Result<CheckResponse, AuthzError> {
     let mut client =
         Grpc::with_origin(pool.clone(), origin.clone()).max_decoding_message_size(MAX_RESPONSE);
     let mut request = Request::new(request);
+    *request.metadata_mut() = metadata;
     request.set_timeout(timeout);
     client.ready().await.map_err(|error| error_from(&error))?;
     let path = PathAndQuery::from_static("/envoy.service.auth.v3.Authorization/Check");

@@ -14,6 +14,7 @@ use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::transport::HttpVersion;
 use crate::authz::verdict::{AuthzError, Denial, printable};
+use crate::request::trace_context::TraceContext;
 
 /// The protocol of `http://HOST[:PORT]/PATH`.
 #[derive(Debug)]
@@ -87,6 +88,9 @@ fn encode(
         {
             headers.append(name, value.clone());
         }
+    }
+    if let Some(trace) = TraceContext::read(request.headers) {
+        trace.write(headers);
     }
     for (name, value) in description(request) {
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NOT_ENCODABLE)?;
