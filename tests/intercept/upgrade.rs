@@ -37,11 +37,8 @@ fn upgrades_lose_no_request() {
                 conn.send(&request("close"));
                 let (answer, end) = conn.recv_to_end();
                 assert_eq!(end, End::Fin);
-                // A process that drains closes a connection from which it has not read a request: clients send it again.
-                if !answer.is_empty() {
-                    assert!(answer.starts_with(b"HTTP/1.1 403"), "{answer:?}");
-                    answered.fetch_add(1, Relaxed);
-                }
+                assert!(answer.starts_with(b"HTTP/1.1 403"), "{answer:?}");
+                answered.fetch_add(1, Relaxed);
             }
         });
         for number in 0..6 {
@@ -64,6 +61,41 @@ fn upgrades_lose_no_request() {
     drop(kept);
     // Those of every worker were handed over, with the connections that were waiting in them.
     assert_eq!(listening_sockets(&lab.server), sockets);
+    rig.wait_drained();
+}
+
+/// A connection that was accepted before the upgrade has its first request answered, with an announcement that the
+/// connection ends. One that stays silent does not keep the old process.
+#[test]
+fn draining_process_answers_the_first_request_of_a_connection() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let ca = format!("--ca={}", scratch.path_text("ca"));
+    lab.server.run(BINARY, &["ca", "init", &ca]);
+    let args = [
+        "intercept",
+        "--listen=10.81.0.1:8443",
+        "--allow-client=10.81.0.0/24",
+        "--workers=1",
+        "--drain=600s",
+        &ca,
+    ];
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
+    let (silent, late) = (connect(), connect());
+    // The process has accepted both, as it has answered a later one.
+    assert_refuses(&connect());
+    rig.upgrade(&lab.server).expect("it upgrades");
+    late.send(&request("keep-alive"));
+    let (answer, end) = late.recv_to_end();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(
+        answer.to_lowercase().contains("\r\nconnection: close\r\n"),
+        "{answer}"
+    );
+    assert_eq!(end, End::Fin);
+    assert_eq!(silent.recv_to_end(), (Vec::new(), End::Fin));
     rig.wait_drained();
 }
 

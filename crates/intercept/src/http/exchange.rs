@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::header::{CONNECTION, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -48,11 +49,17 @@ impl Exchange<'_> {
         request: Request<Incoming>,
         switched: &mut Option<Switched>,
     ) -> Response<ResponseBody> {
+        let is_http1 = request.version() != Version::HTTP_2;
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
         let body = BufferedBody::new(body);
         let mut response = self.decide(parts, (body.clone(), size), switched).await;
         response.body_mut().hold_request(body);
+        if is_http1 && self.state.is_draining() && !response.status().is_informational() {
+            // hyper announces the end of a connection only in responses that it begins later.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
         response
     }
 

@@ -98,8 +98,8 @@ impl HttpServer {
     }
 }
 
-/// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains. `None` if the connection
-/// then does not end within [`LINGER`] after its last exchange.
+/// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains; a drain waits for the first
+/// request. `None` if the connection then does not end within [`LINGER`] after its last exchange.
 async fn run<C, T>(
     (state, connection): (&Arc<InterceptState>, &Arc<ClientConnection>),
     served: &mut C,
@@ -108,11 +108,13 @@ async fn run<C, T>(
 ) -> Option<T> {
     let idle_timeout = state.rules.idle_timeout;
     let mut idle = pin!(connection.exchanges.wait_idle(idle_timeout));
+    let begun = connection.exchanges.total_begun();
+    let mut drain = pin!(wait_drain(state, connection, begun));
     let (mut is_draining, mut cut_at) = (false, None);
     loop {
         tokio::select! {
             ended = poll_fn(|cx| poll(served, cx)) => return Some(ended),
-            () = state.wait_draining(), if !is_draining => is_draining = true,
+            () = &mut drain, if !is_draining => is_draining = true,
             () = &mut idle => {
                 cut_at.get_or_insert_with(|| Instant::now() + LINGER);
                 // A request that came in this moment is answered, and watched for stalls.
@@ -127,6 +129,15 @@ async fn run<C, T>(
         }
         shut_down(served);
     }
+}
+
+/// Waits until a connection has to end because the proxy drains, which is after the first request beyond the `begun` ones.
+/// A client that has just connected sends its request at any moment. hyper would close the connection before that, and what
+/// the client sends would be reset.
+async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun: u64) {
+    state.wait_draining().await;
+    let first_request = connection.exchanges.wait_begun_after(begun);
+    let _ = timeout(FIRST_REQUEST_GRACE, first_request).await;
 }
 
 impl Service<Request<Incoming>> for HttpServer {
@@ -307,6 +318,8 @@ const MAX_REQUEST_HEAD: usize = 64 * 1024;
 const MAX_REQUEST_HEADERS: usize = 200;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a drain waits for the first request of a connection: for a lost packet to be sent again, and a slow client.
+const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(2);
 const LINGER: Duration = Duration::from_secs(1);
 /// The most reads, of 4 KiB each, before a connection is closed.
 const MAX_LINGER_READS: usize = 64;

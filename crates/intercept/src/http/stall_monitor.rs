@@ -4,11 +4,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// Counts the exchanges of one client connection, and aborts those that stall.
 #[derive(Debug)]
-pub(crate) struct StallMonitor(Mutex<State>);
+pub(crate) struct StallMonitor {
+    state: Mutex<State>,
+    /// Notified of each exchange that begins.
+    begins: Notify,
+}
 
 #[derive(Debug)]
 struct State {
@@ -39,32 +44,38 @@ struct Watched {
 
 impl Default for StallMonitor {
     fn default() -> Self {
-        Self(Mutex::new(State {
+        let state = State {
             in_flight: 0,
             begun: 0,
             last_end: Instant::now(),
             watched: Vec::new(),
-        }))
+        };
+        Self {
+            state: Mutex::new(state),
+            begins: Notify::new(),
+        }
     }
 }
 
 impl StallMonitor {
     /// Counts an exchange in; [`StallMonitor::end`] has to follow.
     pub(crate) fn begin(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.in_flight += 1;
         state.begun += 1;
+        drop(state);
+        self.begins.notify_waiters();
     }
 
     pub(crate) fn end(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.in_flight -= 1;
         state.last_end = Instant::now();
     }
 
     /// Aborts `transfer` once it has not moved for `limit`.
     pub(crate) fn watch(&self, transfer: Weak<dyn Progress>, limit: Duration) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.watched.retain(|one| one.transfer.strong_count() > 0);
         state.watched.push(Watched {
             transfer,
@@ -82,7 +93,7 @@ impl StallMonitor {
             for stalled in self.take_stalled(now) {
                 stalled.abort();
             }
-            let state = self.0.lock();
+            let state = self.state.lock();
             let idle = now.saturating_duration_since(state.last_end);
             if state.in_flight == 0 && idle >= idle_timeout {
                 return;
@@ -92,17 +103,29 @@ impl StallMonitor {
 
     /// How many exchanges there have been so far.
     pub(crate) fn total_begun(&self) -> u64 {
-        self.0.lock().begun
+        self.state.lock().begun
+    }
+
+    /// Waits until more than `begun` exchanges have begun.
+    pub(crate) async fn wait_begun_after(&self, begun: u64) {
+        loop {
+            // It is notified of what begins from here on.
+            let begins = self.begins.notified();
+            if self.total_begun() > begun {
+                return;
+            }
+            begins.await;
+        }
     }
 
     /// Whether no exchange is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.lock().in_flight == 0
+        self.state.lock().in_flight == 0
     }
 
     fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {
         let mut stalled = Vec::new();
-        let mut watched = std::mem::take(&mut self.0.lock().watched);
+        let mut watched = std::mem::take(&mut self.state.lock().watched);
         watched.retain_mut(|one| {
             let Some(transfer) = one.transfer.upgrade() else {
                 return false;
@@ -118,7 +141,7 @@ impl StallMonitor {
             }
             !is_stalled
         });
-        self.0.lock().watched.append(&mut watched);
+        self.state.lock().watched.append(&mut watched);
         stalled
     }
 }
