@@ -207,8 +207,7 @@ fn reload(rig: &InterceptRig, text: &str, says_then: &str) {
     wait_for(says_then, || (count() > before).then_some(()));
 }
 
-/// A hundred take too long beside the other tests: each waits for a request of curl.
-const RELOADS: usize = 20;
+const RELOADS: usize = 100;
 
 /// The first certificate: `ca export` has the predecessors after the authority.
 fn only_first(pem: &str) -> &str {

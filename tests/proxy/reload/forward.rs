@@ -169,8 +169,7 @@ fn table(listen: SocketAddr, version: u8) -> String {
     format!("[[forward]]\nlisten = [\"{listen}\"]\nto = \"{SERVER}\"\nproxy-version = {version}\n")
 }
 
-/// A hundred take too long beside the other tests: each waits for a request that is served.
-const RELOADS: usize = 40;
+const RELOADS: usize = 100;
 const SERVER: SocketAddr = v4([10, 81, 0, 1], 9000);
 const SECOND: SocketAddr = v4([203, 0, 113, 1], 8080);
 const NGINX: &str = "
