@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_relay::{Limits, Method};
+use peername_server::access::trust_list::TrustList;
 use peername_server::addr::{LocalAddr, Target};
 use peername_server::header_limits::HeaderLimits;
-use peername_server::trust_list::TrustList;
 
 use crate::policy::destination::DestinationPolicy;
 use crate::policy::source::SourcePolicy;

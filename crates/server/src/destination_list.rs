@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::trust_list::parse_network;
+use crate::access::network_list::parse_network;
 
 /// Allowed destinations: the addresses of a network (CIDR) with all ports or a range of them.
 ///

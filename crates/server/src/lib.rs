@@ -10,6 +10,7 @@
 //! header.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod addr;
 pub mod capabilities;
 pub mod confinement;
@@ -22,5 +23,4 @@ pub mod listeners;
 pub mod metadata_service;
 pub mod own_addresses;
 pub mod pending_headers;
-pub mod trust_list;
 pub mod workers;

@@ -17,7 +17,7 @@ use peername_exec::preload::Preload;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
-use peername_server::trust_list::TrustList;
+use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
 
 use crate::cmd::routes::Protocol;

@@ -8,7 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use peername_server::trust_list::{TrustError, TrustList};
+use peername_server::access::network_list::NetworkListError;
+use peername_server::access::trust_list::TrustList;
 use peername_sys::fs::text_file;
 
 use super::translation::TRUST_ANY_WARNING;
@@ -76,7 +77,7 @@ fn is_network(entry: &str) -> bool {
 
 fn is_empty_list(path: &OsStr) -> bool {
     let list = TrustList::parse(&[file_value(path).to_string_lossy()]);
-    matches!(list, Err(TrustError::EmptyFile { .. }))
+    matches!(list, Err(NetworkListError::EmptyFile { .. }))
 }
 
 /// The value of `--trust` that names a file.

@@ -11,7 +11,7 @@ use aws_lc_rs::rand::SystemRandom;
 use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::sync::Cache;
-use peername_server::trust_list::TrustList;
+use peername_server::access::trust_list::TrustList;
 use peername_sys::fs::text_file;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;

@@ -15,8 +15,8 @@ use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
+use peername_server::access::trust_list::TrustList;
 use peername_server::destination_list::AllowedDestination;
-use peername_server::trust_list::TrustList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -9,8 +9,8 @@ use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Upstrea
 use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
+use peername_server::access::trust_list::TrustList;
 use peername_server::header_limits::HeaderLimits;
-use peername_server::trust_list::TrustList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
