@@ -1,4 +1,5 @@
-//! Who may connect: the syntax of lists of networks, and the peers that may send headers.
+//! Who may connect: the syntax of lists of networks, the peers that may send headers, and the clients that they may claim.
 
+pub mod clients;
 pub mod network_list;
 pub mod trust_list;

@@ -36,7 +36,16 @@ pub struct ConnectionEntry {
     stats: Arc<RelayStats>,
     /// Whether it is served without a relay, as requests of HTTP are.
     is_served: AtomicBool,
-    is_ended: AtomicBool,
+    end_reason: OnceLock<EndReason>,
+}
+
+/// Why a connection was ended from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Over the admin endpoint.
+    Admin,
+    /// A list that changed denies its client.
+    AccessRevoked,
 }
 
 impl ConnectionEntry {
@@ -80,9 +89,14 @@ impl ConnectionEntry {
         self.is_served.store(true, Relaxed);
     }
 
-    /// Whether it was ended from outside ([`OpenConnections::end`]).
-    pub fn is_ended(&self) -> bool {
-        self.is_ended.load(Relaxed)
+    /// The client, once it is known.
+    pub fn client(&self) -> Option<ClaimedSource> {
+        self.client.get().copied().map(ClaimedSource)
+    }
+
+    /// Why it was ended from outside ([`OpenConnections`]); `None` if it was not.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.end_reason.get().copied()
     }
 
     fn state(&self) -> ConnectionState {
@@ -141,7 +155,28 @@ impl OpenConnections {
         }
         false
     }
+
+    /// Ends the connections that `is_denied` selects, as [`OpenConnections::end_one`] does, and returns how many. A connection
+    /// that learns its client later is not missed if it is judged by then.
+    pub async fn end_denied(&self, is_denied: Arc<DeniedConnection>) -> usize {
+        let mut ended = 0;
+        for worker in 0..self.0.workers() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let is_denied = Arc::clone(&is_denied);
+                let end = move || TABLE.with_borrow(|table| table.end_denied(from, &*is_denied));
+                // A worker that has ended has no connections.
+                let (count, following) = self.0.call(worker, end).await.unwrap_or_default();
+                ended += count;
+                next = following;
+            }
+        }
+        ended
+    }
 }
+
+/// Whether a connection's client is denied.
+pub type DeniedConnection = dyn Fn(&ConnectionEntry) -> bool + Send + Sync;
 
 impl ConnectionSource for OpenConnections {
     fn snapshots(&self) -> SnapshotStream {
@@ -191,7 +226,7 @@ pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntr
             target: OnceLock::new(),
             stats: Arc::default(),
             is_served: AtomicBool::new(false),
-            is_ended: AtomicBool::new(false),
+            end_reason: OnceLock::new(),
         });
         table.next_id += table.step;
         let key = table.slots.insert(Slot {
@@ -249,6 +284,15 @@ struct Slot {
     task: Option<AbortHandle>,
 }
 
+impl Slot {
+    fn end(&self, reason: EndReason) {
+        let _ = self.entry.end_reason.set(reason);
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
 /// The result of a search in a part of a table.
 enum Search {
     Found,
@@ -273,15 +317,21 @@ impl Table {
             self.next_batch(from),
         ) {
             (Some(slot), _) => {
-                slot.entry.is_ended.store(true, Relaxed);
-                if let Some(task) = &slot.task {
-                    task.abort();
-                }
+                slot.end(EndReason::Admin);
                 Search::Found
             }
             (None, Some(next)) => Search::More(next),
             (None, None) => Search::Absent,
         }
+    }
+
+    /// Ends the connections in a batch that begins at slot `from` and that `is_denied` selects. Returns how many, with the
+    /// slot to go on from.
+    fn end_denied(&self, from: usize, is_denied: &DeniedConnection) -> (usize, Option<usize>) {
+        let slots = (from..from + SNAPSHOT_BATCH).filter_map(|key| self.slots.get(key));
+        let denied = slots.filter(|slot| is_denied(&slot.entry));
+        let ended = denied.map(|slot| slot.end(EndReason::AccessRevoked));
+        (ended.count(), self.next_batch(from))
     }
 
     fn publish_load(&self) {

@@ -1,0 +1,176 @@
+//! The allow list and the deny list.
+//!
+//! A list of bans may have a hundred thousand entries, so it is a prefix trie: a lookup takes as many steps as an address
+//! has bits at most, however long the list is.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use prefix_trie::joint::JointPrefixSet;
+
+use super::ClientRefusal;
+use crate::access::network_list::{self, FileContent, NetworkListError};
+
+/// The networks of clients that may connect, and of those that may not.
+#[derive(Debug, Default)]
+pub struct ClientLists {
+    /// `None`: every client may connect that is not denied.
+    allow: Option<JointPrefixSet<IpNet>>,
+    deny: JointPrefixSet<IpNet>,
+}
+
+impl ClientLists {
+    /// Reads the values of `--allow-client` and `--deny-client`. A file of the deny list may be empty: there may be no
+    /// ban yet. A file of the allow list may not: no client could connect.
+    ///
+    /// # Errors
+    ///
+    /// [`NetworkListError`]: a value, a file, or a line of a file.
+    pub fn read<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Result<Self, NetworkListError> {
+        let allowed = network_list::read("--allow-client", allow, FileContent::Required)?;
+        let denied = network_list::read("--deny-client", deny, FileContent::Optional)?;
+        Ok(Self {
+            allow: (!allow.is_empty()).then(|| allowed.into_iter().collect()),
+            deny: denied.into_iter().collect(),
+        })
+    }
+
+    /// The deny list wins over the allow list, whichever has the longer prefix.
+    pub(super) fn judge(&self, client: IpAddr) -> Result<(), ClientRefusal> {
+        let host = IpNet::from(client.to_canonical());
+        if let Some(by) = self.deny.get_lpm(&host) {
+            return Err(ClientRefusal::Denied { by });
+        }
+        match &self.allow {
+            Some(allow) if !allow.is_covered(&host) => Err(ClientRefusal::NotAllowed),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of networks that are denied.
+    pub fn denied(&self) -> usize {
+        self.deny.len()
+    }
+
+    /// The number of networks that are allowed; `None` if there is no allow list.
+    pub fn allowed(&self) -> Option<usize> {
+        self.allow.as_ref().map(JointPrefixSet::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::fs;
+
+    use allocation_counter::measure;
+
+    use super::*;
+
+    fn judge(allow: &[&str], deny: &[&str], client: &str) -> Result<(), ClientRefusal> {
+        let lists = ClientLists::read(allow, deny).unwrap();
+        lists.judge(client.parse().unwrap())
+    }
+
+    fn denied(by: &str) -> Result<(), ClientRefusal> {
+        let by = by.parse().unwrap();
+        Err(ClientRefusal::Denied { by })
+    }
+
+    #[test]
+    fn without_lists_every_client_may_connect() {
+        for client in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert_eq!(judge(&[], &[], client), Ok(()));
+        }
+    }
+
+    #[test]
+    fn deny_wins_whichever_prefix_is_longer() {
+        let (allow, deny) = (&["192.0.2.0/24"], &["192.0.2.128/25", "192.0.0.0/16"]);
+        assert_eq!(
+            judge(allow, deny, "192.0.2.1"),
+            denied("192.0.0.0/16"),
+            "although the allow list has the longer prefix"
+        );
+        assert_eq!(judge(allow, deny, "192.0.2.200"), denied("192.0.2.128/25"));
+        let deny = &["192.0.2.128/25"];
+        assert_eq!(judge(allow, deny, "192.0.2.1"), Ok(()));
+        assert_eq!(
+            judge(allow, deny, "192.0.3.1"),
+            Err(ClientRefusal::NotAllowed)
+        );
+    }
+
+    #[test]
+    fn longest_prefix_is_named() {
+        let deny = ["203.0.113.0/24", "203.0.113.9", "2001:db8::/32"];
+        assert_eq!(judge(&[], &deny, "203.0.113.9"), denied("203.0.113.9/32"));
+        assert_eq!(judge(&[], &deny, "203.0.113.8"), denied("203.0.113.0/24"));
+        assert_eq!(judge(&[], &deny, "2001:db8:1::1"), denied("2001:db8::/32"));
+        assert_eq!(judge(&[], &deny, "203.0.114.9"), Ok(()));
+    }
+
+    #[test]
+    fn mapped_addresses_are_those_of_ipv4() {
+        let mapped = "::ffff:192.0.2.9";
+        assert_eq!(
+            judge(&[], &["192.0.2.0/24"], mapped),
+            denied("192.0.2.0/24")
+        );
+        let entry = &["::ffff:192.0.2.0/120"];
+        assert_eq!(judge(&[], entry, "192.0.2.9"), denied("192.0.2.0/24"));
+        assert_eq!(judge(&["192.0.2.0/24"], &[], mapped), Ok(()));
+        // One family says nothing of the other.
+        assert_eq!(judge(&[], &["0.0.0.0/0"], "2001:db8::1"), Ok(()));
+    }
+
+    #[test]
+    fn deny_file_may_be_empty_and_allow_file_may_not() {
+        let path = std::env::temp_dir().join(format!("peername-clients-{}", std::process::id()));
+        let value = [format!("@{}", path.display())];
+        fs::write(&path, "# none yet\n").unwrap();
+        assert!(ClientLists::read(&[], &value).is_ok());
+        assert!(matches!(
+            ClientLists::read(&value, &[]),
+            Err(NetworkListError::EmptyFile { .. })
+        ));
+        fs::write(&path, "203.0.113.9 # sshd\nnonsense\n").unwrap();
+        assert!(matches!(
+            ClientLists::read(&[], &value),
+            Err(NetworkListError::Line { number: 2, .. })
+        ));
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// The work of reading a list grows with its length, and not with its square. It is counted in allocated memory, which
+    /// does not depend on how busy the machine is.
+    #[test]
+    fn hundred_thousand_entries_are_read_by_linear_work() {
+        let path = std::env::temp_dir().join(format!("peername-100k-{}", std::process::id()));
+        let value = [format!("@{}", path.display())];
+        let cost = |entries: u32| {
+            let mut text = String::new();
+            for number in 0..entries {
+                // Scattered, as bans are: the multiplier is odd, so no address comes twice.
+                let scattered = number.wrapping_mul(2_654_435_761);
+                let ip = std::net::Ipv4Addr::from_bits(scattered);
+                match number % 4 {
+                    0 => writeln!(text, "2001:db8:{:x}::{:x}", number >> 16, number & 0xffff),
+                    _ => writeln!(text, "{ip}"),
+                }
+                .unwrap();
+            }
+            fs::write(&path, text).unwrap();
+            let mut lists = None;
+            let work = measure(|| lists = Some(ClientLists::read(&[], &value).unwrap()));
+            let lists = lists.unwrap();
+            assert_eq!(lists.denied(), entries as usize);
+            assert!(lists.judge("2001:db8::4".parse().unwrap()).is_err());
+            (work.count_total, work.bytes_max)
+        };
+        let (few, many) = (cost(10_000), cost(100_000));
+        fs::remove_file(&path).unwrap();
+        assert!(many.0 <= 15 * few.0, "allocations: {few:?}, {many:?}");
+        assert!(many.1 <= 100_000 * 1024, "bytes: {few:?}, {many:?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! TLVs that a header must have (`--require-tlv`): a header of a trusted balancer is not enough.
+//!
+//! A balancer in a cloud may be reached by others than those who are meant, such as through another VPC endpoint. The
+//! TLVs that it adds tell them apart.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+use peername_proto::{Command, Header, Tlv, Vendor, kind};
+
+use super::ClientRefusal;
+
+/// A required TLV: `NAME=VALUE`, or `0xNN=HEX` for any type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequiredTlv {
+    kind: u8,
+    expected: Expected,
+}
+
+/// What the value has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Expected {
+    Bytes(Vec<u8>),
+    /// Upper and lower case are the same.
+    HostName(String),
+    AwsVpcEndpoint(String),
+    AzureLinkId(u32),
+    GcpPscConnection(u64),
+}
+
+/// The required TLVs: of each type that is listed, one of the values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequiredTlvs(BTreeMap<u8, Vec<Expected>>);
+
+/// Why a text is no required TLV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseRequiredTlvError {
+    /// The name is not known, or the text has another form.
+    #[error(
+        "use NAME=VALUE, the name one of alpn, authority, aws-vpce-id, azure-linkid, gcp-psc-id, or a number: 0xEA=HEX"
+    )]
+    Form,
+    /// The value of a number is not hexadecimal.
+    #[error("after a number the value is in hexadecimal: 0xEA=0176706365")]
+    Hex,
+    /// The value of an id is not a number.
+    #[error("the id is a decimal number")]
+    Id,
+    /// The value is empty.
+    #[error("the value is empty")]
+    Empty,
+}
+
+impl FromStr for RequiredTlv {
+    type Err = ParseRequiredTlvError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRequiredTlvError> {
+        use ParseRequiredTlvError::{Empty, Form, Hex, Id};
+        let (name, value) = text.split_once('=').ok_or(Form)?;
+        if value.is_empty() && !name.starts_with("0x") {
+            return Err(Empty);
+        }
+        let (kind, expected) = match name {
+            "alpn" => (kind::ALPN, Expected::Bytes(value.into())),
+            "authority" => (kind::AUTHORITY, Expected::HostName(value.to_owned())),
+            "aws-vpce-id" => (kind::AWS, Expected::AwsVpcEndpoint(value.to_owned())),
+            "azure-linkid" => {
+                let id = value.parse().map_err(|_| Id)?;
+                (kind::AZURE, Expected::AzureLinkId(id))
+            }
+            "gcp-psc-id" => {
+                let id = value.parse().map_err(|_| Id)?;
+                (kind::GCP, Expected::GcpPscConnection(id))
+            }
+            number => {
+                let number = number.strip_prefix("0x").ok_or(Form)?;
+                let kind = u8::from_str_radix(number, 16).map_err(|_| Form)?;
+                let bytes = HEXLOWER_PERMISSIVE.decode(value.as_bytes());
+                (kind, Expected::Bytes(bytes.map_err(|_| Hex)?))
+            }
+        };
+        Ok(Self { kind, expected })
+    }
+}
+
+impl FromIterator<RequiredTlv> for RequiredTlvs {
+    fn from_iter<I: IntoIterator<Item = RequiredTlv>>(all: I) -> Self {
+        let mut by_kind = BTreeMap::<u8, Vec<Expected>>::new();
+        for RequiredTlv { kind, expected } in all {
+            by_kind.entry(kind).or_default().push(expected);
+        }
+        Self(by_kind)
+    }
+}
+
+impl RequiredTlvs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a header for a client has a TLV of each required type, and of these only listed values: a type that occurs
+    /// twice names two things, and one of them would be wrong.
+    pub(super) fn judge(&self, header: &Header<'_>) -> Result<(), ClientRefusal> {
+        if self.is_empty() || header.command != Command::Proxy {
+            return Ok(());
+        }
+        for (&kind, values) in &self.0 {
+            let mut found = header.tlvs.iter().filter(|tlv| tlv.kind == kind).peekable();
+            if found.peek().is_none() {
+                return Err(ClientRefusal::TlvMissing { kind });
+            }
+            if !found.all(|tlv| values.iter().any(|value| value.is(tlv))) {
+                return Err(ClientRefusal::TlvMismatch { kind });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Expected {
+    fn is(&self, tlv: Tlv<'_>) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes == tlv.value,
+            Self::HostName(name) => name.as_bytes().eq_ignore_ascii_case(tlv.value),
+            Self::AwsVpcEndpoint(id) => Vendor::read(tlv) == Some(Vendor::AwsVpcEndpoint(id)),
+            Self::AzureLinkId(id) => Vendor::read(tlv) == Some(Vendor::AzureLinkId(*id)),
+            Self::GcpPscConnection(id) => Vendor::read(tlv) == Some(Vendor::GcpPscConnection(*id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use peername_proto::{Carrier, Parsed, Transport, V2Writer, parse, write_v1, write_v1_unknown};
+
+    use super::*;
+
+    fn judge(required: &[&str], header: &[u8]) -> Result<(), ClientRefusal> {
+        let required = required.iter().map(|text| text.parse::<RequiredTlv>());
+        let required: RequiredTlvs = required.collect::<Result<_, _>>().unwrap();
+        let Ok(Parsed::Complete(header)) = parse(header, Carrier::Stream) else {
+            panic!("an invalid header")
+        };
+        required.judge(&header)
+    }
+
+    fn with_tlvs(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
+        let (client, front): (SocketAddr, SocketAddr) = (
+            "203.0.113.9:1".parse().unwrap(),
+            "203.0.113.1:2".parse().unwrap(),
+        );
+        let mut out = Vec::new();
+        let mut writer = V2Writer::proxy(&mut out, Transport::Stream, client, front);
+        for (kind, value) in tlvs {
+            writer = writer.tlv(*kind, value);
+        }
+        writer.finish().unwrap();
+        out
+    }
+
+    #[test]
+    fn values_of_one_type_are_alternatives_and_types_add_up() {
+        let required = ["alpn=h2", "alpn=http/1.1", "authority=Example.org"];
+        let header = |alpn: &[u8], name: &[u8]| with_tlvs(&[(1, alpn), (2, name)]);
+        assert_eq!(judge(&required, &header(b"h2", b"example.ORG")), Ok(()));
+        assert_eq!(
+            judge(&required, &header(b"http/1.1", b"example.org")),
+            Ok(())
+        );
+        assert_eq!(
+            judge(&required, &header(b"h3", b"example.org")),
+            Err(ClientRefusal::TlvMismatch { kind: 1 })
+        );
+        assert_eq!(
+            judge(&required, &header(b"h2", b"example.org.")),
+            Err(ClientRefusal::TlvMismatch { kind: 2 })
+        );
+        assert_eq!(
+            judge(&required, &with_tlvs(&[(1, b"h2")])),
+            Err(ClientRefusal::TlvMissing { kind: 2 })
+        );
+    }
+
+    #[test]
+    fn ids_of_clouds_are_compared_as_they_show_them() {
+        let aws = with_tlvs(&[(0xea, b"\x01vpce-08d2bf15fac5001c9")]);
+        assert_eq!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c9"], &aws), Ok(()));
+        assert!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c8"], &aws).is_err());
+        let azure = with_tlvs(&[(0xee, &[1, 4, 3, 2, 1])]);
+        assert_eq!(judge(&["azure-linkid=16909060"], &azure), Ok(()));
+        let gcp = with_tlvs(&[(0xe0, &[0, 0, 0, 0, 0, 0, 1, 0])]);
+        assert_eq!(judge(&["gcp-psc-id=256"], &gcp), Ok(()));
+        let custom = with_tlvs(&[(0xe4, &[0xca, 0xfe])]);
+        assert_eq!(judge(&["0xE4=cafe"], &custom), Ok(()));
+        assert!(judge(&["0xE4=cafe00"], &custom).is_err());
+    }
+
+    /// One of two values would be the wrong one.
+    #[test]
+    fn repeated_tlv_must_have_listed_values_only() {
+        let twice = with_tlvs(&[(1, b"h2"), (1, b"h3")]);
+        assert!(judge(&["alpn=h2"], &twice).is_err());
+        assert_eq!(judge(&["alpn=h2", "alpn=h3"], &twice), Ok(()));
+    }
+
+    #[test]
+    fn version_1_lacks_tlvs_and_headers_without_a_client_need_none() {
+        let required = ["alpn=h2"];
+        let mut v1 = Vec::new();
+        write_v1(
+            &mut v1,
+            "203.0.113.9:1".parse().unwrap(),
+            "203.0.113.1:2".parse().unwrap(),
+        );
+        assert_eq!(
+            judge(&required, &v1),
+            Err(ClientRefusal::TlvMissing { kind: 1 })
+        );
+        let mut unknown = Vec::new();
+        write_v1_unknown(&mut unknown);
+        assert_eq!(judge(&required, &unknown), Ok(()));
+        let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+        assert_eq!(judge(&required, local), Ok(()));
+    }
+
+    #[test]
+    fn other_texts_are_rejected() {
+        use ParseRequiredTlvError::{Empty, Form, Hex, Id};
+        for (text, why) in [
+            ("alpn", Form),
+            ("colour=red", Form),
+            ("0x1EA=00", Form),
+            ("alpn=", Empty),
+            ("0xEA=0", Hex),
+            ("0xEA=zz", Hex),
+            ("azure-linkid=4294967296", Id),
+            ("gcp-psc-id=x", Id),
+        ] {
+            assert_eq!(text.parse::<RequiredTlv>(), Err(why), "{text}");
+        }
+    }
+}
