@@ -1,5 +1,6 @@
 //! UDP through `peername proxy` and `forward`: dialects, sessions, eviction, offload to the kernel.
 
+mod clients;
 mod delivery;
 mod destinations;
 mod dialects;

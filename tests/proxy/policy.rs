@@ -1,5 +1,6 @@
 //! Policy: trusted peers, claimed sources, allowed destinations.
 
+mod clients;
 mod destinations;
 mod sources;
 mod trust;

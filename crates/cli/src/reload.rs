@@ -1,6 +1,7 @@
 //! Serves until a signal stops it, and reloads the configuration at SIGHUP and, with `--watch`, at a change of its files:
 //! the new configuration is applied as a whole, or not at all.
 
+pub(crate) mod client_lists;
 pub(crate) mod file_watch;
 
 use std::path::PathBuf;
@@ -25,6 +26,13 @@ pub(crate) struct Source {
     /// Reload when a file of the configuration changes: that of --config, and those that it or an option names
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+impl Source {
+    /// Whether files may be watched: those of the configuration, or lists of clients that the file may name at a reload.
+    pub(crate) fn may_watch(&self) -> bool {
+        self.watch || self.config.is_some()
+    }
 }
 
 /// A running command; its configuration can be replaced.

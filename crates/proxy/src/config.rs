@@ -3,9 +3,11 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use peername_relay::{Limits, Method};
+use peername_server::access::clients::ClientAccess;
 use peername_server::access::trust_list::TrustList;
 use peername_server::addr::{LocalAddr, Target};
 use peername_server::header_limits::HeaderLimits;
@@ -22,6 +24,8 @@ pub struct Config {
     pub trust: TrustList,
     /// Bounds on the header.
     pub header: HeaderLimits,
+    /// Which clients may connect.
+    pub clients: Arc<ClientAccess>,
     /// Which claimed sources are allowed.
     pub source_policy: SourcePolicy,
     /// Which destinations headers may name; `None`: headers can't choose the destination, every client goes to the

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
+use peername_server::access::clients::ClientAccess;
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::connections::ConnectionEntry;
@@ -47,6 +48,8 @@ pub struct ForwardService {
     pub header_template: HeaderTemplate,
     /// From the first SYN to an established connection.
     pub connect_timeout: Duration,
+    /// Which clients may connect. There is no header here: the client is the peer.
+    pub clients: Arc<ClientAccess>,
 }
 
 /// Forwards each connection by the service that its listener has at the time of accept(2).
@@ -141,6 +144,9 @@ impl ForwardService {
         counters: &Counters,
     ) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
+        if let Err(refusal) = self.clients.judge(peer.ip()) {
+            return Err(refuse(&stream, refusal.into()));
+        }
         let downstream = register_stream(stream).map_err(Failure::Local)?;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use peername_relay::{End, Side};
+use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::Target;
 use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
@@ -22,6 +23,8 @@ pub enum Outcome {
     Cut,
     /// It was ended over the admin endpoint.
     ClosedByAdmin,
+    /// A list of clients has changed, and denies its client now.
+    AccessRevoked,
     /// The connection was refused or failed before a byte was relayed.
     Failed(Failure),
 }
@@ -41,6 +44,8 @@ pub enum SessionEnd {
     Unwatched,
     /// The proxy stopped.
     Stopped,
+    /// A list of clients has changed, and denies its client now.
+    AccessRevoked,
 }
 
 /// The side that is at fault for an end.
@@ -75,6 +80,9 @@ pub enum Failure {
     /// The source policy refuses the claimed source.
     #[error("the header's source is {0}")]
     Source(#[from] SourceRefusal),
+    /// The client may not connect: a list of clients, or a TLV that its header lacks.
+    #[error(transparent)]
+    Client(#[from] ClientRefusal),
     /// The destination policy refuses the destination in the header.
     #[error("the header's destination, {asked}, is {refusal}")]
     Destination {
@@ -130,6 +138,7 @@ impl Failure {
             Self::NoService => "listener_closed",
             Self::Header(error) => error.reason(),
             Self::Source(refusal) => refusal.reason(),
+            Self::Client(refusal) => refusal.reason(),
             Self::Destination { refusal, .. } => refusal.reason(),
             Self::ReplyPath => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
@@ -148,6 +157,7 @@ impl Failure {
             | Self::NoService
             | Self::Header(HeaderError::TooManyPending)
             | Self::Source(_)
+            | Self::Client(_)
             | Self::Destination { .. } => Fault::Policy,
             Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
@@ -173,6 +183,7 @@ impl Outcome {
             Self::SessionEnded(SessionEnd::SocketDestroyed) => "socket_destroyed",
             Self::SessionEnded(SessionEnd::Unwatched) => "unwatched",
             Self::SessionEnded(SessionEnd::Stopped) => "stopped",
+            Self::SessionEnded(SessionEnd::AccessRevoked) | Self::AccessRevoked => "access_revoked",
             Self::Cut => "cut",
             Self::ClosedByAdmin => "closed_by_admin",
             Self::Failed(failure) => failure.reason(),
@@ -189,7 +200,8 @@ impl Outcome {
             Self::Relayed(End::Idle | End::Lost)
             | Self::SessionEnded(_)
             | Self::Cut
-            | Self::ClosedByAdmin => Some("proxy"),
+            | Self::ClosedByAdmin
+            | Self::AccessRevoked => Some("proxy"),
             Self::Failed(_) => None,
         }
     }
@@ -204,10 +216,10 @@ impl Outcome {
             Self::Relayed(End::Lost) => Fault::Local,
             Self::SessionEnded(SessionEnd::Idle | SessionEnd::Stopped) => Fault::None,
             Self::SessionEnded(SessionEnd::Unanswered) => Fault::Upstream,
-            Self::SessionEnded(SessionEnd::Evicted) => Fault::Policy,
+            Self::SessionEnded(SessionEnd::Evicted | SessionEnd::AccessRevoked) => Fault::Policy,
             Self::SessionEnded(SessionEnd::SocketDestroyed | SessionEnd::Unwatched) => Fault::Local,
             Self::Cut => Fault::Local,
-            Self::ClosedByAdmin => Fault::Policy,
+            Self::ClosedByAdmin | Self::AccessRevoked => Fault::Policy,
         }
     }
 
@@ -218,7 +230,11 @@ impl Outcome {
             Self::Relayed(End::Lost) => Some(LOST.to_owned()),
             Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
             Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
-            Self::Relayed(_) | Self::SessionEnded(_) | Self::Cut | Self::ClosedByAdmin => None,
+            Self::Relayed(_)
+            | Self::SessionEnded(_)
+            | Self::Cut
+            | Self::ClosedByAdmin
+            | Self::AccessRevoked => None,
         }
     }
 }

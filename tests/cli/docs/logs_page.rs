@@ -43,6 +43,7 @@ fn page_lists_exactly_the_outcomes() {
         include_str!("../../../crates/proxy/src/outcome.rs"),
         include_str!("../../../crates/proxy/src/policy/source.rs"),
         include_str!("../../../crates/proxy/src/policy/destination.rs"),
+        include_str!("../../../crates/server/src/access/clients.rs"),
         include_str!("../../../crates/server/src/header_error.rs"),
         include_str!("../../../crates/proto/src/invalid.rs"),
     ];

@@ -89,17 +89,16 @@ pub(crate) fn datagram_header_for(client: SocketAddr) -> Vec<u8> {
     header_bytes::v2_udp(client, front_of(client))
 }
 
-/// Starts `forward` on the balancer, in front of the usual proxy.
-pub(crate) fn start_forward(lab: &Lab, dialect: &str) -> Peername {
+/// Starts `forward` on the balancer with these options, in front of the usual proxy.
+pub(crate) fn start_forward(lab: &Lab, options: &[&str]) -> Peername {
     let args = [
         "forward",
         "--protocol=udp",
         "--listen=203.0.113.1:80",
         "--listen=[2001:db8:9::1]:80",
         "--to=10.81.0.1:8443",
-        dialect,
     ];
-    Peername::start_udp(&lab.balancer, &args)
+    Peername::start_udp(&lab.balancer, &[&args, options].concat())
 }
 
 /// Each dialect as an option of [`start_forward`] and as one of the proxy.

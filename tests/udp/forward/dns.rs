@@ -27,7 +27,7 @@ fn unbound_logs_the_client_behind_forward() {
         let scratch = Scratch::new();
         let unbound = unbound(&lab, &scratch);
         let _proxy = Peername::start_udp(&lab.server, &[PROXY, &[receiver]].concat());
-        let _forward = start_forward(&lab, sender);
+        let _forward = start_forward(&lab, &[sender]);
         logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
         logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
     }

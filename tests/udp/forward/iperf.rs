@@ -87,7 +87,7 @@ impl Chain {
         Self {
             server,
             proxy: Peername::udp_proxy(&lab, &[], &[]),
-            forward: start_forward(&lab, "--udp-header=each"),
+            forward: start_forward(&lab, &["--udp-header=each"]),
             lab,
         }
     }

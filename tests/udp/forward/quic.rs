@@ -18,7 +18,7 @@ fn http3_download_shows_the_client_in_every_packet() {
         scratch.write("file", &FILE.repeat(20_000));
         let servers = [TARGET_V4, TARGET_V6].map(|addr| server(&lab, &scratch, addr));
         let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
-        let _forward = start_forward(&lab, sender);
+        let _forward = start_forward(&lab, &[sender]);
         let fronts = [(CLIENT_V4, FRONT_V4), (CLIENT_V6, FRONT_V6)];
         for ((client, front), server) in fronts.into_iter().zip(&servers) {
             download(&lab, &scratch, front);

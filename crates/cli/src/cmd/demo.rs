@@ -96,6 +96,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
     };
     let config = Config {
         transparent: false,
+        clients: Arc::default(),
         trust: TrustList::parse(&["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,

@@ -26,6 +26,7 @@ use crate::listeners::UdpGroup;
 use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
 use crate::logging;
 use crate::process::Process;
+use crate::reload::client_lists::{ClientLists, OpenClients};
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Reload, Running, serve};
 use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
@@ -38,6 +39,7 @@ struct Control {
     services: ServiceHandle<ForwardService>,
     counters: Arc<Counters>,
     sessions: OpenSessions,
+    client_lists: ClientLists,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -65,7 +67,7 @@ async fn start(
     let needs = Needs {
         removes: setup.process.admin.socket_file(),
         io_uring: !open.sockets.tcp.addrs().is_empty() && check_uring().is_ok(),
-        watches: args.source.watch,
+        watches: args.source.may_watch() || setup.has_list_files(),
         ..Needs::default()
     };
     let confinement = setup.process.sandbox.confine(needs)?;
@@ -89,6 +91,7 @@ async fn start(
     );
     let tcp = logging::join(open.sockets.tcp.addrs());
     let tasks = udp_tasks(&services, &counters, &sessions);
+    let client_policies = setup.client_policies(&open.sockets.actual());
     let listeners = open.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
     tracing::info!(
         tcp,
@@ -97,6 +100,12 @@ async fn start(
         workers = setup.process.workers(),
         "listening"
     );
+    let open_clients = OpenClients {
+        connections: listeners.workers.connections(),
+        sessions: sessions.clone(),
+        is_denied: |entry, policy| policy.judge(entry.peer().ip()).is_err(),
+    };
+    let client_lists = ClientLists::start(client_policies, open_clients);
     let config = ConfigInForce::new(&setup.json);
     let serve_admin = |admin| {
         let running = ServedProxy {
@@ -118,11 +127,12 @@ async fn start(
         services,
         counters: Arc::clone(&counters),
         sessions,
+        client_lists,
     };
     let running = Running {
         listeners,
         signals,
-        watch: FileWatch::new(args.source.watch, files),
+        watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
     };
@@ -167,9 +177,11 @@ impl Reload for Control {
         self.setup.process.check_reload(&setup.process)?;
         let change = listeners.prepare(setup.listen_plans())?;
         let services = setup.services(&change.ids);
+        let client_policies = setup.client_policies(&change.bound);
         let replace = || self.services.replace(services);
         let tasks = udp_tasks(&self.services, &self.counters, &self.sessions);
         let changed = listeners.apply(change, replace, tasks).await;
+        self.client_lists.replace(client_policies);
         self.setup = setup;
         Ok(changed)
     }

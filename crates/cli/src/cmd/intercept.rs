@@ -142,7 +142,7 @@ async fn start(
     let running = Running {
         listeners,
         signals,
-        watch: FileWatch::new(args.source.watch, files),
+        watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
     };

@@ -1,5 +1,6 @@
 //! `peername proxy`: strips the header and connects to the backend as the client.
 
+pub(crate) mod clients;
 mod control;
 mod destination;
 mod load;
@@ -31,7 +32,7 @@ use crate::lifecycle::{self, Signals};
 use crate::listeners::running::Opened;
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Running, serve};
+use crate::reload::{Running, Source, serve};
 use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
 use control::Control;
 use setup::Setup;
@@ -68,10 +69,7 @@ async fn start(
     let admin = setup.process.admin.open(open.previous.as_mut())?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
-    let confinement = setup
-        .process
-        .sandbox
-        .confine(needs(&setup, args.source.watch))?;
+    let confinement = setup.process.sandbox.confine(needs(&setup, &args.source))?;
     let (_log, log_level) = setup.process.logging.start();
     confinement.log();
     privileges::warn_of_missing();
@@ -105,7 +103,7 @@ async fn start(
     let running = Running {
         listeners,
         signals,
-        watch: FileWatch::new(args.source.watch, files),
+        watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
     };
@@ -120,12 +118,12 @@ async fn start(
 }
 
 /// What this process needs after its start.
-fn needs(setup: &Setup, watch: bool) -> Needs {
+fn needs(setup: &Setup, source: &Source) -> Needs {
     Needs {
         removes: setup.process.admin.socket_file(),
         io_uring: setup.may_use_uring(),
         bpf_maps: setup.host.is_in_kernel(),
-        watches: watch,
+        watches: source.may_watch() || setup.has_list_files(),
         ..Needs::default()
     }
 }

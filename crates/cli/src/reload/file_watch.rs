@@ -1,4 +1,4 @@
-//! Watches the files of the configuration (`--watch`).
+//! Watches the files of the configuration (`--watch`), and those of lists of clients.
 //!
 //! The directories of the files are watched, not the files: an editor replaces a file by another with its name, and a
 //! Kubernetes ConfigMap replaces a symbolic link to a directory (`..data`). Whether a file has changed is decided by its
@@ -25,7 +25,13 @@ type Fingerprint = (u64, u64, u64, i64, i64);
 
 /// Reports changes of files; disabled, it never does.
 pub(crate) struct FileWatch {
+    /// What is watched, for the log.
+    what: &'static str,
     is_enabled: bool,
+    /// A change is reported once no event has come for so long.
+    quiet: Duration,
+    /// A directory in which files change all the time must not put a report off for ever.
+    max_delay: Duration,
     read: Fingerprints,
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
@@ -52,12 +58,28 @@ impl Fingerprints {
 }
 
 impl FileWatch {
-    /// A watch of these files; [`FileWatch::start`] begins it.
-    pub(crate) fn new(is_enabled: bool, read: Fingerprints) -> Self {
-        let (sender, events) = unbounded_channel();
+    /// A watch of the configuration's files; [`FileWatch::start`] begins it.
+    pub(crate) fn of_configuration(is_enabled: bool, read: Fingerprints) -> Self {
         Self {
             is_enabled,
             read,
+            ..Self::new("--watch", QUIET, MAX_DELAY)
+        }
+    }
+
+    /// A watch of lists of clients, which begins with the first file.
+    pub(crate) fn of_lists() -> Self {
+        Self::new("lists of clients", LISTS_QUIET, LISTS_MAX_DELAY)
+    }
+
+    fn new(what: &'static str, quiet: Duration, max_delay: Duration) -> Self {
+        let (sender, events) = unbounded_channel();
+        Self {
+            what,
+            is_enabled: true,
+            quiet,
+            max_delay,
+            read: Fingerprints::default(),
             watcher: None,
             directories: BTreeSet::new(),
             sender,
@@ -77,18 +99,24 @@ impl FileWatch {
         });
         match watcher {
             Ok(watcher) => self.watcher = Some(watcher),
-            Err(error) => tracing::warn!("--watch: can't watch files, use SIGHUP: {error}"),
+            Err(error) => {
+                tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.what);
+                self.is_enabled = false;
+            }
         }
         self.watch_directories();
     }
 
-    /// Watches these files from now on.
+    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
     pub(crate) fn replace(&mut self, read: Fingerprints) {
         self.read = read;
-        self.watch_directories();
+        match self.watcher {
+            None if !self.read.0.is_empty() => self.start(),
+            _ => self.watch_directories(),
+        }
     }
 
-    /// Waits until a file differs from what was read, and no further event has come for [`QUIET`]. Cancel-safe.
+    /// Waits until a file differs from what was read, and no further event has come for a moment. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         if self.watcher.is_none() {
             return std::future::pending().await;
@@ -115,8 +143,8 @@ impl FileWatch {
     }
 
     async fn wait_quiet(&mut self) {
-        let end = Instant::now() + MAX_DELAY;
-        let quiet = async { while timeout(QUIET, self.events.recv()).await.is_ok() {} };
+        let end = Instant::now() + self.max_delay;
+        let quiet = async { while timeout(self.quiet, self.events.recv()).await.is_ok() {} };
         let _ = timeout_at(end, quiet).await;
     }
 
@@ -137,7 +165,8 @@ impl FileWatch {
         for new in wanted.difference(&self.directories) {
             if let Err(error) = watcher.watch(new, RecursiveMode::NonRecursive) {
                 let directory = new.display();
-                tracing::warn!("--watch: can't watch {directory}, use SIGHUP: {error}");
+                let what = self.what;
+                tracing::warn!("{what}: can't watch {directory}, use SIGHUP: {error}");
             }
         }
         self.directories = wanted;
@@ -194,7 +223,9 @@ fn names(path: &Path) -> VecDeque<OsString> {
 
 /// Editors and ConfigMaps change several entries one after the other.
 const QUIET: Duration = Duration::from_millis(200);
-/// A directory in which files change all the time must not put a reload off for ever.
 const MAX_DELAY: Duration = Duration::from_secs(3);
+/// A ban should be in force within a second, and bans come in bursts.
+const LISTS_QUIET: Duration = Duration::from_millis(50);
+const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 /// As the kernel's limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;

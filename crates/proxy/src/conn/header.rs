@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use peername_proto::Header;
 use peername_relay::Prefix;
+use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::{header_reader, hop_count};
@@ -27,6 +28,8 @@ pub struct ClaimedConn {
     pub destination: Option<SocketAddr>,
     /// The hop count: the proxies that the connection has passed, according to the header.
     pub(crate) hops: u8,
+    /// Why its TLVs refuse it.
+    tlv_refusal: Option<ClientRefusal>,
     /// The real peer.
     pub peer: PeerAddr,
     /// The address listened on.
@@ -65,6 +68,7 @@ impl ClaimedConn {
                     claim,
                     destination,
                     hops,
+                    tlv_refusal,
                     outbound_header,
                     tlvs,
                 },
@@ -74,6 +78,7 @@ impl ClaimedConn {
                 claim,
                 destination,
                 hops,
+                tlv_refusal,
                 peer,
                 listener,
                 outbound_header,
@@ -105,6 +110,10 @@ impl HeaderClaims for ClaimedConn {
         self.peer
     }
 
+    fn tlv_refusal(&self) -> Option<ClientRefusal> {
+        self.tlv_refusal
+    }
+
     fn destination(&self) -> Option<SocketAddr> {
         self.destination
     }
@@ -123,6 +132,7 @@ struct Retained {
     claim: Option<ClaimedSource>,
     destination: Option<SocketAddr>,
     hops: u8,
+    tlv_refusal: Option<ClientRefusal>,
     outbound_header: Option<Box<[u8]>>,
     tlvs: Option<Box<LoggedTlvs>>,
 }
@@ -142,6 +152,7 @@ impl Retained {
             claim: header.source().map(ClaimedSource::canonical),
             destination: header.destination().map(canonical),
             hops,
+            tlv_refusal: config.clients.judge_tlvs(header).err(),
             outbound_header: outbound_header
                 .transpose()
                 .map_err(Failure::OutboundHeader)?,

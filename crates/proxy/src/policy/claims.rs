@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_sys::netlink::Transport;
 
@@ -12,6 +13,9 @@ pub(crate) trait HeaderClaims {
 
     /// The real peer that sent the header.
     fn peer(&self) -> PeerAddr;
+
+    /// Why the TLVs of the header refuse it (`--require-tlv`).
+    fn tlv_refusal(&self) -> Option<ClientRefusal>;
 
     /// The destination that the client connected to; an IPv4-mapped address in its IPv4 form. `None` when the header
     /// names none. A header without a claimed source names no destination either.

@@ -20,7 +20,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Applies the source policy and the destination policy, and checks that replies to a spoofed connection would come
+    /// Applies the source policy, the lists of clients and the destination policy, and checks that replies to a spoofed connection would come
     /// back.
     ///
     /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4 balancer goes to the
@@ -29,13 +29,15 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Failure::Source`], [`Failure::Destination`], [`Failure::ReplyPath`].
+    /// [`Failure::Source`], [`Failure::Client`], [`Failure::Destination`], [`Failure::ReplyPath`].
     pub(crate) fn decide(
         claims: &impl HeaderClaims,
         listener: LocalAddr,
         rules: &Rules,
     ) -> Result<Self, Failure> {
-        let Some(source) = rules.admit_source(claims)? else {
+        let source = rules.admit_source(claims)?;
+        rules.admit_client(claims)?;
+        let Some(source) = source else {
             return Ok(Self::without_source(claims.peer(), listener, rules));
         };
         let client = source.0.ip();

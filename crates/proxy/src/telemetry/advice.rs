@@ -29,6 +29,13 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         | "source_link_local" | "source_port_0" => {
             "No client can have that address: the balancer passes on a header that its client sent. Have it accept none."
         }
+        "client_denied" | "access_revoked" => {
+            "The client is on the list of --deny-client: remove its entry to let it in. The log names the entry."
+        }
+        "client_not_allowed" => "If the client may come, add its network to --allow-client.",
+        "tlv_missing" | "tlv_mismatch" => {
+            "The balancer does not send what --require-tlv requires, or the client came another way: --log-tlv shows what it sends."
+        }
         "destination_not_listed" => {
             "If clients may go there, add the network to --allow-destination."
         }

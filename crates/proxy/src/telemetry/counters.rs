@@ -11,7 +11,7 @@ use peername_server::addr::LocalAddr;
 use peername_server::header_error::HeaderError;
 use peername_sys::netlink::Transport;
 
-use crate::outcome::{Failure, Fault, Outcome};
+use crate::outcome::{Failure, Fault, Outcome, SessionEnd};
 
 mod connect_time;
 mod datagrams;
@@ -58,7 +58,7 @@ pub struct OutcomeLabels {
 pub enum Refusal {
     /// There was no header to work with.
     Header,
-    /// A rule of the operator's refused it.
+    /// A rule of the operator's refused or ended it.
     Denied,
 }
 
@@ -193,8 +193,12 @@ impl Snapshot {
 
 impl Refusal {
     fn from_outcome(outcome: &Outcome) -> Option<Self> {
-        let Outcome::Failed(failure) = outcome else {
-            return None;
+        let failure = match outcome {
+            Outcome::Failed(failure) => failure,
+            Outcome::AccessRevoked | Outcome::SessionEnded(SessionEnd::AccessRevoked) => {
+                return Some(Self::Denied);
+            }
+            _ => return None,
         };
         match failure {
             Failure::Header(HeaderError::TooManyPending) => Some(Self::Denied),

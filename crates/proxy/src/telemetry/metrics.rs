@@ -174,7 +174,7 @@ fn encode_refusals(
     counters(
         encoder,
         "peername_denied",
-        "Connections and UDP sessions that a rule refused, by reason",
+        "Connections and UDP sessions that a rule refused or ended, by reason",
         of(Refusal::Denied),
     )
 }

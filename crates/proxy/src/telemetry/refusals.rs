@@ -11,6 +11,7 @@ use std::time::Duration;
 use peername_observe::throttle::Throttle;
 use peername_proto::Invalid;
 use peername_relay::End;
+use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{PeerAddr, Target};
 use peername_server::header_error::HeaderError;
 use peername_sys::netlink::Transport;
@@ -37,10 +38,12 @@ pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
             SessionEnd::Idle
             | SessionEnd::Unanswered
             | SessionEnd::SocketDestroyed
-            | SessionEnd::Stopped,
+            | SessionEnd::Stopped
+            | SessionEnd::AccessRevoked,
         )
         | Outcome::Cut
-        | Outcome::ClosedByAdmin => {}
+        | Outcome::ClosedByAdmin
+        | Outcome::AccessRevoked => {}
     }
 }
 
@@ -110,6 +113,11 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
         Failure::Header(error) => return advise_on_header(error),
         Failure::Source(_) => (&SOURCE, failure.to_string()),
+        Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
+        Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, failure.to_string()),
+        Failure::Client(ClientRefusal::TlvMissing { .. } | ClientRefusal::TlvMismatch { .. }) => {
+            (&REQUIRED_TLV, failure.to_string())
+        }
         // The advice does not name the address: the peer chooses it.
         Failure::Destination { refusal, .. } => (
             &DESTINATION,
@@ -152,6 +160,9 @@ static SILENT: Throttle = Throttle::new(INTERVAL);
 static MALFORMED: Throttle = Throttle::new(INTERVAL);
 static PENDING: Throttle = Throttle::new(INTERVAL);
 static SOURCE: Throttle = Throttle::new(INTERVAL);
+static DENIED: Throttle = Throttle::new(INTERVAL);
+static NOT_ALLOWED: Throttle = Throttle::new(INTERVAL);
+static REQUIRED_TLV: Throttle = Throttle::new(INTERVAL);
 static DESTINATION: Throttle = Throttle::new(INTERVAL);
 static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
 static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);

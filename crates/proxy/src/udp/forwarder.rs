@@ -100,7 +100,9 @@ impl Role for ForwarderRole {
     }
 
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
-        let upstream = self.service(admitted)?.target;
+        let service = self.service(admitted)?;
+        service.clients.judge(admitted.header.peer.ip())?;
+        let upstream = service.target;
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
         let refused = |failed: SyscallError| Failure::Connect {
             upstream,
@@ -139,6 +141,14 @@ impl Role for ForwarderRole {
         let services = self.forwarder.services.load();
         let source = services.get(*id)?.header_template.source;
         Some(ClaimedSource::canonical(source.unwrap_or(session.reply_to.peer.0)).0)
+    }
+
+    fn is_denied(&self, session: &Session) -> bool {
+        let listener = self.listeners.get(session.key.listener);
+        let services = self.forwarder.services.load();
+        let service = listener.and_then(|&(id, _)| services.get(id));
+        let peer = session.reply_to.peer.ip();
+        service.is_some_and(|service| service.clients.judge(peer).is_err())
     }
 
     fn flows(&self, _now: Instant) -> Vec<FlowState> {

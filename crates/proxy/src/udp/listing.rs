@@ -1,4 +1,4 @@
-//! The open sessions of all workers, for listings.
+//! The open sessions of all workers, for listings and for revocation.
 //!
 //! A session belongs to its worker, so the control side asks each worker for a batch at a time.
 
@@ -19,7 +19,7 @@ pub struct OpenSessions(Arc<Mutex<Vec<ListedWorker>>>);
 struct ListedWorker {
     /// The index of the worker.
     worker: usize,
-    queries: mpsc::UnboundedSender<SessionQuery>,
+    commands: mpsc::UnboundedSender<SessionCommand>,
     sessions: Arc<SessionGauge>,
 }
 
@@ -33,30 +33,39 @@ impl SessionGauge {
     }
 }
 
-/// A request for a batch of sessions.
+/// A command about a batch of sessions. `from` is the slot that the batch begins at.
 #[derive(Debug)]
-pub(crate) struct SessionQuery {
-    /// The slot that the batch begins at.
-    pub(crate) from: usize,
-    pub(crate) reply: oneshot::Sender<SessionBatch>,
+pub(crate) enum SessionCommand {
+    /// Copy them.
+    List {
+        from: usize,
+        reply: oneshot::Sender<SessionBatch>,
+    },
+    /// Close those of denied clients.
+    Revoke {
+        from: usize,
+        reply: oneshot::Sender<RevokedBatch>,
+    },
 }
 
 /// Snapshots, and the slot to go on from; `None` at the end.
 pub(crate) type SessionBatch = (Vec<ConnectionSnapshot>, Option<usize>);
+/// How many sessions were closed, and the slot to go on from; `None` at the end.
+pub(crate) type RevokedBatch = (usize, Option<usize>);
 
 impl OpenSessions {
-    /// Adds a worker, which answers queries until it drops the receiver.
+    /// Adds a worker, which executes commands until it drops the receiver.
     pub(crate) fn add_worker(
         &self,
         worker: usize,
         sessions: Arc<SessionGauge>,
-    ) -> mpsc::UnboundedReceiver<SessionQuery> {
-        let (queries, receiver) = mpsc::unbounded_channel();
+    ) -> mpsc::UnboundedReceiver<SessionCommand> {
+        let (commands, receiver) = mpsc::unbounded_channel();
         let mut workers = self.0.lock();
-        workers.retain(|one| !one.queries.is_closed());
+        workers.retain(|one| !one.commands.is_closed());
         workers.push(ListedWorker {
             worker,
-            queries,
+            commands,
             sessions,
         });
         receiver
@@ -69,11 +78,28 @@ impl OpenSessions {
             if sums.len() <= one.worker {
                 sums.resize(one.worker + 1, 0);
             }
-            if let (Some(sum), false) = (sums.get_mut(one.worker), one.queries.is_closed()) {
+            if let (Some(sum), false) = (sums.get_mut(one.worker), one.commands.is_closed()) {
                 *sum += one.sessions.0.load(Relaxed);
             }
         }
         sums
+    }
+
+    /// Closes the sessions of clients that the current lists deny, and returns how many.
+    pub async fn revoke(&self) -> usize {
+        let mut closed = 0;
+        for listed in self.workers() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let (reply, answer) = oneshot::channel();
+                // A worker that has ended has no sessions.
+                let _ = listed.commands.send(SessionCommand::Revoke { from, reply });
+                let (count, following) = answer.await.unwrap_or_default();
+                closed += count;
+                next = following;
+            }
+        }
+        closed
     }
 
     fn workers(&self) -> Vec<ListedWorker> {
@@ -86,12 +112,12 @@ impl ConnectionSource for OpenSessions {
     fn snapshots(&self) -> SnapshotStream {
         let of_worker = |listed: ListedWorker| {
             stream::unfold(Some(0), move |from| {
-                let worker = listed.queries.clone();
+                let worker = listed.commands.clone();
                 async move {
                     let (reply, answer) = oneshot::channel();
                     let from = from?;
                     // A worker that has ended has no sessions.
-                    worker.send(SessionQuery { from, reply }).ok()?;
+                    worker.send(SessionCommand::List { from, reply }).ok()?;
                     answer.await.ok()
                 }
             })

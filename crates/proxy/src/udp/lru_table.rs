@@ -150,14 +150,6 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
         self.slots.len()
     }
 
-    /// The values in these slots, with the time of their last use.
-    pub(crate) fn in_slots(&self, range: Range<usize>) -> impl Iterator<Item = (&T, Instant)> {
-        let range = range.start..range.end.min(self.slots.len());
-        let slots = self.slots.get(range).unwrap_or_default();
-        let entries = slots.iter().filter_map(|slot| slot.entry.as_ref());
-        entries.map(|entry| (&entry.value, entry.used))
-    }
-
     /// Makes room for another entry of `balancer`: evicts an entry if a limit is reached, and returns its value.
     pub(crate) fn evict_for(&mut self, balancer: IpAddr) -> Option<T> {
         let victim = self.eviction_candidate_for(balancer)?;
@@ -204,7 +196,14 @@ impl<K: Copy + Eq + Hash, T> LruTable<K, T> {
 
     /// All entries, in no order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = EntryRef<'_, K, T>> {
-        let slots = (0..).zip(&self.slots);
+        self.in_slots(0..self.slots.len())
+    }
+
+    /// The entries in these slots.
+    pub(crate) fn in_slots(&self, range: Range<usize>) -> impl Iterator<Item = EntryRef<'_, K, T>> {
+        let range = range.start..range.end.min(self.slots.len());
+        let first = range.start as u32;
+        let slots = (first..).zip(self.slots.get(range).unwrap_or_default());
         slots.filter_map(|(slot, Slot { generation, entry })| {
             let entry = entry.as_ref()?;
             let generation = *generation;

@@ -19,12 +19,11 @@ use super::offload::KernelDataPath;
 use super::session::Session;
 use super::session::role::{AdmittedDatagram, Role};
 use super::worker::{self, Shared};
-use crate::config::Config;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 use crate::service::{Service, ServiceCache, ServiceHandle};
 use crate::telemetry::counters::Counters;
-use peername_server::addr::LocalAddr;
+use peername_server::addr::{ClaimedSource, LocalAddr};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
 
@@ -65,9 +64,11 @@ impl UdpProxy {
         let listeners: Arc<[_]> = sockets.listeners.clone().into();
         let role = || ProxyRole {
             services: self.services.clone(),
-            cache: self.services.cache(),
-            last: vec![None; listeners.len()],
-            listeners: Arc::clone(&listeners),
+            known: KnownServices {
+                cache: self.services.cache(),
+                listeners: Arc::clone(&listeners),
+                last: vec![None; listeners.len()],
+            },
             dialect: self.config.dialect,
             headers: HeaderReader::new(
                 self.config.dialect,
@@ -89,12 +90,17 @@ impl UdpProxy {
 /// The proxy's decisions in one worker.
 struct ProxyRole {
     services: ServiceHandle,
+    known: KnownServices,
+    dialect: Dialect,
+    headers: HeaderReader,
+}
+
+/// The services of the listeners, as far as this worker knows them.
+struct KnownServices {
     cache: ServiceCache,
     listeners: Arc<[(ListenerId, LocalAddr)]>,
     /// The last known service of each listener.
     last: Vec<Option<Arc<Service>>>,
-    dialect: Dialect,
-    headers: HeaderReader,
 }
 
 impl Role for ProxyRole {
@@ -105,13 +111,12 @@ impl Role for ProxyRole {
         now: Instant,
     ) -> Result<AdmittedDatagram, DropReason> {
         let peer = reply_to.peer;
-        let service = self.service(reply_to.listener)?;
-        let Config { trust, header, .. } = &*service.rules.config;
-        if !trust.contains(peer.ip()) {
+        let service = self.known.current(reply_to.listener)?;
+        let config = &service.rules.config;
+        if !config.trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
-        let limits = *header;
-        let header = self.headers.read(bytes, reply_to, now, &limits)?;
+        let header = self.headers.read(bytes, reply_to, now, config)?;
         let key = SessionKey {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
@@ -156,7 +161,7 @@ impl Role for ProxyRole {
         if !self.dialect.is_self_contained() {
             return None;
         }
-        let (id, listener) = self.listener(session.reply_to.listener).ok()?;
+        let (id, listener) = self.known.listener(session.reply_to.listener).ok()?;
         let services = self.services.load();
         let rules = &services.get(id)?.rules;
         let is_plain =
@@ -166,6 +171,16 @@ impl Role for ProxyRole {
 
     fn unclaimed_client(&self, _session: &Session) -> Option<SocketAddr> {
         None
+    }
+
+    fn is_denied(&self, session: &Session) -> bool {
+        let services = self.services.load();
+        let service = self.known.listener(session.key.listener).ok();
+        let service = service.and_then(|(id, _)| services.get(id));
+        let service = service.or_else(|| self.known.last(session.key.listener));
+        let claim = session.key.client.map(ClaimedSource);
+        let judge = |service: &Service| service.rules.judge_client(claim, session.reply_to.peer);
+        service.is_some_and(|service| judge(service).is_err())
     }
 
     fn flows(&self, now: Instant) -> Vec<FlowState> {
@@ -188,7 +203,7 @@ impl ProxyRole {
     ///
     /// [`Failure`]: the rules refuse the client, or a reload has removed the listener.
     fn permit(&self, admitted: &AdmittedDatagram) -> Result<(Arc<Service>, Permit), Failure> {
-        let (id, listener) = self.listener(admitted.key.listener)?;
+        let (id, listener) = self.known.listener(admitted.key.listener)?;
         let services = self.services.load();
         let service = services.get(id).ok_or(Failure::NoService)?;
         // As for TCP, where getsockname(2) returns the original destination.
@@ -199,10 +214,12 @@ impl ProxyRole {
         let permit = Permit::decide(&admitted.header, listener, &service.rules)?;
         Ok((Arc::clone(service), permit))
     }
+}
 
+impl KnownServices {
     /// The current service of a listener. For a listener that a reload has removed, its last one: open sessions
     /// continue with it.
-    fn service(&mut self, number: usize) -> Result<&Service, Failure> {
+    fn current(&mut self, number: usize) -> Result<&Service, Failure> {
         let (id, _) = self.listener(number)?;
         let last = self.last.get_mut(number).ok_or(Failure::NoService)?;
         if let Some(now) = self.cache.load().get(id)
@@ -211,6 +228,11 @@ impl ProxyRole {
             *last = Some(Arc::clone(now));
         }
         last.as_deref().ok_or(Failure::NoService)
+    }
+
+    /// The last known service of a listener.
+    fn last(&self, number: usize) -> Option<&Arc<Service>> {
+        self.last.get(number)?.as_ref()
     }
 
     /// The listener with this index.

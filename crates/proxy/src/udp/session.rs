@@ -4,6 +4,7 @@ mod eviction;
 mod failover;
 mod handover;
 mod offloaded;
+mod revocation;
 pub(super) mod role;
 mod snapshot;
 pub(super) mod table;

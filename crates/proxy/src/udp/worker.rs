@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::config::UdpConfig;
 use super::handover::{HandoverCommand, UdpWorkers};
 use super::listeners::UdpListeners;
-use super::listing::{OpenSessions, SessionGauge, SessionQuery};
+use super::listing::{OpenSessions, SessionCommand, SessionGauge};
 use super::lru_table::{EntryId, TableLimits};
 use super::offload::KernelDataPath;
 use super::reply_sockets::ReplySockets;
@@ -66,7 +66,7 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
     let mut restored = std::mem::take(&mut sockets.restored).into_iter();
     let task = |(index, sockets): (usize, Vec<UdpSocket>)| -> (WorkerTask, _) {
         let gauge = Arc::<SessionGauge>::default();
-        let queries = shared.sessions.add_worker(index, Arc::clone(&gauge));
+        let about_sessions = shared.sessions.add_worker(index, Arc::clone(&gauge));
         let role = role();
         let (counters, kernel) = (Arc::clone(&shared.counters), shared.kernel.clone());
         let restored = restored.next().unwrap_or_default();
@@ -77,7 +77,7 @@ pub(crate) fn worker_tasks<R: Role + Send + 'static>(
                 let mut worker =
                     Worker::new(role, limits, (counters, gauge), kernel, sockets, &poller)?;
                 worker.restore(restored, &poller);
-                worker.run(&poller, phases, queries, received).await
+                worker.run(&poller, phases, about_sessions, received).await
             })
         });
         (task, commands)
@@ -159,7 +159,7 @@ impl<R: Role> Worker<R> {
         mut self,
         poller: &AsyncEpoll,
         mut phases: Phases,
-        mut queries: UnboundedReceiver<SessionQuery>,
+        mut about_sessions: UnboundedReceiver<SessionCommand>,
         mut commands: mpsc::UnboundedReceiver<HandoverCommand>,
     ) -> io::Result<()> {
         let mut draining = phases.clone();
@@ -197,7 +197,7 @@ impl<R: Role> Worker<R> {
                     self.poll_rounds(poller)?;
                     self.tick(now);
                 }
-                Some(query) = queries.recv() => self.sessions.answer(query),
+                Some(command) = about_sessions.recv() => self.sessions.execute(command),
                 ready = poller.readable() => {
                     let mut ready = ready?;
                     if self.poll_rounds(poller)? {

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 
 use peername_proxy::forward::{ForwardService, HeaderTemplate};
 use peername_proxy::udp::{Dialect, UdpConfig};
+use peername_server::access::clients::RequiredTlvs;
 use peername_server::addr::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cmd::proxy::clients;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
 use crate::config_file::table_options::{self, NotWithFile};
@@ -44,6 +46,9 @@ pub(crate) struct Forward {
     /// The transports to forward
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
+    #[command(flatten)]
+    #[serde(flatten)]
+    clients: clients::Args,
     #[command(flatten)]
     #[serde(flatten)]
     header: Header,
@@ -116,6 +121,7 @@ impl Forward {
             target: Target(self.target()?),
             header_template,
             connect_timeout: self.connect_timeout.0,
+            clients: self.clients.access(RequiredTlvs::default())?,
         })
     }
 

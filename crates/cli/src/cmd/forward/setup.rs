@@ -12,8 +12,9 @@ use peername_server::workers::services::Services;
 use super::options::{Args, Forward};
 use crate::cmd::self_connect::connects_to_listener;
 use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
-use crate::listeners::{self, ListenPlan, ListenerIds};
+use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
 use crate::process::Process;
+use crate::reload::client_lists::ClientPolicies;
 use crate::reload::file_watch::Fingerprints;
 use crate::usage::Usage;
 
@@ -141,6 +142,21 @@ impl Setup {
         listeners
             .filter_map(|(key, service)| Some((*ids.get(&key)?, service)))
             .collect()
+    }
+
+    /// Which clients may connect to each listener.
+    pub(super) fn client_policies(&self, bound: &BoundAddresses) -> ClientPolicies {
+        let mut policies = ClientPolicies::default();
+        for group in &self.groups {
+            policies.add(group.sockets.listeners(), bound, &group.service.clients);
+        }
+        policies
+    }
+
+    /// Whether a list of clients is in a file.
+    pub(super) fn has_list_files(&self) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|group| group.service.clients.files().next().is_some())
     }
 
     /// The servers, for the log.

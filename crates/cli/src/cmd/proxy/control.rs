@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use peername_kernel::data_path::DataPath;
 use peername_proxy::conn::TcpProxy;
+use peername_proxy::policy::clients::judged_client;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
@@ -12,7 +13,9 @@ use peername_proxy::routes::Backend;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpProxy};
+use peername_server::access::clients::ClientAccess;
 use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::connections::ConnectionEntry;
 use tokio::sync::watch;
 
 use super::options::Args;
@@ -21,6 +24,7 @@ use crate::lifecycle;
 use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
 use crate::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use crate::logging::ranges;
+use crate::reload::client_lists::{ClientLists, OpenClients};
 
 /// The running proxy.
 pub(super) struct Control {
@@ -30,6 +34,7 @@ pub(super) struct Control {
     pub(super) services: ServiceHandle,
     /// The current monitor; the task that probes periodically subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
+    pub(super) client_lists: ClientLists,
 }
 
 /// State that all services share.
@@ -74,6 +79,12 @@ impl Control {
         if setup.process.logging.is_go_mmproxy_format() {
             setup.services.iter().for_each(log_allowed_subnets);
         }
+        let open_clients = OpenClients {
+            connections: listeners.workers.connections(),
+            sessions: shared.sessions.clone(),
+            is_denied,
+        };
+        let client_lists = ClientLists::start(setup.client_policies(&bound), open_clients);
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
         tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
@@ -83,6 +94,7 @@ impl Control {
             shared,
             services,
             reply_path,
+            client_lists,
         };
         Ok((control, listeners))
     }
@@ -155,6 +167,12 @@ impl Shared {
             proxy.worker_tasks(group.sockets)
         }
     }
+}
+
+/// Whether a policy denies the client of a connection.
+fn is_denied(entry: &ConnectionEntry, policy: &ClientAccess) -> bool {
+    let client = judged_client(entry.client(), entry.peer());
+    client.is_some_and(|client| policy.judge(client.0.ip()).is_err())
 }
 
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.

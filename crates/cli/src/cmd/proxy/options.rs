@@ -7,13 +7,16 @@ use std::path::Path;
 
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::policy::source::SourcePolicy;
+use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
+use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_server::header_limits::HeaderLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::clients;
 use super::destination::destinations;
 use super::udp;
 use crate::cmd::routes::{Protocol, Targets};
@@ -22,8 +25,8 @@ use crate::process::Process;
 use crate::reload::Source;
 use crate::usage::Usage;
 use crate::value::{
-    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout, TlvKind,
-    list_file,
+    AllowDestination, AsWritten, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout,
+    TlvKind, list_file,
 };
 
 /// Options of `peername proxy`.
@@ -98,6 +101,12 @@ pub(crate) struct Listener {
     /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    clients: clients::Args,
+    /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    require_tlv: Vec<AsWritten<RequiredTlv>>,
     /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
     listen_transparent: bool,
@@ -233,7 +242,16 @@ impl Listener {
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both";
             return Err(Usage(text.to_owned()));
         }
+        if !self.require_tlv.is_empty()
+            && self.protocol.has_udp()
+            && self.udp.udp_header == Some(udp::UdpHeader(Dialect::Spp))
+        {
+            let text = "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one";
+            return Err(Usage(text.to_owned()));
+        }
+        let required_tlvs = self.require_tlv.iter().map(|tlv| tlv.value.clone());
         Ok(Config {
+            clients: self.clients.access(required_tlvs.collect())?,
             transparent: self.listen_transparent,
             destination_policy: destinations(self.dynamic_destination, &self.allow_destination)?,
             trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
@@ -263,7 +281,7 @@ impl Listener {
         })
     }
 
-    /// The files that the options name.
+    /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.trust.iter().filter_map(|word| list_file(word))
     }

@@ -36,6 +36,7 @@ impl Reload for Control {
         let reply_path = Arc::new(reply_path.retarget(setup.probes()).await);
         let shared = &self.shared;
         let services = shared.services(&setup, &change.ids, &change.bound, &reply_path)?;
+        let client_policies = setup.client_policies(&change.bound);
 
         // Nothing fails from here on.
         let replace = || {
@@ -46,6 +47,7 @@ impl Reload for Control {
         };
         let tasks = shared.udp_tasks(&self.services);
         let changed = listeners.apply(change, replace, tasks).await;
+        self.client_lists.replace(client_policies);
         self.setup = setup;
         self.reply_path.send_replace(reply_path);
         Ok(changed)

@@ -18,8 +18,9 @@ use super::options::{HostArgs, Listener};
 use crate::cmd::self_connect::connects_to_listener;
 use crate::config_file::{Configuration, Origin, Problems};
 use crate::lifecycle::default_workers;
-use crate::listeners::{self, ListenPlan, ListenerKey, TRANSPORTS};
+use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS};
 use crate::process::Process;
+use crate::reload::client_lists::ClientPolicies;
 use crate::usage::Usage;
 
 /// The validated configuration.
@@ -160,6 +161,21 @@ impl Setup {
             Method::Uring => Some("uring"),
         });
         chosen.collect()
+    }
+
+    /// Which clients may connect to each listener.
+    pub(super) fn client_policies(&self, bound: &BoundAddresses) -> ClientPolicies {
+        let mut policies = ClientPolicies::default();
+        for plan in &self.services {
+            policies.add(plan.listeners(), bound, &plan.config.clients);
+        }
+        policies
+    }
+
+    /// Whether a list of clients is in a file.
+    pub(super) fn has_list_files(&self) -> bool {
+        let mut services = self.services.iter();
+        services.any(|plan| plan.config.clients.files().next().is_some())
     }
 
     /// A mark, if any service has one.

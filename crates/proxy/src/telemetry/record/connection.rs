@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peername_relay::RelayStats;
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_server::workers::Incoming;
-use peername_server::workers::connections::ConnectionEntry;
+use peername_server::workers::connections::{ConnectionEntry, EndReason};
 use peername_sys::socket::upstream::local_addr;
 
 use crate::outcome::Outcome;
@@ -78,8 +78,10 @@ impl ConnectionRecord {
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
         let entry = &self.entry;
-        if entry.is_ended() {
-            self.outcome = Outcome::ClosedByAdmin;
+        match entry.end_reason() {
+            Some(EndReason::Admin) => self.outcome = Outcome::ClosedByAdmin,
+            Some(EndReason::AccessRevoked) => self.outcome = Outcome::AccessRevoked,
+            None => {}
         }
         let tally = entry.stats().tally();
         self.counters

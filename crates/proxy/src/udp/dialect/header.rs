@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
+use crate::config::Config;
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
 use crate::udp::drop_reason::DropReason;
+use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
-use peername_server::header_limits::HeaderLimits;
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,12 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP) or over `limits`;
+    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP), over the limits, or lacks a required TLV;
     /// [`DropReason::StreamTransport`] where it is the header of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
-        limits: &HeaderLimits,
+        config: &Config,
     ) -> Result<Self, DropReason> {
         let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
             return Err(Invalid::Truncated {
@@ -45,10 +46,11 @@ impl DatagramHeader {
             }
             .into());
         };
-        limits.admit(&header).map_err(Failure::from)?;
+        config.header.admit(&header).map_err(Failure::from)?;
         if header.transport() == Some(Transport::Stream) {
             return Err(DropReason::StreamTransport);
         }
+        config.clients.judge_tlvs(&header).map_err(Failure::from)?;
         Ok(Self {
             claim: header.source().map(ClaimedSource::canonical),
             destination: header.destination().map(canonical),
@@ -89,6 +91,11 @@ impl HeaderClaims for DatagramHeader {
 
     fn peer(&self) -> PeerAddr {
         self.peer
+    }
+
+    /// None: a datagram without them has been dropped.
+    fn tlv_refusal(&self) -> Option<ClientRefusal> {
+        None
     }
 
     fn destination(&self) -> Option<SocketAddr> {

@@ -7,11 +7,12 @@ use peername_proto::V2_SIGNATURE;
 
 use super::Dialect;
 use super::header::DatagramHeader;
+use crate::config::Config;
+use crate::outcome::Failure;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::handover::{FlowState, before};
 use crate::udp::lru_table::{EntryRef, LruTable, TableLimits};
-use peername_server::header_limits::HeaderLimits;
 
 /// The header reader of one worker.
 pub(crate) struct HeaderReader {
@@ -42,12 +43,12 @@ impl HeaderReader {
         bytes: &[u8],
         reply_to: &ReplyTo,
         now: Instant,
-        limits: &HeaderLimits,
+        config: &Config,
     ) -> Result<DatagramHeader, DropReason> {
         match self.dialect {
-            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, limits),
+            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, config),
             Dialect::Spp => DatagramHeader::parse_spp(bytes, reply_to.peer),
-            Dialect::First => self.read_flow(bytes, reply_to, now, limits),
+            Dialect::First => self.read_flow(bytes, reply_to, now, config),
         }
     }
 
@@ -107,7 +108,7 @@ impl HeaderReader {
         bytes: &[u8],
         reply_to: &ReplyTo,
         now: Instant,
-        limits: &HeaderLimits,
+        config: &Config,
     ) -> Result<DatagramHeader, DropReason> {
         let key = flow_key(reply_to);
         let known = self.flows.find(&key);
@@ -118,7 +119,16 @@ impl HeaderReader {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(DropReason::Evicted);
         }
-        let header = DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, limits)?;
+        let header = match DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, config) {
+            Ok(header) => header,
+            Err(refused) => {
+                // What follows belongs to the refused client, and not to the one before it.
+                if let (Some(id), DropReason::Refused(Failure::Client(_))) = (known, &refused) {
+                    self.flows.remove(id);
+                }
+                return Err(refused);
+            }
+        };
         let flow = DatagramHeader { len: 0, ..header };
         match known {
             Some(id) => {

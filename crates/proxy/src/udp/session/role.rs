@@ -56,6 +56,9 @@ pub(crate) trait Role {
     /// The client of a session without a claim, where that is not the balancer itself.
     fn unclaimed_client(&self, session: &Session) -> Option<SocketAddr>;
 
+    /// Whether a list of clients denies the session's client. It may have changed since the session began.
+    fn is_denied(&self, session: &Session) -> bool;
+
     /// The headers that datagrams without one belong to, the least recently used ones first.
     fn flows(&self, now: Instant) -> Vec<FlowState>;
 

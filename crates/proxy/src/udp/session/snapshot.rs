@@ -9,20 +9,15 @@ use peername_observe::connections::{
 use super::Session;
 use super::role::Role;
 use super::table::SessionTable;
-use crate::udp::listing::{SessionBatch, SessionQuery};
+use crate::udp::listing::SessionBatch;
 
 impl<R: Role> SessionTable<R> {
-    /// Answers a query.
-    pub(crate) fn answer(&self, query: SessionQuery) {
-        // The other side may have stopped waiting.
-        let _ = query.reply.send(self.snapshots(query.from));
-    }
-
-    fn snapshots(&self, from: usize) -> SessionBatch {
+    /// Copies a batch that begins at slot `from`.
+    pub(super) fn snapshots(&self, from: usize) -> SessionBatch {
         let now = Instant::now();
         let to = from + SNAPSHOT_BATCH;
         let sessions = self.table.in_slots(from..to);
-        let batch = sessions.map(|(session, used)| self.snapshot(session, used, now));
+        let batch = sessions.map(|session| self.snapshot(session.value, session.used, now));
         (batch.collect(), (to < self.table.slots()).then_some(to))
     }
 

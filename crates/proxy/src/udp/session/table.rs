@@ -1,7 +1,7 @@
 //! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
 //!
 //! [`super::eviction`] makes room at a limit, [`super::failover`] moves a session to another balancer,
-//! [`super::offloaded`] hands one to the kernel.
+//! [`super::offloaded`] hands one to the kernel, [`super::revocation`] closes those of denied clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

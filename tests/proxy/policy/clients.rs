@@ -1,0 +1,220 @@
+//! Lists of clients: bans, allowed networks, and TLVs that a header must have. Nothing of a refused client reaches the backend.
+
+mod changes;
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6};
+use crate::harness::admin::{self, ADMIN};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+#[test]
+fn denied_client_does_not_reach_the_backend() {
+    let list = Scratch::new();
+    let path = list.write("denied", "198.51.100.7 # sshd\n2001:db8:7::/64\n");
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}"), ADMIN]);
+    for client in [fresh_client_v4(), fresh_client_v6()] {
+        assert_refused(&rig, client);
+    }
+    rig.connect_client(v4([198, 51, 100, 8], 4001));
+    rig.connect_client(v6([0x2001, 0xdb8, 8, 0, 0, 0, 0, 7], 4001));
+    assert_eq!(wait_outcomes(&rig, 2), ["client_denied"; 2]);
+    let counted = "peername_denied_total{reason=\"client_denied\"} 2";
+    admin::wait_metric(&rig.lab.server, &[], counted);
+    let line = rig.proxy.wait_line("of the refusal", |line| {
+        let is_warning = line.contains("WARN") && line.contains("connections refused");
+        is_warning.then(|| line.to_owned())
+    });
+    assert!(
+        line.contains("client_denied") && line.contains("198.51.100.7/32"),
+        "{line}"
+    );
+}
+
+#[test]
+fn deny_list_wins_over_allow_list() {
+    let rig = ProxyRig::new(&[
+        "--allow-client=198.51.100.0/24",
+        "--deny-client=198.51.100.7",
+    ]);
+    assert_refused(&rig, fresh_client_v4());
+    assert_refused(&rig, v4([198, 51, 101, 1], 4001));
+    assert_refused(&rig, fresh_client_v6());
+    rig.connect_client(v4([198, 51, 100, 8], 4001));
+    let expected = ["client_denied", "client_not_allowed", "client_not_allowed"];
+    let mut outcomes = wait_outcomes(&rig, expected.len());
+    outcomes.sort();
+    assert_eq!(outcomes, expected);
+}
+
+/// A balancer that claims an IPv4 client as an IPv6 address does not let a banned one in.
+#[test]
+fn mapped_address_is_denied_as_the_address() {
+    let rig = ProxyRig::new(&["--deny-client=198.51.100.7"]);
+    let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xc633, 0x6407], 4001);
+    assert_refused(&rig, mapped);
+    assert_eq!(wait_outcomes(&rig, 1), ["client_denied"]);
+}
+
+/// Health checks have no client: LOCAL, UNKNOWN, and with version 1 also the balancer's own address and port.
+#[test]
+fn health_checks_need_no_entry_and_no_tlv() {
+    let rig = ProxyRig::new(&[
+        "--allow-client=203.0.113.0/24",
+        "--deny-client=10.81.0.2",
+        "--require-tlv=authority=example.org",
+    ]);
+    let without_client = header_bytes::without_client();
+    let own = without_client
+        .iter()
+        .filter(|(_, bytes)| bytes.get(12) != Some(&header_bytes::PROXY));
+    for (what, bytes) in own {
+        let down = rig.connect_and_send(bytes);
+        down.send(what.as_bytes());
+        let up = rig.backend_v4.accept();
+        assert_eq!(up.recv(what.len()), what.as_bytes());
+    }
+    let down = Conn::connect(&rig.lab.balancer, LISTEN_V4);
+    down.send(&header_bytes::v1(down.local_addr(), LISTEN_V4));
+    rig.backend_v4.accept();
+}
+
+#[test]
+fn header_without_the_required_tlvs_is_refused() {
+    let rig = ProxyRig::new(&[
+        "--require-tlv=aws-vpce-id=vpce-08d2bf15fac5001c9",
+        "--require-tlv=aws-vpce-id=vpce-0123",
+        "--require-tlv=0xE4=CAFE",
+    ]);
+    let vpce = |id: &str| header_bytes::tlv(0xea, &[b"\x01", id.as_bytes()].concat());
+    let custom = header_bytes::tlv(0xe4, &[0xca, 0xfe]);
+    let connect = |tlvs: &[u8]| {
+        let client = fresh_client_v4();
+        let header = header_bytes::v2(client, FRONT_V4, tlvs);
+        (client, rig.connect_and_send(&header))
+    };
+    for id in ["vpce-08d2bf15fac5001c9", "vpce-0123"] {
+        let (client, _down) = connect(&[vpce(id), custom.clone()].concat());
+        rig.accept_client(client);
+    }
+    for tlvs in [
+        Vec::new(),
+        vpce("vpce-0123"),
+        custom.clone(),
+        [vpce("vpce-0124"), custom.clone()].concat(),
+        [vpce("vpce-0123"), vpce("vpce-0124"), custom].concat(),
+    ] {
+        let (_, down) = connect(&tlvs);
+        assert_eq!(down.wait_closed().0, End::Reset);
+    }
+    // Version 1 has no TLVs; a client without an address has to have them, too.
+    for header in [
+        header_bytes::v1(fresh_client_v4(), FRONT_V4),
+        header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
+    ] {
+        assert_eq!(rig.connect_and_send(&header).wait_closed().0, End::Reset);
+    }
+    rig.assert_no_backend_connection();
+    let (missing, mismatch) = ("tlv_missing", "tlv_mismatch");
+    let expected = [
+        mismatch, mismatch, missing, missing, missing, missing, missing,
+    ];
+    // The workers log them in any order.
+    let mut outcomes = wait_outcomes(&rig, expected.len());
+    outcomes.sort();
+    assert_eq!(outcomes, expected);
+}
+
+/// The file has the longest addresses that there are, so it has the greatest length for its entries.
+#[test]
+fn hundred_thousand_entries_are_in_force() {
+    let list = Scratch::new();
+    let entry = |number: u32| {
+        format!(
+            "2001:db8:1111:2222:3333:4444:{:x}:{:x}\n",
+            0x1000 + (number >> 12),
+            0x1000 + (number & 0xfff)
+        )
+    };
+    let text: String = (0..100_000).map(entry).collect();
+    let path = list.write("denied", &text);
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
+    // The last entry, and the address after it.
+    let client = |low| {
+        v6(
+            [0x2001, 0xdb8, 0x1111, 0x2222, 0x3333, 0x4444, 0x1018, low],
+            4001,
+        )
+    };
+    assert_refused(&rig, client(0x169f));
+    rig.connect_client(client(0x16a0));
+}
+
+#[test]
+fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
+    let (rig, files) = (ProxyRig::new(&[]), Scratch::new());
+    let broken = files.write("broken", "# bans\n192.0.2.1\n192.0.2.0/33\n");
+    let says = format!(
+        "deny-client @{broken}, line 3: \"192.0.2.0/33\" is neither a network nor an address"
+    );
+    let config = files.write(
+        "proxy.toml",
+        &format!("[[listen]]\ntrust = [\"any\"]\ndeny-client = [\"@{broken}\"]\n\n[[forward]]\nlisten = [\"127.0.0.1:81\"]\nto = \"192.0.2.1:80\"\ndeny-client = [\"@{broken}\"]\n"),
+    );
+    let checked = Peername::run(&rig.lab.server, &["config", "check", &config]);
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(3), "{text}");
+    assert_eq!(text.matches(&says).count(), 2, "{text}");
+    let started = Peername::run(
+        &rig.lab.server,
+        &["proxy", "--trust=any", &format!("--deny-client=@{broken}")],
+    );
+    let text = String::from_utf8_lossy(&started.stderr);
+    assert_eq!(started.status.code(), Some(2), "{text}");
+    assert!(text.contains(&says), "{text}");
+}
+
+/// `forward` reads no header: its client is the peer.
+#[test]
+fn forward_denies_peers() {
+    for (option, outcome) in [
+        ("--deny-client=203.0.113.9", "client_denied"),
+        ("--allow-client=192.0.2.0/24", "client_not_allowed"),
+    ] {
+        let rig = ProxyRig::new(&[]);
+        let args = [
+            "forward",
+            "--listen=203.0.113.1:80",
+            "--listen=[2001:db8:9::1]:80",
+            "--to=10.81.0.1:8443",
+            "--log-format=json",
+            "-v",
+            option,
+        ];
+        let forward = Peername::start(&rig.lab.balancer, &args, &[FRONT_V4]);
+        Conn::assert_refused(&rig.lab.client, FRONT_V4);
+        forward.wait_outcome(outcome);
+        rig.assert_no_backend_connection();
+    }
+}
+
+/// Waits until so many connections have been refused, and returns their outcomes.
+#[track_caller]
+fn wait_outcomes(rig: &ProxyRig, refused: usize) -> Vec<String> {
+    wait_for("the outcomes", || {
+        let mut outcomes = rig.proxy.outcomes();
+        outcomes.retain(|outcome| outcome.starts_with("client_") || outcome.starts_with("tlv_"));
+        (outcomes.len() >= refused).then_some(outcomes)
+    })
+}
+
+#[track_caller]
+fn assert_refused(rig: &ProxyRig, client: SocketAddr) {
+    let down = rig.connect_and_send(&header_for(client));
+    assert_eq!(down.wait_closed().0, End::Reset, "{client}");
+    rig.assert_no_backend_connection();
+}

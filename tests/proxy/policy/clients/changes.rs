@@ -1,0 +1,221 @@
+//! A list that changes is in force within a second, for open connections, too.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::assert_refused;
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::admin::{self, ADMIN};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+/// With each relay method, and with the process confined. The ban of one client leaves another alone, and can be lifted.
+#[test]
+fn ban_ends_open_connections_and_can_be_lifted() {
+    for relay in ["copy", "splice", "auto"] {
+        let list = Scratch::new();
+        let path = list.write("denied", "");
+        let option = format!("--deny-client=@{path}");
+        let mut rig = ProxyRig::new(&[&option, &format!("--relay={relay}"), ADMIN]);
+        let (banned, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
+        let of_banned = [
+            rig.connect_client(banned),
+            rig.connect_client(fresh_client_v4()),
+        ];
+        let (down, up) = rig.connect_client(other);
+        for _ in 0..60 {
+            for (down, up) in &of_banned {
+                down.send(b"x");
+                assert_eq!(up.recv(1), b"x");
+            }
+        }
+        replace(&list, "198.51.100.7\n");
+        let since = Instant::now();
+        for (down, up) in of_banned {
+            assert_eq!(down.wait_closed().0, End::Reset);
+            assert_eq!(up.wait_closed().0, End::Reset);
+        }
+        assert!(since.elapsed() < IN_FORCE, "{:?}", since.elapsed());
+        assert_refused(&rig, fresh_client_v4());
+        down.send(b"still");
+        assert_eq!(up.recv(5), b"still");
+        let revoked = "peername_denied_total{reason=\"access_revoked\"} 2";
+        admin::wait_metric(&rig.lab.server, &[], revoked);
+        replace(&list, "# none\n");
+        wait_served(&rig, fresh_client_v4());
+        rig.assert_serves(fresh_client_v4());
+    }
+}
+
+/// A list in place, without another file, as a script that appends a line does.
+#[test]
+fn entry_that_is_appended_is_in_force_within_a_second() {
+    let list = Scratch::new();
+    let path = list.write("denied", "192.0.2.1\n");
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
+    let (down, _up) = rig.connect_client(fresh_client_v4());
+    list.write("denied", "192.0.2.1\n198.51.100.0/24\n");
+    let (end, time) = down.wait_closed();
+    assert_eq!(end, End::Reset);
+    assert!(time < IN_FORCE, "{time:?}");
+}
+
+/// A client that is no longer allowed is treated as one that is denied.
+#[test]
+fn client_that_is_taken_off_the_allow_list_is_ended() {
+    let list = Scratch::new();
+    let path = list.write("allowed", "198.51.100.7\n198.51.100.8\n");
+    let rig = ProxyRig::new(&[&format!("--allow-client=@{path}")]);
+    let (down, _up) = rig.connect_client(fresh_client_v4());
+    let (stays, up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
+    list.write("allowed", "198.51.100.8\n");
+    assert_eq!(down.wait_closed().0, End::Reset);
+    stays.send(b"still");
+    assert_eq!(up.recv(5), b"still");
+}
+
+/// Half a list would let in who is banned. A file that is removed is a broken list, too.
+#[test]
+fn broken_list_leaves_the_old_one_in_force() {
+    let list = Scratch::new();
+    let path = list.write("denied", "198.51.100.7\n");
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
+    list.write("denied", "192.0.2.1\nnonsense\n");
+    let warning = |says: &str| {
+        rig.proxy.wait_line(says, |line| {
+            (line.contains("WARN") && line.contains(says)).then(|| line.to_owned())
+        })
+    };
+    let line = warning("denied, line 2: neither a network nor an address");
+    assert!(line.contains("the lists of before stay in force"), "{line}");
+    assert_refused(&rig, fresh_client_v4());
+    rig.connect_client(v4([192, 0, 2, 1], 4001));
+    fs::remove_file(&path).expect("removed");
+    warning("No such file");
+    assert_refused(&rig, fresh_client_v4());
+    rig.proxy.signal(Signal::HUP);
+    let line = warning("reload refused");
+    assert!(line.contains("No such file"), "{line}");
+    assert_refused(&rig, fresh_client_v4());
+    list.write("denied", "192.0.2.1\n");
+    wait_served(&rig, fresh_client_v4());
+}
+
+/// The lists of a configuration file change with it, and open connections are judged by the new ones.
+#[test]
+fn reload_ends_connections_of_clients_that_it_denies() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let table = |deny: &str| {
+        format!(
+            "[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\ndeny-client = [{deny}]\n"
+        )
+    };
+    let config = files.write("proxy.toml", &table(""));
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = ["proxy", "--log-format=json", "-v", "--config", &config];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let up = backend.accept();
+    let list = files.write("denied", "198.51.100.7\n");
+    files.write(
+        "proxy.toml",
+        &table(&format!("\"192.0.2.0/24\", \"@{list}\"")),
+    );
+    proxy.signal(Signal::HUP);
+    assert_eq!(down.wait_closed().0, End::Reset);
+    up.wait_closed();
+    proxy.wait_outcome("access_revoked");
+    // A list that the reload has named is watched from then on.
+    let client = v4([198, 51, 100, 8], 4001);
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let _up = backend.accept();
+    files.write("denied", "198.51.100.8\n");
+    assert_eq!(down.wait_closed().0, End::Reset);
+}
+
+/// A process that drains goes on to read its lists, whether it stops or has a successor.
+#[test]
+fn ban_ends_connections_of_a_draining_process() {
+    let list = Scratch::new();
+    let path = list.write("denied", "");
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}"), "--drain=60s"]);
+    let (down, _up) = rig.connect_client(fresh_client_v4());
+    let (stays, up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_line("that it drains", |line| {
+        line.contains("waiting for open connections").then_some(())
+    });
+    list.write("denied", "198.51.100.7\n");
+    assert_eq!(down.wait_closed().0, End::Reset);
+    stays.send(b"still");
+    assert_eq!(up.recv(5), b"still");
+}
+
+#[test]
+fn forward_ends_connections_of_denied_peers() {
+    let (rig, list) = (ProxyRig::new(&[]), Scratch::new());
+    let path = list.write("denied", "");
+    let deny = format!("--deny-client=@{path}");
+    let args = [
+        "forward",
+        "--listen=203.0.113.1:80",
+        "--to=10.81.0.1:8443",
+        "--log-format=json",
+        "-v",
+        &deny,
+    ];
+    let forward = Peername::start(&rig.lab.balancer, &args, &[FRONT_V4]);
+    let client = Conn::connect_and_send(&rig.lab.client, FRONT_V4, b"x");
+    let up = rig.backend_v4.accept();
+    assert_eq!(up.recv(1), b"x");
+    list.write("denied", "203.0.113.0/24\n");
+    assert_eq!(client.wait_closed().0, End::Reset);
+    up.wait_closed();
+    forward.wait_outcome("access_revoked");
+}
+
+/// A hundred changes a second must not put one off.
+#[test]
+fn busy_list_is_in_force_within_a_second() {
+    let list = Scratch::new();
+    let path = list.write("denied", "");
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
+    let (down, _up) = rig.connect_client(fresh_client_v4());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| down.wait_closed());
+        let mut text = String::from("198.51.100.7\n");
+        for number in 0..150 {
+            text.push_str(&format!("192.0.2.{number}\n"));
+            replace(&list, &text);
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (end, time) = waiting.join().expect("the end");
+        assert_eq!(end, End::Reset);
+        assert!(time < IN_FORCE, "{time:?}");
+    });
+}
+
+/// Replaces the list by rename(2), as editors and scripts do.
+fn replace(list: &Scratch, text: &str) {
+    let new = list.write("denied.new", text);
+    fs::rename(new, list.path("denied")).expect("a rename");
+}
+
+#[track_caller]
+fn wait_served(rig: &ProxyRig, client: SocketAddr) {
+    wait_for("the client is let in", || {
+        let down = rig.connect_and_send(&header_for(client));
+        down.is_open_after(Duration::from_millis(100))
+            .then(|| drop(rig.accept_client(client)))
+    });
+}
+
+/// The promise of docs/bans.md.
+const IN_FORCE: Duration = Duration::from_secs(1);

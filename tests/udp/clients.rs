@@ -1,0 +1,134 @@
+//! Lists of clients over UDP: a denied client gets no session, and a ban ends the one that it has.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::admin::{self, ADMIN};
+use crate::harness::datagram::DatagramSocket;
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::front_of;
+use crate::harness::rig::udp::{DIALECTS, UdpRig, datagram_header_for, start_forward};
+
+#[test]
+fn denied_client_gets_no_session_in_any_dialect() {
+    for dialect in ["each", "first", "spp"] {
+        let mut rig = UdpRig::new(&[
+            &format!("--udp-header={dialect}"),
+            "--deny-client=198.51.100.7",
+            "--workers=1",
+        ]);
+        let header = |client| match dialect {
+            "spp" => header_bytes::spp(client, front_of(client)),
+            _ => datagram_header_for(client),
+        };
+        let (denied, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
+        rig.send_from_balancer(&[&header(denied), b"denied"]);
+        if dialect == "first" {
+            rig.send_from_balancer(&[b"a datagram of the flow"]);
+        }
+        rig.add_balancer_socket()
+            .send(LISTEN_V4, &[&header(other), b"other"]);
+        rig.backend_v4.expect_datagram(b"other", other);
+        let drops = rig.stop_and_count_drops();
+        let expected = if dialect == "first" { 2 } else { 1 };
+        assert_eq!(drops.get("client_denied"), Some(&expected), "{drops:?}");
+    }
+}
+
+/// In user space and offloaded to the kernel.
+#[test]
+fn ban_ends_the_session_and_its_flow_in_the_kernel() {
+    for path in ["--data-path=userspace", "--data-path=kernel"] {
+        let list = Scratch::new();
+        let file = list.write("denied", "");
+        let rig = UdpRig::new(&[path, &format!("--deny-client=@{file}"), ADMIN]);
+        let (denied, other) = (fresh_client_v4(), v4([198, 51, 100, 8], 4001));
+        let relay = if path.ends_with("kernel") {
+            "kernel"
+        } else {
+            "userspace"
+        };
+        for client in [denied, other] {
+            for _ in 0..40 {
+                rig.round_trip(client);
+            }
+        }
+        admin::wait_listed(&rig.lab.server, &[], "/sessions", |session| {
+            session["relay"] == relay
+        });
+        let new = list.write("denied.new", "198.51.100.7\n");
+        fs::rename(new, list.path("denied")).expect("a rename");
+        let left = admin::wait_listed(&rig.lab.server, &[], "/sessions", |session| {
+            session["client"] == other.to_string()
+        });
+        assert_eq!(left.len(), 1);
+        rig.send_from_balancer(&[&datagram_header_for(denied), b"denied"]);
+        rig.round_trip(other);
+        rig.backend_v4.assert_silent();
+        rig.proxy.wait_outcome("access_revoked");
+        fs::write(list.path("denied"), "").expect("an empty list");
+        wait_for("the client is let in", || {
+            rig.send_from_balancer(&[&datagram_header_for(denied), b"again"]);
+            rig.backend_v4.recv_within(Duration::from_millis(20))
+        });
+    }
+}
+
+/// The datagrams that follow a refused header on the same flow are its client's, and not those of the client before it.
+#[test]
+fn header_without_the_required_tlv_ends_its_flow() {
+    for dialect in ["each", "first"] {
+        let rig = UdpRig::new(&[
+            &format!("--udp-header={dialect}"),
+            "--require-tlv=authority=example.org",
+        ]);
+        let (client, other) = (fresh_client_v4(), fresh_client_v4());
+        let body = header_bytes::addresses(client, front_of(client));
+        let tlv = header_bytes::tlv(2, b"example.org");
+        let header = [&body[..], &tlv].concat();
+        let header = header_bytes::raw(header_bytes::PROXY, header_bytes::DGRAM_V4, &header);
+        rig.send_from_balancer(&[&header, b"first"]);
+        rig.backend_v4.expect_datagram(b"first", client);
+        rig.send_from_balancer(&[&datagram_header_for(other), b"refused"]);
+        rig.send_from_balancer(&[b"of the refused client"]);
+        rig.send_from_balancer(&[&header, b"last"]);
+        rig.backend_v4.expect_datagram(b"last", client);
+        rig.backend_v4.assert_silent();
+    }
+}
+
+#[test]
+fn spp_can_have_no_required_tlv() {
+    let lab = Lab::new();
+    let args = "proxy --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3";
+    let args: Vec<_> = args.split(' ').collect();
+    let output = Peername::run(&lab.server, &args);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--require-tlv"), "{said}");
+}
+
+/// `forward` has no header: the client is the peer.
+#[test]
+fn forward_denies_peers_and_ends_their_sessions() {
+    for (sender, receiver) in DIALECTS {
+        let (lab, list) = (Lab::new(), Scratch::new());
+        let file = list.write("denied", "");
+        let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
+        let _proxy = Peername::udp_proxy(&lab, &[], &[receiver]);
+        let deny = format!("--deny-client=@{file}");
+        let forward = start_forward(&lab, &[sender, &deny, ADMIN, "--log-format=json", "-v"]);
+        let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
+        client.send(FRONT_V4, &[b"ask"]);
+        backend.expect_datagram(b"ask", CLIENT_V4);
+        list.write("denied", "203.0.113.9\n");
+        forward.wait_outcome("access_revoked");
+        client.send(FRONT_V4, &[b"denied"]);
+        let dropped = "peername_udp_dropped_total{reason=\"client_denied\"} 1";
+        admin::wait_metric(&lab.balancer, &[], dropped);
+        backend.assert_silent();
+    }
+}
