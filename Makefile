@@ -112,7 +112,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	done
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
-	@for kind in prometheus grafana; do \
+	@for kind in prometheus grafana fail2ban/action.d; do \
 		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
 	done
 	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))

@@ -4,6 +4,7 @@ mod admin;
 mod confinement;
 mod connections;
 mod draining;
+mod fail2ban;
 mod headers;
 mod limits;
 mod listeners;

@@ -16,6 +16,8 @@ packages=(
     util-linux       # setpriv, unshare, runuser
     libcap2-bin      # capsh, getcap: what is left of our privileges
     procps           # sysctl
+    busybox          # syslogd, for the log that fail2ban reads
+    fail2ban
     ethtool          # checksums that devices don't add
     faketime         # what is remembered for minutes
     curl             # --haproxy-protocol, and the client of the web servers
@@ -148,7 +150,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        haproxy | nginx | redis-server | postgresql | unbound | dnsdist | prometheus | apache2 | postfix | cron) unit=$package ;;
+        fail2ban | haproxy | nginx | redis-server | postgresql | unbound | dnsdist | prometheus | apache2 | postfix | cron) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
         dovecot-core) unit=dovecot ;;

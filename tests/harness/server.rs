@@ -1,5 +1,6 @@
 //! Real servers, as Debian ships them, and how each reports its client's address.
 
+pub(crate) mod fail2ban;
 pub(crate) mod nginx;
 pub(crate) mod postgres;
 pub(crate) mod redis;
@@ -8,6 +9,7 @@ pub(crate) mod sshd;
 
 use std::net::SocketAddr;
 
+pub(crate) use fail2ban::Fail2ban;
 pub(crate) use nginx::Nginx;
 pub(crate) use postgres::Postgres;
 pub(crate) use redis::Redis;

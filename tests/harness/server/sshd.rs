@@ -1,6 +1,6 @@
 //! OpenSSH: a login with a key, and the server's log of it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Server;
 use crate::harness::addr::{TARGET_V4, TARGET_V6};
@@ -26,6 +26,48 @@ impl Server for Sshd {
 
     fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
         reported_client(&self.process, &self.scratch, client, front)
+    }
+}
+
+impl Sshd {
+    /// Starts sshd with a syslogd of its own, which writes [`Sshd::log_file`] as on a host with a classic syslog.
+    pub(crate) fn start_with_syslog(host: &Host) -> Self {
+        let scratch = Scratch::new();
+        let config = write_config(host, &scratch, &[TARGET_V4, TARGET_V6]);
+        let log = scratch.write("auth.log", "");
+        let script = RUN_WITH_SYSLOG.replace("LOG", &log);
+        let through = [
+            THROUGH.get(..THROUGH.len() - 2).unwrap_or_default(),
+            &[&script, "sh"],
+        ]
+        .concat();
+        let args = ["-D", "-f", &config];
+        let process = Process::start_through(host, &through, "/usr/sbin/sshd", &args);
+        Self {
+            process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
+            scratch,
+        }
+    }
+
+    /// The file that syslogd writes.
+    pub(crate) fn log_file(&self) -> String {
+        self.scratch.path_text("auth.log")
+    }
+
+    /// The arguments of ssh(1) for this user, from this address of the client; without a key that is accepted for anyone but
+    /// root.
+    pub(crate) fn ssh_args(&self, user: &str, from: IpAddr, front: SocketAddr) -> Vec<String> {
+        let key = self.scratch.path_text("user_key");
+        let options = format!(
+            "-F/dev/null -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oBatchMode=yes \
+             -oConnectTimeout=20 -b {from} -i {key} -p {} {user}@{}",
+            front.port(),
+            front.ip()
+        );
+        options
+            .split_ascii_whitespace()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -109,6 +151,16 @@ pub(crate) const THROUGH: &[&str] = &[
 
 /// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
 pub(crate) const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+
+/// The same with a /dev of its own, in which syslogd makes its socket.
+const RUN_WITH_SYSLOG: &str = r#"
+mount -t tmpfs none /run && mkdir -p /run/sshd /run/dev/pts
+for node in null zero random urandom tty; do
+    : >/run/dev/$node && mount --bind /dev/$node /run/dev/$node
+done
+mount --bind /dev/pts /run/dev/pts && ln -s pts/ptmx /run/dev/ptmx && mount --rbind /run/dev /dev
+busybox syslogd -S -O LOG
+exec "$@""#;
 
 const CONFIG: &str = "
 HostKey DIR/host_key

@@ -1,0 +1,101 @@
+//! docs/bans.md: fail2ban on a server that is behind HAProxy, by the action that is shipped.
+
+use std::net::IpAddr;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
+use crate::harness::sender::Haproxy;
+use crate::harness::server::{Fail2ban, Sshd};
+
+/// sshd logs the client's address, fail2ban reads it, and peername ends and refuses the client. Another client is left alone.
+#[test]
+fn shipped_action_bans_a_client_behind_haproxy() {
+    let list = Scratch::new();
+    let denied = list.write("denied", "# mine\n192.0.2.1\n");
+    let site = Site::new(&[&format!("--deny-client=@{denied}")]);
+    let action = format!("peername[denyfile=\"{denied}\"]");
+    let fail2ban = Fail2ban::start(&site.lab.server, &site.sshd.log_file(), &action);
+    let (mut session, mut other) = (site.log_in(ATTACKER), site.log_in(OTHER));
+    site.fail_to_log_in(ATTACKER);
+    fail2ban.wait_banned(ATTACKER);
+    assert!(session.wait_exit(Duration::from_secs(5)).is_some());
+    Conn::assert_refused(&site.lab.client, FRONT_V4);
+    site.proxy.wait_outcome("client_denied");
+    site.proxy.wait_outcome("access_revoked");
+    assert!(!site.ssh("root", ATTACKER).status.success());
+    assert!(site.ssh("root", OTHER).status.success());
+    assert!(other.is_alive(), "{}", other.log());
+    let expected = "# mine\n192.0.2.1\n203.0.113.9 # fail2ban sshd\n";
+    assert_eq!(list.read("denied"), expected);
+
+    fail2ban.command(&site.lab.server, "set sshd unbanip 203.0.113.9");
+    wait_for("the client logs in again", || {
+        site.ssh("root", ATTACKER).status.success().then_some(())
+    });
+    fail2ban.command(&site.lab.server, "set sshd banip 2001:db8:9::9");
+    wait_for("the entry", || {
+        let text = list.read("denied");
+        text.contains("\n2001:db8:9::9 # fail2ban sshd\n")
+            .then_some(())
+    });
+    // At its end it unbans all.
+    fail2ban.command(&site.lab.server, "stop");
+    assert_eq!(list.read("denied"), "# mine\n192.0.2.1\n");
+}
+
+/// sshd behind HAProxy and peername, and a client with two addresses.
+struct Site {
+    proxy: Peername,
+    _haproxy: Haproxy,
+    sshd: Sshd,
+    lab: Lab,
+}
+
+impl Site {
+    fn new(args: &[&str]) -> Self {
+        let lab = Lab::new();
+        lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
+        // Several connections at a time.
+        lab.client
+            .sysctl("net.ipv4.ip_local_port_range", "40000 49999");
+        let sshd = Sshd::start_with_syslog(&lab.server);
+        Self {
+            proxy: Peername::proxy(&lab, args),
+            _haproxy: Haproxy::start(&lab, LISTEN_V4, "send-proxy-v2"),
+            sshd,
+            lab,
+        }
+    }
+
+    /// Begins a session that lasts.
+    fn log_in(&self, from: IpAddr) -> Process {
+        let mut args = self.sshd.ssh_args("root", from, FRONT_V4);
+        args.push("echo logged in; sleep 60".to_owned());
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let session = Process::start(&self.lab.client, "ssh", &args);
+        session.wait_line("of the session", |line| {
+            line.contains("logged in").then_some(())
+        });
+        session
+    }
+
+    fn fail_to_log_in(&self, from: IpAddr) {
+        for _ in 0..2 {
+            let output = self.ssh("mallory", from);
+            assert!(!output.status.success(), "{output:?}");
+        }
+    }
+
+    fn ssh(&self, user: &str, from: IpAddr) -> Output {
+        let mut command = Command::new("ssh");
+        command.args(self.sshd.ssh_args(user, from, FRONT_V4));
+        self.lab.client.output(command.arg("true"), "")
+    }
+}
+
+const ATTACKER: IpAddr = CLIENT_V4.ip();
+const OTHER: IpAddr = v4([203, 0, 113, 10], 0).ip();
