@@ -110,12 +110,8 @@ impl Opa {
         Self::start_with(address, policy, &[])
     }
 
-    /// The same, with the trace of each request in its decision log. No collector gets its spans.
-    pub(crate) fn start_tracing(address: SocketAddr, policy: &str) -> Self {
-        Self::start_with(address, policy, &["--set=distributed_tracing.type=grpc"])
-    }
-
-    fn start_with(address: SocketAddr, policy: &str, settings: &[&str]) -> Self {
+    /// The same, with further options.
+    pub(crate) fn start_with(address: SocketAddr, policy: &str, settings: &[&str]) -> Self {
         let directory = Directory::new();
         let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
         std::fs::write(&file, policy).expect("write the policy");

@@ -18,7 +18,10 @@ fn opa_decides_within_the_trace_of_the_request() {
         (&["--check-header=accept"], "/echo?few", Value::Null),
     ] {
         let rig = InterceptRig::new(&[args, &[check, LONG_CHECK_TIMEOUT]].concat());
-        let opa = rig.lab.balancer.enter(|| Opa::start_tracing(CHECK, POLICY));
+        let opa = rig
+            .lab
+            .balancer
+            .enter(|| Opa::start_with(CHECK, POLICY, &[TRACING]));
         rig.curl(&["-H", TRACED, &format!("https://a.test{path}")]);
         let http = |entry: &Value| entry["input"]["attributes"]["request"]["http"].clone();
         let entry = opa.wait_entry(|entry| http(entry)["path"] == path);
@@ -97,6 +100,8 @@ fn requests_of_different_traces_share_a_cached_decision() {
 }
 
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
+/// Has OPA log the trace of each request. No collector gets its spans.
+const TRACING: &str = "--set=distributed_tracing.type=grpc";
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const TRACED: &str = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
