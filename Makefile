@@ -14,8 +14,13 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 # The build that is installed.
 RELEASE ?= $(TARGET)/release
+# The architectures of `make static`.
+STATIC ?= x86_64 aarch64
+# What `make test-static` runs: a filter of the tests' names, all by default.
+TESTS ?=
+ZIG := $(TARGET)/tools/zig
 
-.PHONY: help setup demo libraries test check bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages clean
+.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +38,11 @@ libraries: ## Build the libraries that `peername exec` preloads, and copy them n
 test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
 	@tests/run.sh $(TEST_THREADS)
+
+test-static: setup ## Run the black-box tests with the static binary of this machine; TESTS=exec:: for some
+	@$(MAKE) --no-print-directory static STATIC=$$(uname -m)
+	PEERNAME_TEST_BINARY=$(abspath $(TARGET))/$$(uname -m)-unknown-linux-musl/release/peername \
+		$(CARGO) test --locked --package peername --test e2e -- --test-threads $(TEST_THREADS) $(TESTS)
 
 check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check
@@ -97,6 +107,23 @@ fuzz: ## Fuzz the parsers of untrusted input, each target for FUZZ_SECONDS (nigh
 release: ## Build the program and the libraries of `exec`, optimised
 	$(CARGO) build --release --locked --package peername
 	$(PRELOAD)
+
+static: $(ZIG)/bin/cargo-zigbuild ## Build static programs (musl), and the libraries of `exec`; STATIC="x86_64 aarch64"
+	@for arch in $(STATIC); do \
+		rustup target add $$arch-unknown-linux-musl $$arch-unknown-linux-gnu; \
+		PATH=$(abspath $(ZIG))/bin:$$PATH; \
+		$(CARGO) zigbuild --release --locked --package peername --target $$arch-unknown-linux-musl; \
+		$(CARGO) zigbuild --release --locked $(LIBRARY_PACKAGES) --target $$arch-unknown-linux-gnu; \
+		into=$(TARGET)/$$arch-unknown-linux-musl/release; \
+		from=$(TARGET)/$$arch-unknown-linux-gnu/release; \
+		install -m 755 $$from/libpeername_preload.so $$into/libpeername.so; \
+		install -m 755 $$from/libpeername_preload_connect.so $$into/libpeername_connect.so; \
+	done
+
+# A C compiler for each architecture with musl's headers, and the cargo command that uses it.
+$(ZIG)/bin/cargo-zigbuild:
+	python3 -m venv $(ZIG)
+	$(ZIG)/bin/pip install --quiet cargo-zigbuild==0.24.1 ziglang==0.17.1
 
 install: ## Install program, libraries, units, documentation; PREFIX=/usr/local, DESTDIR= (after make release)
 	@[[ -x $(RELEASE)/peername ]] || { echo "make install: nothing is built yet: run make release" >&2; exit 1; }
@@ -165,8 +192,9 @@ CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates
 	crates/preload/*/src/lib.rs bench/src/main.rs)))
 
 # In a build of its own, so that no other package enables the standard library in its dependencies.
+LIBRARY_PACKAGES := --package peername-preload --package peername-preload-connect --features freestanding
 define PRELOAD
-$(CARGO) build --release --locked --package peername-preload --package peername-preload-connect --features freestanding
+$(CARGO) build --release --locked $(LIBRARY_PACKAGES)
 @cd $(TARGET)/release && install -m 755 libpeername_preload.so libpeername.so && \
 	install -m 755 libpeername_preload_connect.so libpeername_connect.so
 endef

@@ -5,8 +5,8 @@ use std::env;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if env::var_os("CARGO_FEATURE_FREESTANDING").is_some() {
-        // No start-up objects: they belong to a C library, and the program may have another one.
-        println!("cargo::rustc-cdylib-link-arg=-nostartfiles");
+        // Neither start-up objects nor a C library: the program may have another one.
+        println!("cargo::rustc-cdylib-link-arg=-nostdlib");
         // Bind every import when the library is loaded (-z now), not in the middle of accept(2).
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now,-z,relro,-z,noexecstack");
         let name = match env::var("CARGO_PKG_NAME").as_deref() {

@@ -182,7 +182,11 @@ impl DerefMut for Peername {
     }
 }
 
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_peername");
+/// The binary under test: `make test-static` names another one than that which cargo has built for the tests.
+pub(crate) const BINARY: &str = match option_env!("PEERNAME_TEST_BINARY") {
+    Some(binary) => binary,
+    None => env!("CARGO_BIN_EXE_peername"),
+};
 
 /// The arguments of [`Peername::proxy`].
 pub(crate) const PROXY_ARGS: &[&str] = &[

@@ -62,7 +62,7 @@ impl Needs {
         Ok(Confinement {
             landlock: landlock::confine(&allowed)?,
             // Last: it denies the calls that Landlock is set up by.
-            seccomp: calls::allowed(self).enforce()?,
+            seccomp: calls::allowed(self).compile()?.enforce()?,
             readable: allowed.read,
         })
     }

@@ -125,7 +125,10 @@ fn confine_calls() {
     calls.allow_signals_to_itself();
     calls.deny_as_absent(&[Sysno::io_uring_setup]);
     calls.deny_newer_as_absent();
-    assert!(calls.enforce().unwrap(), "this kernel has no seccomp(2)");
+    assert!(
+        calls.compile().unwrap().enforce().unwrap(),
+        "this kernel has no seccomp(2)"
+    );
 }
 
 fn only_allowed_files() {

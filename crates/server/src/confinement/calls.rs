@@ -199,3 +199,24 @@ const IO_URING: [Sysno; 3] = [
     Sysno::io_uring_enter,
     Sysno::io_uring_register,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables differ between architectures, and not every one of them is confined in tests.
+    #[test]
+    fn every_list_compiles_for_this_architecture() {
+        for bits in 0..16 {
+            let needs = Needs {
+                names: bits & 1 != 0,
+                io_uring: bits & 2 != 0,
+                watches: bits & 4 != 0,
+                bpf_maps: bits & 8 != 0,
+                ..Needs::default()
+            };
+            let compiled = allowed(&needs).compile();
+            assert!(compiled.is_ok(), "{needs:?}: {compiled:?}");
+        }
+    }
+}

@@ -166,6 +166,31 @@ impl AllowedCalls {
         self.allowed.insert(number(call), rules);
     }
 
+    /// Compiles the list for this architecture.
+    ///
+    /// # Errors
+    ///
+    /// The filter is longer than the kernel allows, or the compiler does not know this architecture.
+    pub fn compile(self) -> Result<CallFilter> {
+        Ok(CallFilter {
+            absent: compile(
+                self.absent,
+                SeccompAction::Allow,
+                SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
+            )?,
+            allowed: compile(self.allowed, SeccompAction::Trap, SeccompAction::Allow)?,
+        })
+    }
+}
+
+/// A compiled [`AllowedCalls`].
+#[derive(Debug)]
+pub struct CallFilter {
+    absent: BpfProgram,
+    allowed: BpfProgram,
+}
+
+impl CallFilter {
     /// Restricts this process to the list, irrevocably. Sets `no_new_privs`.
     ///
     /// Returns whether it did: a kernel may lack seccomp(2), or a sandbox deny it.
@@ -173,16 +198,10 @@ impl AllowedCalls {
     /// # Errors
     ///
     /// Those of sigaction(2).
-    pub fn enforce(self) -> Result<bool> {
-        let absent = compile(
-            self.absent,
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
-        )?;
-        let allowed = compile(self.allowed, SeccompAction::Trap, SeccompAction::Allow)?;
+    pub fn enforce(&self) -> Result<bool> {
         denied_call::install_handler()?;
         // Of two filters, the one that denies more decides. The list is installed last, because it denies seccomp(2).
-        Ok(apply_filter(&absent).is_ok() && apply_filter(&allowed).is_ok())
+        Ok(apply_filter(&self.absent).is_ok() && apply_filter(&self.allowed).is_ok())
     }
 }
 
