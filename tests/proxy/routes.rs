@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch, wait_for};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
@@ -26,6 +26,34 @@ fn setup_routes_adds_rules_and_removes_them() {
     site.assert_clients_served(8444);
     stop(&mut second);
     assert_as_before(&site.lab.server, &before);
+}
+
+/// As in the container image: capabilities of the file that the process may have, and no effective bit, with which
+/// execve(2) would fail where one of them is not in the bounding set.
+#[test]
+fn file_capabilities_need_no_effective_bit() {
+    let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+    let copy = copy_executable(&lab.server, &scratch);
+    let all = "cap_net_admin,cap_net_raw,cap_net_bind_service+p";
+    lab.server.run("setcap", &[all, &copy]);
+    let without = [AS_NOBODY, &["--bounding-set=-all"]].concat();
+    let listen = v4([10, 81, 0, 1], 8080);
+    let forward = ["forward", "--listen=10.81.0.1:8080", "--to=127.0.0.1:80"];
+    let _forward =
+        Process::start_through(&lab.server, &without, &copy, &forward).wait_listening(&[listen]);
+    let listen = v4([10, 81, 0, 1], 443);
+    let proxy = [
+        "proxy",
+        "--listen=10.81.0.1:443",
+        "--trust=10.81.0.2",
+        "--setup-routes",
+    ];
+    let _proxy =
+        Process::start_through(&lab.server, AS_NOBODY, &copy, &proxy).wait_listening(&[listen]);
+    let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 443));
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, listen, &header_for(client));
+    assert_eq!(backend.accept().peer_addr(), client);
 }
 
 /// SIGKILL leaves a process no time to clean up; its rules are removed all the same.

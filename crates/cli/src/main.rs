@@ -21,6 +21,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::cmd::Command;
 use crate::usage::Usage;
@@ -36,6 +37,9 @@ struct Args {
 /// Exit codes: 0 success, 1 a failure at the start or later, 2 wrong usage; subcommands add their own. With `--compat`,
 /// wrong usage has the other program's code.
 fn main() -> ExitCode {
+    // Where the file's capabilities have no effective bit, as in the container image: with it, execve(2) fails wherever one
+    // of them is not to be had, also for commands that need none. A failure shows at the first call that needs one.
+    let _ = caps::set_effective(CapabilitySet::from_bits_retain(u64::MAX));
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
         None => match Args::try_parse() {
