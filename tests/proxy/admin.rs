@@ -63,6 +63,38 @@ fn draining_proxy_is_not_ready() {
     drop(open);
 }
 
+/// `doctor --admin` is a probe for containers without an HTTP client.
+#[test]
+fn doctor_reports_readiness_of_a_running_proxy() {
+    let scratch = Scratch::new();
+    let socket = format!("unix:{}", scratch.path_text("admin.sock"));
+    let rig = ProxyRig::new(&["--admin", &socket, "--drain=60s"]);
+    let host = &rig.lab.server;
+    let probe = || {
+        let output = Peername::run(host, &["doctor", "--admin", &socket]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said)
+    };
+    let ready = "ok    readiness: clients should be sent here\n";
+    assert_eq!(probe(), (Some(0), ready.to_owned()));
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    rig.proxy.signal(Signal::TERM);
+    let said = wait_for("unreadiness", || match probe() {
+        (Some(3), said) => Some(said),
+        _ => None,
+    });
+    assert!(said.starts_with("FAIL  readiness: "), "{said}");
+    assert!(
+        said.ends_with("503 Service Unavailable: draining\n"),
+        "{said}"
+    );
+    drop(open);
+    wait_for("its exit", || match probe() {
+        (Some(3), said) => said.contains("connect(2)").then_some(()),
+        _ => None,
+    });
+}
+
 /// Replies that leave this host are an outage for every client.
 #[test]
 fn broken_reply_path_is_not_ready() {

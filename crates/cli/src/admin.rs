@@ -1,5 +1,7 @@
 //! The admin endpoint's options and socket, for every long-running command.
 
+pub(crate) mod client;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

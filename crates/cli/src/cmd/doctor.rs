@@ -18,6 +18,7 @@ mod intercept;
 mod intercept;
 mod listener;
 mod observe;
+mod readiness;
 mod tproxy;
 mod udp;
 
@@ -52,6 +53,8 @@ pub(crate) struct Args {
     intercept: intercept::Args,
     #[command(flatten)]
     confinement: confinement::Args,
+    #[command(flatten)]
+    readiness: readiness::Args,
     /// Check the listeners and backends of this configuration file instead of those of the options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
@@ -96,6 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(address) => {
                 report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
             }
+            None if args.readiness.is_given() => report_all(args.readiness.finding().await),
             None if args.intercept.is_given() => examine_intercept(args).await,
             None => match CheckedConfig::of(args) {
                 Ok(_) if args.confinement.is_given() => report_all(args.confinement.findings()),

@@ -19,9 +19,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::admin::client::AdminClient;
 use crate::lifecycle;
 use app::{Action, App};
-use client::{AdminClient, EventStream};
+use client::EventStream;
 
 /// Options of `peername top`.
 #[derive(Debug, clap::Args)]

@@ -1,27 +1,15 @@
-//! A client of the admin endpoint.
+//! The requests that only `top` makes of the admin endpoint.
 
-use anyhow::{Context, bail, ensure};
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use anyhow::{Context, ensure};
+use http::Method;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
-use peername_observe::escape::escape_into;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 
-/// Requests to one admin endpoint. Each has a connection of its own.
-#[derive(Clone, Debug)]
-pub(super) struct AdminClient(AdminAddr);
+use crate::admin::client::AdminClient;
 
 impl AdminClient {
-    pub(super) fn new(addr: AdminAddr) -> Self {
-        Self(addr)
-    }
-
     /// Whether the endpoint accepts changes: over a Unix socket only.
     pub(super) fn may_change(&self) -> bool {
         matches!(self.0, AdminAddr::Unix(_))
@@ -50,60 +38,6 @@ impl AdminClient {
         self.request(Method::DELETE, &path).await?;
         Ok(())
     }
-
-    async fn request(&self, method: Method, path: &str) -> anyhow::Result<Response<Incoming>> {
-        let what = format!("--admin {}: {method} {path}", self.0);
-        let connect = || format!("--admin {}: connect(2)", self.0);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "localhost")
-            .body(Empty::new())?;
-        let response = match &self.0 {
-            AdminAddr::Tcp(addr) => {
-                exchange(
-                    TcpStream::connect(addr).await.with_context(connect)?,
-                    request,
-                )
-                .await
-            }
-            AdminAddr::Unix(path) => {
-                exchange(
-                    UnixStream::connect(path).await.with_context(connect)?,
-                    request,
-                )
-                .await
-            }
-        };
-        let response = response.with_context(|| what.clone())?;
-        match response.status() {
-            StatusCode::OK => Ok(response),
-            status => bail!("{what}: {status}: {}", reason(response).await),
-        }
-    }
-}
-
-async fn exchange<IO>(io: IO, request: Request<Empty<Bytes>>) -> hyper::Result<Response<Incoming>>
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
-    tokio::spawn(connection);
-    sender.send_request(request).await
-}
-
-/// The line of text that an error comes with.
-async fn reason(response: Response<Incoming>) -> String {
-    let body = Limited::new(response.into_body(), MAX_REASON)
-        .collect()
-        .await;
-    let text = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let words = text.split(u8::is_ascii_whitespace).map(|word| {
-        let mut escaped = String::new();
-        escape_into(&mut escaped, word, MAX_REASON, b"");
-        escaped
-    });
-    words.collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
 /// An open stream of events.
@@ -144,4 +78,3 @@ const OTHER_VERSION: &str =
     "GET /events: no event of this version of peername; use the version that serves the endpoint";
 /// Far more than an event has.
 const MAX_EVENT: usize = 4 << 20;
-const MAX_REASON: usize = 1024;

@@ -1,0 +1,98 @@
+//! A client of the admin endpoint.
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use peername_observe::admin::AdminAddr;
+use peername_observe::escape::escape_into;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Requests to one admin endpoint. Each has a connection of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminClient(pub(crate) AdminAddr);
+
+impl AdminClient {
+    pub(crate) fn new(addr: AdminAddr) -> Self {
+        Self(addr)
+    }
+
+    /// Asks whether clients should be sent to the process.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint can't be reached, or the process is not ready, with its reason.
+    pub(crate) async fn ready(&self) -> anyhow::Result<()> {
+        self.request(Method::GET, "/readyz").await?;
+        Ok(())
+    }
+
+    /// Makes a request on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint can't be reached, or the status is not 200; with its reason.
+    pub(crate) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let what = format!("--admin {}: {method} {path}", self.0);
+        let connect = || format!("--admin {}: connect(2)", self.0);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "localhost")
+            .body(Empty::new())?;
+        let response = match &self.0 {
+            AdminAddr::Tcp(addr) => {
+                exchange(
+                    TcpStream::connect(addr).await.with_context(connect)?,
+                    request,
+                )
+                .await
+            }
+            AdminAddr::Unix(path) => {
+                exchange(
+                    UnixStream::connect(path).await.with_context(connect)?,
+                    request,
+                )
+                .await
+            }
+        };
+        let response = response.with_context(|| what.clone())?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status => bail!("{what}: {status}: {}", reason(response).await),
+        }
+    }
+}
+
+async fn exchange<IO>(io: IO, request: Request<Empty<Bytes>>) -> hyper::Result<Response<Incoming>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
+    tokio::spawn(connection);
+    sender.send_request(request).await
+}
+
+/// The line of text that an error comes with.
+async fn reason(response: Response<Incoming>) -> String {
+    let body = Limited::new(response.into_body(), MAX_REASON)
+        .collect()
+        .await;
+    let text = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let words = text.split(u8::is_ascii_whitespace).map(|word| {
+        let mut escaped = String::new();
+        escape_into(&mut escaped, word, MAX_REASON, b"");
+        escaped
+    });
+    words.collect::<Vec<_>>().join(" ").trim().to_owned()
+}
+
+const MAX_REASON: usize = 1024;

@@ -1,0 +1,46 @@
+//! `peername doctor --admin`: whether a running command is ready, for probes of containers that have no HTTP client.
+
+use std::time::Duration;
+
+use peername_observe::admin::AdminAddr;
+use tokio::time::timeout;
+
+use super::finding::Finding;
+use crate::admin::client::AdminClient;
+
+/// Options of `peername doctor --admin`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    /// Only check that the running command with this --admin is ready: that clients should be sent to it
+    #[arg(
+        long,
+        value_name = "ADDR|unix:PATH",
+        conflicts_with_all = ["listen", "target_v4", "target_v6", "intercept", "observe", "confinement", "config"]
+    )]
+    admin: Option<AdminAddr>,
+}
+
+impl Args {
+    pub(super) fn is_given(&self) -> bool {
+        self.admin.is_some()
+    }
+
+    /// Whether the command is ready; `None` without the option.
+    pub(super) async fn finding(&self) -> Option<Finding> {
+        let client = AdminClient::new(self.admin.clone()?);
+        Some(match timeout(ANSWERS_WITHIN, client.ready()).await {
+            Ok(Ok(())) => Finding::ok(READINESS, "clients should be sent here"),
+            Ok(Err(error)) => Finding::broken(READINESS, format!("{error:#}")),
+            Err(_) => Finding::fail(
+                READINESS,
+                format!("no answer within {ANSWERS_WITHIN:?}"),
+                "see whether the process has stopped",
+            ),
+        })
+    }
+}
+
+const READINESS: &str = "readiness";
+/// More than the two seconds that the endpoint gives the workers.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
