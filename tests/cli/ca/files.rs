@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::harness::peername::Peername;
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::ca::CaRig;
 
 #[test]
@@ -93,6 +93,25 @@ fn files_open_to_others_are_refused_with_the_remedy() {
     rig.shell_succeeds("chown 65534 $CA/authority.pem");
     let said = rig.fails("show");
     assert!(said.contains("chown 0"), "{said}");
+}
+
+/// As Kubernetes mounts a Secret for a user: root's file, readable by a group of that user.
+#[test]
+fn roots_key_may_be_readable_by_its_group() {
+    let rig = CaRig::new(&[]);
+    let copy = copy_executable(&rig.host, &rig.scratch);
+    let show = || {
+        let program = [AS_NOBODY, &[&copy]].concat();
+        let args = ["ca", "show", "--ca", &rig.ca];
+        Peername::run_with_input(&rig.host, &program, &args, "")
+    };
+    rig.shell_succeeds("chgrp -R 65534 $CA && chmod 750 $CA && chmod 440 $CA/authority.pem");
+    assert!(show().status.success(), "{:?}", show());
+    for mode in ["444", "460"] {
+        rig.shell_succeeds(&format!("chmod {mode} $CA/authority.pem"));
+        let output = show();
+        assert_eq!(output.status.code(), Some(1), "{mode}: {output:?}");
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl<'a> CaStore<'a> {
     ///
     /// # Errors
     ///
-    /// The file is missing, or other users can read it.
+    /// The file is missing, or other users can read it. Root's file may be readable by its group, unless this is root.
     pub(super) fn read_authority(&self) -> Result<String, CaError> {
         let path = self.path();
         let file = match text_file::open(&path) {
@@ -91,7 +91,7 @@ impl<'a> CaStore<'a> {
         let about = file.metadata().map_err(failed("fstat(2)", &path))?;
         check_owner(&path, &about)?;
         let mode = about.mode() & 0o7777;
-        if mode & 0o077 != 0 {
+        if mode & denied_to_others(about.uid()) != 0 {
             return Err(CaError::ReadableByOthers { path, mode });
         }
         read(file).map_err(failed("read(2)", &path))
@@ -189,6 +189,15 @@ fn check_owner(path: &Path, about: &fs::Metadata) -> Result<(), CaError> {
         owner,
         us,
     })
+}
+
+/// The bits of the mode that the key's file must not have. A service manager that stores the key as root can give it to
+/// another user by a group only: a Secret of Kubernetes is mounted so, with the group of `fsGroup`.
+fn denied_to_others(owner: u32) -> u32 {
+    match owner == 0 && user::effective_uid() != 0 {
+        true => 0o037,
+        false => 0o077,
+    }
 }
 
 /// Reads a file up to [`MAX_FILE`]: an authority has a few kilobytes, and what is longer is something else.
