@@ -20,7 +20,7 @@ STATIC ?= x86_64 aarch64
 TESTS ?=
 ZIG := $(TARGET)/tools/zig
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages clean
+.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages image test-containers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -183,9 +183,23 @@ packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpk
 test-packages: packages ## Install the packages on a fresh Debian, booted in a container (root)
 	@tests/packages/run.sh dist
 
+image: ## Build dist/peername.oci.tar, the container image of the static binaries (root, buildah; after make static)
+	@[[ -n "$(STATIC_BINARIES)" ]] || { echo "make image: there is no static binary yet: run make static" >&2; exit 1; }
+	packaging/oci/build.sh dist/peername.oci.tar $(STATIC_BINARIES)
+
+test-containers: ## Test the image, the chart and the manifests, with podman (root; after make static)
+	@tests/containers/setup.sh
+	tests/containers/manifests.sh
+	$(MAKE) --no-print-directory image
+	tests/containers/image.sh dist/peername.oci.tar $(STATIC_BINARIES)
+	tests/containers/chart.sh dist/peername.oci.tar
+
 clean: ## Remove build results
 	$(CARGO) clean
 	rm -rf dist
+
+# The platforms of the image: what make static has built.
+STATIC_BINARIES ?= $(wildcard $(TARGET)/*-unknown-linux-musl/release/peername)
 
 # Every package of the workspace that has modules.
 CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates/*/src/lib.rs crates/*/src/main.rs \

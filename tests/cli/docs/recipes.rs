@@ -77,29 +77,6 @@ fn recipe_for_another_host_works() {
     assert_served(&balancer, addr("192.0.2.20:443"), &server);
 }
 
-/// The container's entrypoint, outside of a container: its arguments are the proxy's, and it adds the rules
-/// first.
-#[test]
-fn docker_entrypoint_of_the_example_works() {
-    let (balancer, proxy, server) = (Host::new(), Host::new(), Host::new());
-    wan(&balancer, &proxy);
-    proxy.add_veth("eth1", &server, "eth0");
-    proxy.add_addresses("eth1", &["10.5.5.3/24"]);
-    server.add_addresses("eth0", &["10.5.5.2/24"]);
-    server.ip("route replace default via 10.5.5.3");
-    let backend = Backend::listen(&server, addr("10.5.5.2:9000"));
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../packaging/examples/docker/entrypoint.sh"
-    );
-    let command = format!(
-        "TARGET=10.5.5.2:9000 MARK=123 exec sh {script} --listen 192.0.2.20:443 --trust 192.0.2.10"
-    );
-    let entrypoint = start(&proxy, &[], &command);
-    assert_served(&balancer, addr("192.0.2.20:443"), &backend);
-    drop(entrypoint);
-}
-
 /// One section of the page.
 struct Recipe(&'static str);
 
