@@ -3,9 +3,9 @@
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, v4};
-use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::admin::{ADMIN, get, list, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -131,7 +131,7 @@ fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
     });
 }
 
-/// No browser and no other user reaches it: the socket belongs to the owner and the group.
+/// No other user reaches it: the socket belongs to the owner and the group.
 #[test]
 fn unix_socket_serves_the_same() {
     let scratch = Scratch::new();
@@ -142,6 +142,41 @@ fn unix_socket_serves_the_same() {
     let args = ["--unix-socket", &path];
     assert_eq!(get(&rig.lab.server, &args, "/readyz"), "ready\n200");
     wait_metric(&rig.lab.server, &args, "peername_connections_active 0");
+}
+
+/// `ssh -L PORT:/run/peername/admin.sock` lets a browser reach the socket. A web page that makes its own name resolve to
+/// 127.0.0.1 can neither read nor change anything.
+#[test]
+fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let socket = format!("UNIX-CONNECT:{path}");
+    let forward = ["TCP-LISTEN:9300,bind=127.0.0.1,reuseaddr,fork", &socket];
+    let _forward =
+        Process::start(host, "socat", &forward).wait_listening(&[v4([127, 0, 0, 1], 9300)]);
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    let listed = list(host, &[], "/connections");
+    let id = format!("/connections/{}", listed[0]["id"]);
+    let put = ["-X", "PUT", "-d", "debug"];
+    for stranger in ["Host: evil.example", "Origin: http://evil.example"] {
+        for (args, path) in [
+            (&[][..], "/connections"),
+            (&["-X", "DELETE"], &*id),
+            (&put, "/log-level"),
+        ] {
+            let answer = get(host, &[args, &["-H", stranger]].concat(), path);
+            assert!(answer.ends_with("421"), "{stranger}: {path}: {answer}");
+        }
+    }
+    open.0.send(b"ping");
+    assert_eq!(open.1.recv(4), b"ping");
+    assert_eq!(
+        get(host, &["--http1.0", "-H", "Host:"], "/readyz"),
+        "ready\n200"
+    );
+    assert_eq!(get(host, &put, "/log-level"), "debug\n200");
 }
 
 #[test]

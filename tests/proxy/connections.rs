@@ -58,7 +58,18 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
     assert_eq!(clients("sort=bytes"), [&*first, &second]);
     assert_eq!(clients("sort=age&limit=1"), [&*first]);
     assert!(clients("listener=192.0.2.1:1").is_empty());
-    assert!(get(host, &[], "/connections?sort=name").ends_with("400"));
+    let balancer = down.local_addr().ip();
+    assert_eq!(
+        clients(&format!("balancer={balancer}&sort=age&limit=1")),
+        [&*first]
+    );
+    assert!(clients("balancer=192.0.2.0/24").is_empty());
+    assert_eq!(clients("client=::ffff:198.51.100.9"), [&*second]);
+    let invalid = get(host, &[], "/connections?limit=5&sort=name");
+    assert!(
+        invalid.contains("sort=name: use") && invalid.ends_with("400"),
+        "{invalid}"
+    );
     drop((up, other));
 }
 
@@ -181,6 +192,12 @@ fn connection_is_ended_over_a_unix_socket_only() {
     connections[3].0.wait_closed();
     connections[3].1.wait_closed();
     rig.proxy.wait_outcome("closed_by_admin");
+    let ended = format!("connection {} was ended", one["id"]);
+    rig.proxy.wait_line("who ended it", |line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_audit = line["message"].as_str()?.contains(&ended) && line["level"] == "INFO";
+        (is_audit && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())
+    });
     assert_eq!(list(host, &unix, "/connections").len(), 5);
     assert!(get(host, &delete, &id).ends_with("404"));
     assert!(get(host, &delete, "/connections/x").ends_with("400"));
@@ -215,6 +232,13 @@ fn log_level_is_changed_over_a_unix_socket() {
         )
     };
     assert_eq!(put("warn"), "warn\n200");
+    let wait_audited = |change: &str| {
+        rig.proxy.wait_line(change, |line| {
+            let is_audit = line.contains(change) && line.contains("\"uid\":0");
+            is_audit.then_some(())
+        });
+    };
+    wait_audited("the level of the log was changed from debug to warn");
     drop(rig.connect_client(fresh_client_v4()));
     wait_ended(&rig, &path, 1);
     assert!(
@@ -228,6 +252,7 @@ fn log_level_is_changed_over_a_unix_socket() {
         "warn\n200"
     );
     assert_eq!(put("debug"), "debug\n200");
+    wait_audited("the level of the log was changed from warn to debug");
     drop(rig.connect_client(fresh_client_v4()));
     rig.proxy.wait_outcome("finished");
 }

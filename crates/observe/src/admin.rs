@@ -26,9 +26,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tracing::Level;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
@@ -59,7 +61,8 @@ pub trait Health: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Via {
     Network,
-    UnixSocket,
+    /// With the process at the other end (SO_PEERCRED), for the log. Behind a forwarded socket that is the forwarder.
+    UnixSocket(Option<UCred>),
 }
 
 /// Answers requests to the admin endpoint.
@@ -107,19 +110,20 @@ impl ConfigInForce {
 
 /// The level of the log, which can be changed while the command runs.
 pub trait LogLevel: Send + Sync + 'static {
-    /// The level: `error`, `warn`, `info`, `debug` or `trace`.
-    fn get(&self) -> String;
+    /// The level.
+    fn get(&self) -> Level;
 
     /// Sets the level.
     ///
     /// # Errors
     ///
-    /// The text is none of these, or the log has ended: a line of text for the caller.
-    fn set(&self, level: &str) -> Result<(), String>;
+    /// The log has ended: a line of text for the caller.
+    fn set(&self, level: Level) -> Result<(), String>;
 }
 
 /// Names in Host and Origin that are answered, besides IP addresses and localhost. Without that check, a web page could
-/// make its own name resolve to this server, and read the answers (DNS rebinding).
+/// make its own name resolve to this server, and read the answers (DNS rebinding). A browser reaches a Unix socket, too, once
+/// `ssh -L` forwards a port to it.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(pub Vec<String>);
 
@@ -136,8 +140,7 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    /// Answers on `listener` until the process ends. Over a Unix socket Host and Origin are not checked: no browser
-    /// connects to one.
+    /// Answers on `listener` until the process ends.
     pub async fn serve(self, listener: AdminListener) {
         let server = Arc::new(self);
         let accept = async {
@@ -174,7 +177,10 @@ impl<H: Health> AdminServer<H> {
         let mut open = OpenConnections::default();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => open.insert(self.spawn_connection(stream, Via::UnixSocket)),
+                Ok((stream, _)) => {
+                    let via = Via::UnixSocket(stream.peer_cred().ok());
+                    open.insert(self.spawn_connection(stream, via));
+                }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }

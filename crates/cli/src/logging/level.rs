@@ -30,20 +30,11 @@ fn targets(level: Level) -> Targets {
 }
 
 impl LogLevel for LevelHandle {
-    fn get(&self) -> String {
-        let level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        level.as_str().to_ascii_lowercase()
+    fn get(&self) -> Level {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, level: &str) -> Result<(), String> {
-        let new = match level {
-            "error" => Level::ERROR,
-            "warn" => Level::WARN,
-            "info" => Level::INFO,
-            "debug" => Level::DEBUG,
-            "trace" => Level::TRACE,
-            _ => return Err("the level is error, warn, info, debug or trace".to_owned()),
-        };
+    fn set(&self, new: Level) -> Result<(), String> {
         let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
         self.filter
             .reload(targets(new))

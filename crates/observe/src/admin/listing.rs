@@ -7,17 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 
 use crate::connections::{ConnectionSnapshot, ConnectionState, SNAPSHOT_BATCH, SnapshotStream};
+use crate::escape::escape_into;
 
-/// The query of a listing: `?client=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&sort=bytes|age&limit=N`.
+/// The query of a listing: `?client=CIDR&balancer=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&sort=bytes|age&limit=N`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     client: Option<IpNet>,
+    balancer: Option<IpNet>,
     listener: Option<SocketAddr>,
     state: Option<ConnectionState>,
     min_age: Duration,
@@ -38,14 +40,27 @@ impl ListQuery {
     ///
     /// # Errors
     ///
-    /// The key is unknown or its value invalid: a line of text for the caller.
+    /// A key is unknown or occurs twice, or its value is invalid: a line of text for the caller.
     pub fn parse(query: &str) -> Result<Self, String> {
         let mut parsed = Self::default();
+        let mut seen = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode_str(value).decode_utf8_lossy();
-            let is_valid = parsed.set(key, &value);
-            is_valid.ok_or_else(|| INVALID_QUERY.to_owned())?;
+            let Some((known, form)) = PARAMETERS.iter().find(|(known, _)| *known == key) else {
+                let known: Vec<_> = PARAMETERS.iter().map(|(known, _)| *known).collect();
+                return Err(format!(
+                    "{} is no parameter; there are: {}",
+                    printable(key),
+                    known.join(", ")
+                ));
+            };
+            if seen.contains(known) {
+                return Err(format!("{known} is given twice"));
+            }
+            seen.push(known);
+            let is_valid = parsed.set(known, &value);
+            is_valid.ok_or_else(|| format!("{known}={}: use {known}={form}", printable(&value)))?;
         }
         Ok(parsed)
     }
@@ -88,6 +103,7 @@ impl ListQuery {
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
             "client" => self.client = Some(network(value)?),
+            "balancer" => self.balancer = Some(network(value)?),
             "listener" => self.listener = Some(value.parse().ok()?),
             "state" => self.state = Some(state(value)?),
             "min_age" => self.min_age = age(value)?,
@@ -105,11 +121,14 @@ impl ListQuery {
     }
 
     fn matches(&self, one: &ConnectionSnapshot) -> bool {
-        let is_client = |network: &IpNet| {
-            let client = one.client.map(|client| client.ip());
-            client.is_some_and(|client| network.contains(&client))
-        };
+        let contains =
+            |network: &IpNet, addr: SocketAddr| network.contains(&addr.ip().to_canonical());
+        let is_client =
+            |network: &IpNet| one.client.is_some_and(|client| contains(network, client));
         self.client.as_ref().is_none_or(is_client)
+            && self
+                .balancer
+                .is_none_or(|network| contains(&network, one.balancer))
             && self
                 .listener
                 .is_none_or(|listener| listener == one.listener)
@@ -130,9 +149,26 @@ impl Order {
     }
 }
 
+/// An address, or a network. What is mapped into IPv6 (RFC 4291, 2.5.5.2) is the IPv4 address.
 fn network(text: &str) -> Option<IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(address)
+    let address = |addr: IpAddr| IpNet::from(addr.to_canonical());
+    let parsed = text.parse().ok();
+    let network: IpNet = parsed.or_else(|| text.parse().ok().map(address))?;
+    let mapped = match network.addr().to_canonical() {
+        IpAddr::V4(addr) if network.addr().is_ipv6() => {
+            let prefix = network.prefix_len().checked_sub(MAPPED_PREFIX);
+            prefix.and_then(|prefix| Some(Ipv4Net::new(addr, prefix).ok()?.into()))
+        }
+        _ => None,
+    };
+    Some(mapped.unwrap_or(network))
+}
+
+/// Text of the caller, as it can be repeated to a terminal.
+fn printable(text: &str) -> String {
+    let mut escaped = String::new();
+    escape_into(&mut escaped, text.as_bytes(), MAX_REPEATED, b"");
+    escaped
 }
 
 fn state(text: &str) -> Option<ConnectionState> {
@@ -155,8 +191,22 @@ fn lines(snapshots: &[ConnectionSnapshot]) -> Bytes {
     out.into()
 }
 
-const INVALID_QUERY: &str = "query: client=CIDR, listener=ADDR:PORT, \
-    state=header|connecting|open|half_closed|unanswered|answered, min_age=DURATION, sort=bytes|age, limit=N";
+/// The parameters of a query, and the form of their values.
+const PARAMETERS: [(&str, &str); 7] = [
+    ("client", "CIDR"),
+    ("balancer", "CIDR"),
+    ("listener", "ADDR:PORT"),
+    (
+        "state",
+        "header|connecting|open|half_closed|unanswered|answered",
+    ),
+    ("min_age", "DURATION"),
+    ("sort", "bytes|age"),
+    ("limit", "N"),
+];
+/// The length of the prefix of IPv4 addresses that are mapped into IPv6.
+const MAPPED_PREFIX: u8 = 96;
+const MAX_REPEATED: usize = 100;
 
 #[cfg(test)]
 mod tests {
@@ -203,6 +253,10 @@ mod tests {
             ("", &[1, 2, 3, 4][..]),
             ("client=203.0.113.0%2F24", &[1, 3]),
             ("client=198.51.100.1", &[2]),
+            ("client=::ffff:198.51.100.1", &[2]),
+            ("client=::ffff:203.0.113.0/120", &[1, 3]),
+            ("balancer=192.0.2.0/24&limit=1", &[1]),
+            ("balancer=192.0.2.8", &[]),
             ("sort=bytes", &[2, 4, 3, 1]),
             ("sort=age&limit=2", &[4, 3]),
             ("limit=3", &[1, 2, 3]),
@@ -216,16 +270,22 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_and_values_are_errors() {
-        for query in [
-            "sort=name",
-            "limit=-1",
-            "client=x",
-            "what=1",
-            "state=ended",
-            "min_age=x",
+    fn error_names_the_parameter_and_what_is_wrong_with_it() {
+        for (query, error) in [
+            ("sort=name", "sort=name: use sort=bytes|age"),
+            ("limit=1&limit=-1", "limit is given twice"),
+            ("client=x", "client=x: use client=CIDR"),
+            (
+                "what=1",
+                "what is no parameter; there are: client, balancer, listener, state, min_age, sort, limit",
+            ),
+            (
+                "state=ended",
+                "state=ended: use state=header|connecting|open|half_closed|unanswered|answered",
+            ),
+            ("min_age=x%0a", "min_age=x%0a: use min_age=DURATION"),
         ] {
-            assert!(ListQuery::parse(query).is_err(), "{query}");
+            assert_eq!(ListQuery::parse(query), Err(error.to_owned()), "{query}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The paths of the admin endpoint and their answers.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use prometheus_client::encoding::text;
+use tokio::net::unix::UCred;
 use tokio::time::timeout;
+use tracing::Level;
 
 use super::listing::ListQuery;
 use super::page::{PAGE, POLICY};
@@ -23,16 +26,16 @@ type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl<H: Health> AdminServer<H> {
     pub(super) async fn respond(&self, request: Request<Incoming>, via: Via) -> Answer {
-        if via == Via::Network && !self.hosts.admit(request.headers()) {
+        if !self.hosts.admit(request.headers()) {
             return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
         }
-        match *request.method() {
-            Method::GET | Method::HEAD => self.get(&request).await,
-            Method::PUT | Method::DELETE if via == Via::Network => {
+        match (request.method(), via) {
+            (&Method::GET | &Method::HEAD, _) => self.get(&request).await,
+            (&Method::PUT | &Method::DELETE, Via::Network) => {
                 plain(StatusCode::FORBIDDEN, NEEDS_UNIX_SOCKET)
             }
-            Method::DELETE => self.delete(&request).await,
-            Method::PUT => self.put(request).await,
+            (&Method::DELETE, Via::UnixSocket(peer)) => self.delete(&request, peer).await,
+            (&Method::PUT, Via::UnixSocket(peer)) => self.put(request, peer).await,
             _ => plain(StatusCode::METHOD_NOT_ALLOWED, "GET, please\n"),
         }
     }
@@ -64,18 +67,18 @@ impl<H: Health> AdminServer<H> {
                 None => not_found(),
             },
             "/log-level" => match &resources.log_level {
-                Some(level) => respond_with(StatusCode::OK, TEXT, level.get() + "\n"),
+                Some(level) => respond_with(StatusCode::OK, TEXT, name(level.get()) + "\n"),
                 None => not_found(),
             },
             _ => not_found(),
         }
     }
 
-    async fn delete(&self, request: &Request<Incoming>) -> Answer {
+    async fn delete(&self, request: &Request<Incoming>, peer: Option<UCred>) -> Answer {
         let Some(id) = request.uri().path().strip_prefix("/connections/") else {
             return not_found();
         };
-        let Ok(id) = id.parse() else {
+        let Ok(id) = id.parse::<u64>() else {
             return plain(
                 StatusCode::BAD_REQUEST,
                 "DELETE /connections/ID: a number\n",
@@ -85,13 +88,16 @@ impl<H: Health> AdminServer<H> {
         match connections.and_then(|connections| connections.end(id)) {
             None => plain(StatusCode::NOT_FOUND, "these can't be ended from here\n"),
             Some(ended) => match ended.await {
-                true => plain(StatusCode::OK, "ended\n"),
+                true => {
+                    audit(peer, format_args!("connection {id} was ended"));
+                    plain(StatusCode::OK, "ended\n")
+                }
                 false => plain(StatusCode::NOT_FOUND, "no connection has this id\n"),
             },
         }
     }
 
-    async fn put(&self, request: Request<Incoming>) -> Answer {
+    async fn put(&self, request: Request<Incoming>, peer: Option<UCred>) -> Answer {
         let Some(level) = &self.resources.log_level else {
             return not_found();
         };
@@ -103,10 +109,26 @@ impl<H: Health> AdminServer<H> {
             return plain(StatusCode::BAD_REQUEST, "the body is one word\n");
         };
         let body = body.to_bytes();
-        match level.set(String::from_utf8_lossy(&body).trim()) {
-            Ok(()) => respond_with(StatusCode::OK, TEXT, level.get() + "\n"),
-            Err(reason) => respond_with(StatusCode::BAD_REQUEST, TEXT, reason + "\n"),
+        let Ok(wanted) = String::from_utf8_lossy(&body).trim().parse() else {
+            return plain(
+                StatusCode::BAD_REQUEST,
+                "the level is error, warn, info, debug or trace\n",
+            );
+        };
+        // At the level that shows the line: the old one, or else the new one.
+        let is_shown = tracing::enabled!(Level::INFO);
+        let (from, to) = (name(level.get()), name(wanted));
+        let changed = format_args!("the level of the log was changed from {from} to {to}");
+        if is_shown {
+            audit(peer, changed);
         }
+        if let Err(reason) = level.set(wanted) {
+            return respond_with(StatusCode::INTERNAL_SERVER_ERROR, TEXT, reason + "\n");
+        }
+        if !is_shown {
+            audit(peer, changed);
+        }
+        respond_with(StatusCode::OK, TEXT, to + "\n")
     }
 
     fn metrics(&self) -> Answer {
@@ -119,6 +141,17 @@ impl<H: Health> AdminServer<H> {
             ),
         }
     }
+}
+
+fn name(level: Level) -> String {
+    level.as_str().to_ascii_lowercase()
+}
+
+/// Logs a change that a process at the Unix socket has made.
+fn audit(peer: Option<UCred>, change: impl Display) {
+    let pid = peer.and_then(|peer| peer.pid());
+    let uid = peer.map(|peer| peer.uid());
+    tracing::info!(pid, uid, "--admin: {change}");
 }
 
 fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> Answer {
