@@ -5,6 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
+use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::no_epoll_watches_from;
@@ -39,6 +40,19 @@ fn second_sigterm_ends_the_drain_at_once() {
     wait_stopping(&rig);
     rig.proxy.signal(Signal::TERM);
     assert!(rig.proxy.wait_exit(Duration::from_secs(5)).is_some());
+}
+
+/// Balancers have the time of `--drain-delay` to send clients elsewhere.
+#[test]
+fn requests_are_served_while_the_drain_is_announced() {
+    let rig = InterceptRig::new(&[ADMIN, "--drain-delay=60s"]);
+    assert_eq!(get(&rig.lab.balancer, &[], "/readyz"), "ready\n200");
+    rig.proxy.signal(Signal::TERM);
+    wait_for("unreadiness", || {
+        (get(&rig.lab.balancer, &[], "/readyz") == "draining\n503").then_some(())
+    });
+    let answer = rig.curl(&["https://a.test/echo"]);
+    assert!(answer.starts_with("GET a.test "), "{answer}");
 }
 
 /// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.

@@ -1,6 +1,8 @@
 //! SIGTERM: the proxy drains. Open connections may finish, no new one is accepted, and a second signal ends
 //! it at once.
 
+mod delay;
+
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! Upgrade without loss: SIGUSR2 and `peername upgrade`.
 
+mod drain;
 mod load;
 
 use std::fs;

@@ -214,7 +214,7 @@ impl Health for ProxyHealth {
     }
 
     async fn check_readiness(&self) -> Result<(), String> {
-        if self.phases.is_draining() {
+        if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
         let is_broken = self

@@ -1,7 +1,8 @@
 //! The lifecycle of a long-running subcommand: descriptor limits, signals, reload, drain.
 
+pub(crate) mod drain;
+
 use std::num::NonZeroUsize;
-use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -179,22 +180,6 @@ impl Signals {
             () = self.wait_stop() => Ok(None),
             why = wait_worker_failure(running) => bail!(why),
         }
-    }
-
-    /// Drains open connections for at most `drain`; a signal closes them at once.
-    pub(crate) async fn stop(mut self, mut running: Workers, drain: Duration) -> ExitCode {
-        tracing::info!(drain = ?drain, "accepting no more; waiting for open connections");
-        self.upgrades = None;
-        running.drain();
-        let all_ended = async { while running.next_exit().await.is_some() {} };
-        tokio::select! {
-            () = all_ended => {}
-            () = self.wait_stop() => {}
-            () = sleep(drain) => {}
-        }
-        running.end();
-        running.join();
-        ExitCode::SUCCESS
     }
 
     async fn next_event(&mut self) -> SignalEvent {

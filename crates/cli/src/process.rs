@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::AdminArgs;
 use crate::lifecycle::default_workers;
+use crate::lifecycle::drain::DrainLimits;
 use crate::value::{Number, Time};
 use crate::{confinement, logging};
 
@@ -23,6 +24,12 @@ pub(crate) struct Process {
     /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them [default: 30s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<Time>,
+    /// The time after SIGTERM for which clients are still accepted, while /readyz is 503 already [default: 0s]
+    #[arg(long, value_name = "DURATION")]
+    drain_delay: Option<Time>,
+    /// The time for which the old process of an upgrade keeps its open connections; SIGTERM shortens it to --drain [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    upgrade_drain: Option<Time>,
     /// Time limit for the new process of an upgrade (SIGUSR2) to become ready [default: 30s]
     #[arg(long, value_name = "DURATION")]
     upgrade_timeout: Option<Time>,
@@ -43,6 +50,8 @@ impl Process {
         Self {
             workers: self.workers.or(file.workers),
             drain: self.drain.or(file.drain),
+            drain_delay: self.drain_delay.or(file.drain_delay),
+            upgrade_drain: self.upgrade_drain.or(file.upgrade_drain),
             upgrade_timeout: self.upgrade_timeout.or(file.upgrade_timeout),
             admin: self.admin.or(file.admin),
             sandbox: self.sandbox.or(file.sandbox),
@@ -76,6 +85,9 @@ impl Process {
     pub(crate) fn set_defaults(&mut self, workers: usize) {
         self.workers.get_or_insert_with(|| Number::clamp(workers));
         self.drain.get_or_insert(Time(DEFAULT_DRAIN));
+        self.drain_delay.get_or_insert(Time(Duration::ZERO));
+        self.upgrade_drain
+            .get_or_insert(Time(DEFAULT_UPGRADE_DRAIN));
         self.upgrade_timeout
             .get_or_insert(Time(DEFAULT_UPGRADE_TIMEOUT));
     }
@@ -85,12 +97,20 @@ impl Process {
         limit.map_or(DEFAULT_UPGRADE_TIMEOUT, |limit| limit.0)
     }
 
-    pub(crate) fn drain(&self) -> Duration {
-        self.drain.map_or(DEFAULT_DRAIN, |drain| drain.0)
+    /// How long open connections may go on at the end of the process.
+    pub(crate) fn drain_limits(&self) -> DrainLimits {
+        let or = |time: Option<Time>, default| time.map_or(default, |time| time.0);
+        DrainLimits {
+            delay: or(self.drain_delay, Duration::ZERO),
+            stop: or(self.drain, DEFAULT_DRAIN),
+            upgrade: or(self.upgrade_drain, DEFAULT_UPGRADE_DRAIN),
+        }
     }
 }
 
 /// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
+/// The old process holds nothing up: long transfers end by themselves, and an idle connection does not keep it for days.
+const DEFAULT_UPGRADE_DRAIN: Duration = Duration::from_secs(3600);
 /// Longer than a name server takes that does not answer at first.
 const DEFAULT_UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);

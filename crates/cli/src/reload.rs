@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use peername_observe::admin::ConfigInForce;
 
+use crate::lifecycle::drain::Ending;
 use crate::lifecycle::{self, SignalEvent, Signals};
 use crate::listeners::running::RunningListeners;
 use crate::process::Process;
@@ -95,13 +96,13 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
     service_manager::ready(&command.summary());
     service_manager::keep_alive(listeners.workers.liveness());
     watch.start();
-    loop {
+    let ending = loop {
         let event = tokio::select! {
             event = signals.next(&mut listeners.workers) => event?,
             () = watch.changed() => SignalEvent::Reload,
         };
         match event {
-            SignalEvent::Stop => break,
+            SignalEvent::Stop => break Ending::Stopped,
             SignalEvent::Reload => {}
             SignalEvent::Upgrade(requester) => {
                 let (timeout, summary) = (command.process().upgrade_timeout(), command.summary());
@@ -109,7 +110,8 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
                     upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);
                 match upgrade.await? {
                     Outcome::Refused => continue,
-                    Outcome::HandedOver | Outcome::Stopped => break,
+                    Outcome::HandedOver => break Ending::Replaced,
+                    Outcome::Stopped => break Ending::Stopped,
                 }
             }
         }
@@ -123,7 +125,7 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
         });
         let read = signals.run_until_stopped(&mut listeners.workers, reading);
         let Some(read) = read.await? else {
-            break;
+            break Ending::Stopped;
         };
         let plan = read.and_then(|(files, plan)| {
             watch.replace(files);
@@ -146,8 +148,8 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
                 service_manager::ready(&format!("last reload refused ({error:#}); {summary}"));
             }
         }
-    }
+    };
     service_manager::stopping();
-    let drain = command.process().drain();
-    Ok(signals.stop(listeners.workers, drain).await)
+    let limits = command.process().drain_limits();
+    signals.end(listeners.workers, ending, limits).await
 }

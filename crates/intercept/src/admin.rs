@@ -2,6 +2,7 @@
 
 use peername_observe::admin::Health;
 use peername_server::workers::liveness::Liveness;
+use peername_server::workers::phases::Phases;
 
 use crate::listener::CurrentState;
 
@@ -9,12 +10,17 @@ use crate::listener::CurrentState;
 pub struct InterceptHealth {
     state: CurrentState,
     liveness: Liveness,
+    phases: Phases,
 }
 
 impl InterceptHealth {
     /// The health of a running command.
-    pub fn new(state: CurrentState, liveness: Liveness) -> Self {
-        Self { state, liveness }
+    pub fn new(state: CurrentState, liveness: Liveness, phases: Phases) -> Self {
+        Self {
+            state,
+            liveness,
+            phases,
+        }
     }
 }
 
@@ -24,7 +30,7 @@ impl Health for InterceptHealth {
     }
 
     async fn check_readiness(&self) -> Result<(), String> {
-        if self.state.get().is_draining() {
+        if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
         let probed = self.state.get().probe_check().await;
@@ -32,6 +38,6 @@ impl Health for InterceptHealth {
     }
 
     fn is_draining(&self) -> bool {
-        self.state.get().is_draining()
+        self.phases.is_draining()
     }
 }

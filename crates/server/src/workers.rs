@@ -139,6 +139,11 @@ impl Workers {
         OpenConnections(self.calls())
     }
 
+    /// How many connections are open now.
+    pub fn open_connections(&self) -> u64 {
+        self.loads.iter().map(|load| load.connections()).sum()
+    }
+
     /// The load of each worker.
     pub fn loads(&self) -> Vec<Arc<WorkerLoad>> {
         self.loads.clone()
@@ -244,6 +249,11 @@ impl Workers {
             let _ = worker.send(WorkerCommand::LeaveBacklogs(Arc::clone(&listeners), reply));
             let _ = answer.await;
         }
+    }
+
+    /// Serves as before, but is reported as draining, so that clients are sent elsewhere ([`Phases::is_drain_announced`]).
+    pub fn announce_drain(&self) {
+        self.phase.send_replace(Phase::AnnounceDrain);
     }
 
     /// Accepts no more; open connections go on.

@@ -118,7 +118,8 @@ async fn start(
     let serve_admin = |admin| {
         let mut registry = Registry::default();
         state.register(&mut registry);
-        let health = InterceptHealth::new(current.clone(), listeners.workers.liveness());
+        let workers = &listeners.workers;
+        let health = InterceptHealth::new(current.clone(), workers.liveness(), workers.phases());
         let hosts = setup.process.admin.allowed_hosts();
         let resources = Resources {
             command: "intercept",

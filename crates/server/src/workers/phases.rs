@@ -1,4 +1,4 @@
-//! The phases of a worker (serve, drain, end), and the tasks that follow them.
+//! The phases of a worker (serve, announce the drain, drain, end), and the tasks that follow them.
 
 use std::io;
 use std::pin::Pin;
@@ -10,9 +10,11 @@ use tokio::sync::watch;
 pub type WorkerTask = Box<dyn FnOnce(Phases) -> TaskFuture + Send>;
 type TaskFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Serve,
+    /// As [`Phase::Serve`], but clients should be sent elsewhere.
+    AnnounceDrain,
     Drain,
     End,
 }
@@ -40,12 +42,17 @@ impl Phases {
     /// Whether the task drains: nothing new may begin.
     pub fn is_draining(&self) -> bool {
         let is_guard_dropped = |guard: &watch::Receiver<()>| guard.has_changed().is_err();
-        *self.workers.borrow() != Phase::Serve || self.guard.as_ref().is_some_and(is_guard_dropped)
+        *self.workers.borrow() >= Phase::Drain || self.guard.as_ref().is_some_and(is_guard_dropped)
+    }
+
+    /// Whether the process will drain soon, or drains: clients should be sent elsewhere.
+    pub fn is_drain_announced(&self) -> bool {
+        *self.workers.borrow() >= Phase::AnnounceDrain
     }
 
     /// Waits until the task must drain: nothing new may begin. Cancel-safe.
     pub async fn wait_draining(&mut self) {
-        let workers = self.workers.wait_for(|phase| *phase != Phase::Serve);
+        let workers = self.workers.wait_for(|phase| *phase >= Phase::Drain);
         match &mut self.guard {
             None => drop(workers.await),
             // The guard sends no value: `changed` returns an error once the guard is dropped.

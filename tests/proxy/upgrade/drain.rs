@@ -1,0 +1,64 @@
+//! How long a process that was replaced keeps its open connections.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::Lab;
+use crate::harness::peername::PROXY_ARGS;
+use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::upgrade::UpgradeRig;
+
+/// `--drain` is the time that a stop may take. A process that was replaced holds nothing up.
+#[test]
+fn replaced_process_keeps_connections_for_longer_than_a_stop() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = [PROXY_ARGS, &["--drain=300ms"]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let old = rig.serving;
+    let (down, up) = connect(&lab, &backend);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    rig.processes.wait_line("how many stay", |line| {
+        (line.contains("replaced; waiting") && line.contains("\"connections\":1")).then_some(())
+    });
+    down.assert_stays_open(Duration::from_millis(1200));
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+
+    let begin = Instant::now();
+    let pid = i32::try_from(old).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), Signal::TERM).expect("kill");
+    assert_eq!(down.recv_to_end().1, End::Reset);
+    assert!(
+        begin.elapsed() >= Duration::from_millis(290),
+        "{:?}",
+        begin.elapsed()
+    );
+    rig.wait_drained();
+    let (_down, up) = connect(&lab, &backend);
+    drop(up);
+}
+
+#[test]
+fn upgrade_drain_limits_a_replaced_process() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = [PROXY_ARGS, &["--upgrade-drain=500ms", "--drain=60s"]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let (down, _up) = connect(&lab, &backend);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    assert_eq!(down.recv_to_end().1, End::Reset);
+    rig.wait_drained();
+}
+
+fn connect(lab: &Lab, backend: &Backend) -> (Conn, Conn) {
+    let client = fresh_client_v4();
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let up = backend.accept();
+    assert_eq!(up.peer_addr(), client);
+    (down, up)
+}
