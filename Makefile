@@ -146,18 +146,21 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
 	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
 	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
+	install -d $(DESTDIR)$(MANUAL)
+	$(RELEASE)/peername man $(DESTDIR)$(MANUAL)
 	@for file in proxy.toml forward.toml intercept.toml allowed-subnets.txt; do \
 		[[ -e $(DESTDIR)$(SYSCONFDIR)/peername/$$file ]] || \
 			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
 	done
 
 uninstall: ## Remove what install has installed, except the configuration
-	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
+	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(MANUAL)/peername{,-*}.1{,.gz} $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
 	rm -f $(patsubst packaging/systemd/%,$(DESTDIR)$(UNITS)/%,$(wildcard packaging/systemd/*))
 	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION)
 
 UNITS := $(PREFIX)/lib/systemd/system
 DOCUMENTATION := $(PREFIX)/share/doc/peername
+MANUAL := $(PREFIX)/share/man/man1
 BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
 ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
 FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish

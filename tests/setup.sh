@@ -35,6 +35,7 @@ packages=(
     sudo             # and a program that does it on purpose
     cron             # what starts servers with an environment of its own
     runit            # the same, and starts them again
+    man-db           # the manual pages
     netcat-openbsd   # the README's backend and balancer
     socat
     unbound          # a name server behind the proxy, and its log of clients

@@ -24,6 +24,7 @@ umask 022
 make --quiet install RELEASE="$release" DESTDIR="$root" PREFIX=/usr SYSCONFDIR=/etc
 strip=$(command -v llvm-strip || echo strip)
 "$strip" "$root/usr/bin/peername" "$root"/usr/lib/peername/libpeername*.so
+gzip -9n "$root"/usr/share/man/man1/*
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
 build_deb() {

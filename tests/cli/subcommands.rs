@@ -230,6 +230,27 @@ fn completions_exist_for_every_shell() {
     }
 }
 
+#[test]
+fn manual_pages_exist_for_every_command() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let folder = scratch.path("man");
+    std::fs::create_dir(&folder).expect("a folder");
+    host.run(BINARY, &["man", folder.to_str().expect("UTF-8")]);
+    for page in ["peername.1", "peername-proxy.1", "peername-routes-add.1"] {
+        let page = folder.join(page);
+        let text = host.run(
+            "man",
+            &["--warnings", "--local-file", page.to_str().expect("UTF-8")],
+        );
+        assert!(text.contains("SYNOPSIS"), "{}: {text}", page.display());
+    }
+    let text = host.run(
+        "man",
+        &[folder.join("peername-proxy.1").to_str().expect("UTF-8")],
+    );
+    assert!(text.contains("--setup-routes"), "{text}");
+}
+
 fn assert_demo_shows_the_client(program: &[&str]) {
     let host = Host::new();
     let before = host.run("ip", &["address"]);

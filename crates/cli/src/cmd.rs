@@ -12,6 +12,7 @@ mod exec;
 pub(crate) mod forward;
 #[cfg(feature = "intercept")]
 pub(crate) mod intercept;
+mod man;
 pub(crate) mod proxy;
 mod routes;
 mod self_connect;
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Config(config::Args),
     /// Print shell completions
     Completions(completions::Args),
+    /// Write the manual pages to a folder
+    Man(man::Args),
 }
 
 impl Command {
@@ -106,6 +109,7 @@ impl Command {
             Self::Demo(args) => demo::run(&args),
             Self::Config(args) => config::run(&args),
             Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 }
