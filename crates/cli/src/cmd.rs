@@ -15,7 +15,6 @@ pub(crate) mod intercept;
 mod man;
 pub(crate) mod proxy;
 mod routes;
-mod self_connect;
 mod send;
 #[cfg(feature = "top")]
 mod top;

@@ -2,6 +2,7 @@
 
 mod handover;
 pub(crate) mod running;
+pub(crate) mod self_connect;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;

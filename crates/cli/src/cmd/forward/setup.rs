@@ -10,8 +10,8 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
 
 use super::options::{Args, Forward};
-use crate::cmd::self_connect::connects_to_listener;
 use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::listeners::self_connect::connects_to_listener;
 use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
 use crate::process::Process;
 use crate::reload::client_lists::ClientPolicies;

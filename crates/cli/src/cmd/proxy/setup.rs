@@ -15,9 +15,9 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::options::{HostArgs, Listener};
-use crate::cmd::self_connect::connects_to_listener;
 use crate::config_file::{Configuration, Origin, Problems};
 use crate::lifecycle::default_workers;
+use crate::listeners::self_connect::connects_to_listener;
 use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS};
 use crate::process::Process;
 use crate::reload::client_lists::ClientPolicies;
