@@ -1,12 +1,19 @@
 //! The admin endpoint (`--admin`), and readiness while the check service can't be reached.
 
 use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::harness::addr::v4;
+use crate::harness::admin::{ADMIN as ADMIN_OPTION, get, list, wait_listed, wait_metric};
 use crate::harness::browser::wait_page_shows;
 use crate::harness::check::service::Service;
-use crate::harness::lab::wait_for;
-use crate::harness::rig::intercept::{InterceptRig, LONG_CHECK_TIMEOUT};
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::rig::intercept::{
+    CLIENT_IP, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+};
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 
@@ -19,7 +26,65 @@ impl InterceptRig {
         let output = self.lab.balancer.output(&mut command, "");
         String::from_utf8(output.stdout).expect("text")
     }
+
+    /// Starts curl through the proxy, which prints the body as it comes.
+    fn start_curl(&self, args: &[&str]) -> Process {
+        let (proxy, ca) = (
+            format!("http://{PROXY_ADDR}"),
+            self.scratch.path_text("ca.pem"),
+        );
+        let root = self.scratch.path_text("root.pem");
+        // Of the proxy's authority, or of the origin's where its TLS is not opened.
+        let is_relayed = args.iter().any(|arg| arg.contains("//b.test"));
+        let ca = if is_relayed { &root } else { &ca };
+        let usual = [
+            "-sSN",
+            "--noproxy",
+            "",
+            "--proxy",
+            &proxy,
+            "--cacert",
+            ca,
+            "--suppress-connect-headers",
+        ];
+        let args = [&usual, args].concat();
+        Process::start(&self.lab.client, "/usr/bin/curl", &args)
+    }
+
+    /// The proxy's connections to origins, as the kernel knows them.
+    fn count_origin_connections(&self) -> usize {
+        let filter = "state established dst 10.81.0.0/24";
+        let args = ["-Htn"].into_iter().chain(filter.split(' '));
+        let args: Vec<_> = args.collect();
+        self.lab.balancer.run("ss", &args).lines().count()
+    }
 }
+
+/// What a listing has of a connection: host, state, and the client's address.
+fn host_state_client(one: &Value) -> (String, String, String) {
+    let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    let client = text("client");
+    let (ip, _) = client.rsplit_once(':').unwrap_or_default();
+    (text("host"), text("state"), ip.to_owned())
+}
+
+/// A response without a length, of which more comes for as long as the client reads. No TLS.
+const ENDLESS_SERVER: &str = r#"
+import socket, sys, threading, time
+listener = socket.create_server(("10.81.0.1", 9001))
+def serve(client):
+    try:
+        client.recv(10000)
+        client.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while True:
+            client.sendall(b"0123456789abcdef\n")
+            time.sleep(0.1)
+    except OSError:
+        pass
+while True:
+    client, _ = listener.accept()
+    threading.Thread(target=serve, args=(client,), daemon=True).start()
+"#;
 
 /// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
 /// can be reached.
@@ -58,8 +123,172 @@ fn chromium_shows_decisions_and_certificates() {
         "unchecked\t",
         "refused\t1",
         "Certificates issued\n1\n",
+        // Why, and what to do about it.
+        "destination_not_public\trequests\t1\t",
+        "If clients may go there, add the network to --allow-destination.",
+        // To the origin of the request that passed.
+        "idle\t1",
+        "new\t1",
     ];
     wait_page_shows(&rig.lab.balancer, &shown);
+}
+
+/// Each connection with its client, the host it asked for and what goes on on it; and the connections to origins, as the kernel
+/// counts them.
+#[test]
+fn open_connections_are_listed_with_client_host_and_state() {
+    let rig = InterceptRig::new(&[ADMIN_OPTION, "--workers=2", "--passthrough=b.test"]);
+    let host = &rig.lab.balancer;
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
+    let other_ip = ["--interface", "203.0.113.10"];
+    let requests = [
+        rig.start_curl(&["--http1.1", "https://h1.test/slow"]),
+        rig.start_curl(&[&other_ip[..], &["--http2", "https://a.test/slow"]].concat()),
+        rig.start_curl(&["--http1.1", "https://b.test/slow"]),
+    ];
+    let connect = |request: &str| {
+        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let head = recv_head(&conn);
+        assert!(head.starts_with("HTTP/1.1 20"), "{head}");
+        conn
+    };
+    let handshake = connect("CONNECT other.test:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\n");
+    let idle = connect("GET http://a.test/none HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let wanted = [
+        ("a.test:443", "in_flight", "203.0.113.10"),
+        ("a.test:80", "idle", CLIENT_IP),
+        ("b.test:443", "open", CLIENT_IP),
+        ("h1.test:443", "in_flight", CLIENT_IP),
+        ("other.test:443", "handshake", CLIENT_IP),
+    ];
+    wait_for("all connections, in their states", || {
+        let listed = list(host, &[], "/connections");
+        let seen: Vec<_> = listed.iter().map(host_state_client).collect();
+        let mut seen: Vec<_> = seen.iter().map(|(a, b, c)| (&**a, &**b, &**c)).collect();
+        seen.sort_unstable();
+        (seen == wanted).then_some(())
+    });
+    let listed = |query: &str| {
+        let listed = list(host, &[], &format!("/connections?{query}"));
+        let hosts = listed.iter().map(|one| host_state_client(one).0);
+        let mut hosts: Vec<_> = hosts.collect();
+        hosts.sort_unstable();
+        hosts
+    };
+    assert_eq!(listed("client=203.0.113.10"), ["a.test:443"]);
+    assert_eq!(listed("state=in_flight"), ["a.test:443", "h1.test:443"]);
+    assert_eq!(listed("state=handshake"), ["other.test:443"]);
+    assert_eq!(listed("sort=bytes&limit=1"), ["b.test:443"]);
+    assert_eq!(listed(&format!("listener={PROXY_ADDR}")).len(), 5);
+    assert!(listed("listener=192.0.2.1:1").is_empty());
+    assert!(get(host, &[], "/connections?state=served").ends_with("400"));
+
+    // Bytes are counted where they are relayed as they are.
+    let [relayed] = &list(host, &[], "/connections?state=open")[..] else {
+        panic!("no tunnel")
+    };
+    assert!(relayed["bytes_out"].as_u64() > Some(0), "{relayed}");
+    assert!(relayed["relay"].is_string() && relayed["target"].is_null());
+    let [waiting] = &list(host, &[], "/connections?state=idle")[..] else {
+        panic!("no idle connection")
+    };
+    assert_eq!(waiting["balancer"], idle.local_addr().to_string());
+    assert_eq!(waiting["client"], idle.local_addr().to_string());
+    assert!(waiting["bytes_in"].is_null() && waiting["bytes_out"].is_null());
+    assert!(waiting["idle_s"].as_f64() <= waiting["age_s"].as_f64());
+
+    // It has no password: nothing can be changed over TCP.
+    let id = format!("/connections/{}", waiting["id"]);
+    let answer = rig.ask_admin(&id, &["-X", "DELETE"]);
+    assert!(answer.ends_with("403"), "{answer}");
+
+    // Of the last request: its connection to the origin is idle. The three of curl are in use.
+    let gauge = |state: &str, count: usize| {
+        let line = format!("peername_intercept_upstream_connections{{state=\"{state}\"}} {count}");
+        wait_metric(host, &[], &line);
+    };
+    gauge("idle", 1);
+    gauge("in_use", 3);
+    assert_eq!(rig.count_origin_connections(), 4);
+    drop((handshake, idle, requests));
+    gauge("in_use", 0);
+    wait_for("the connections to origins", || {
+        let idle = rig.count_origin_connections();
+        let line = format!("peername_intercept_upstream_connections{{state=\"idle\"}} {idle}");
+        rig.read_metrics().contains(&line).then_some(())
+    });
+    assert_eq!(get(host, &[], "/connections"), "200");
+}
+
+/// The client must not take what it has for the whole response, not even where the end of the connection is the end of the
+/// response.
+#[test]
+fn connection_ended_by_admin_is_reset() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let admin = format!("--admin=unix:{path}");
+    let rig = InterceptRig::new(&[
+        &admin,
+        "--allow-destination=10.81.0.1:9001",
+        "--passthrough=b.test",
+    ]);
+    let host = &rig.lab.balancer;
+    let _server = rig.start_python_origin(ENDLESS_SERVER);
+    let unix = ["--unix-socket", &path];
+    let delete = ["--unix-socket", &path, "-X", "DELETE"];
+    let bystander = rig.start_curl(&["--http1.1", "https://h1.test/slow"]);
+    wait_listed(host, &unix, "/connections", |one| {
+        one["state"] == "in_flight"
+    });
+    for (version, url, state) in [
+        ("--http1.0", "http://a.test:9001/", "in_flight"),
+        ("--http1.1", "http://a.test:9001/", "in_flight"),
+        ("--http1.1", "https://a.test/slow", "in_flight"),
+        ("--http2", "https://a.test/slow", "in_flight"),
+        ("--http1.1", "https://b.test/slow", "open"),
+    ] {
+        let mut curl = rig.start_curl(&[version, url]);
+        // It has a part of the body.
+        curl.wait_line("the body", |line| line.starts_with('0').then_some(()));
+        let listed = list(host, &unix, "/connections");
+        let is_it = |one: &&Value| host_state_client(one).0 != "h1.test:443";
+        let one = listed.iter().find(is_it).expect("its connection");
+        assert_eq!(one["state"], state, "{one}");
+        let id = format!("/connections/{}", one["id"]);
+        assert_eq!(get(host, &delete, &id), "ended\n200");
+        let status = curl.wait_exit(Duration::from_secs(10)).expect("an end");
+        // What curl(1) returns for a failure to receive, and for an error of the HTTP/2 framing layer.
+        assert!(
+            matches!(status.code(), Some(56 | 16)),
+            "{version} {url}: {status:?}, {}",
+            curl.log()
+        );
+        assert!(get(host, &delete, &id).ends_with("404"));
+    }
+    let lines = wait_for("five audit lines", || {
+        let log = rig.proxy.log();
+        let lines = log.lines().map(serde_json::from_str::<Value>);
+        let lines = lines.filter_map(Result::ok);
+        let ended = lines.filter(|line| line["end"] == "closed_by_admin");
+        let ended: Vec<_> = ended.collect();
+        (ended.len() == 5).then_some(ended)
+    });
+    for line in lines {
+        assert!(line["bytes_to_downstream"].as_u64() > Some(0), "{line}");
+    }
+    // A connection without a request is reset as well; and no other one was.
+    let waiting = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let listed = wait_for("both connections", || {
+        let listed = list(host, &unix, "/connections?state=idle");
+        (listed.len() == 1).then_some(listed)
+    });
+    let id = format!("/connections/{}", listed[0]["id"]);
+    assert_eq!(get(host, &delete, &id), "ended\n200");
+    assert_eq!(waiting.wait_closed().0, End::Reset);
+    let left = list(host, &unix, "/connections");
+    assert_eq!(left.len(), 1);
+    assert_eq!(host_state_client(&left[0]).0, "h1.test:443");
+    drop(bystander);
 }
 
 /// `-q` shows what was refused, and nothing else.

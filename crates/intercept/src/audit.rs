@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use peername_observe::escape::escape_into;
+use peername_relay::Tally;
 use rustls::ProtocolVersion;
 
 use crate::request::client_info::ClientInfo;
@@ -136,6 +137,16 @@ impl AuditRecord {
         self.decision
     }
 
+    /// The code of the proxy's own error response.
+    pub(crate) fn code(&self) -> Option<&'static str> {
+        self.code
+    }
+
+    /// Whether the connection to the origin had been used before; `None` without one.
+    pub(crate) fn reused(&self) -> Option<bool> {
+        self.upstream.map(|upstream| upstream.reused)
+    }
+
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
         self.path = escape(uri.path(), MAX_PATH);
         self.has_query = uri.query().is_some();
@@ -233,6 +244,20 @@ impl AuditRecord {
     /// Notes that the exchange came to its regular end.
     pub(crate) fn mark_complete(&mut self) {
         self.end = "complete";
+    }
+
+    /// Notes that the exchange was ended over the admin endpoint, unless it was over, with what its relay had moved.
+    pub(crate) fn mark_closed_by_admin(&mut self, relayed: Tally) {
+        if self.end == "cut" {
+            self.end = "closed_by_admin";
+            self.add_relayed(relayed);
+        }
+    }
+
+    /// Adds what a relay has moved.
+    pub(crate) fn add_relayed(&self, relayed: Tally) {
+        self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
+        self.received.fetch_add(relayed.to_downstream, Relaxed);
     }
 
     pub(crate) fn mark_cut_by_origin(&mut self) {

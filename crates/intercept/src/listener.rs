@@ -22,11 +22,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
-use crate::http::stall_monitor::StallMonitor;
-use crate::request::client_info::ClientInfo;
-use crate::request::id::Id;
 use crate::request::target::Destination;
 use crate::state::InterceptState;
+use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::Tunnel;
 use crate::upstream::Upstream;
@@ -108,8 +106,8 @@ impl Intercept {
 impl ListenerService {
     /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
     /// the per-client connection limit.
-    async fn admit(&self, stream: TcpStream, accepted: AcceptedFrom) {
-        let AcceptedFrom { peer, listener } = accepted;
+    async fn admit(&self, stream: TcpStream, listener: LocalAddr, entry: Arc<ConnectionEntry>) {
+        let peer = PeerAddr(canonical(entry.peer().0));
         let mut client = peer.0;
         let limits = HeaderLimits::default();
         let access = self.state.access();
@@ -159,15 +157,11 @@ impl ListenerService {
             let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         };
-        let id = Id::next();
-        let connection = Arc::new(ClientConnection {
-            info: Arc::new(ClientInfo::new(id, peer, client, listener)),
-            exchanges: StallMonitor::default(),
-            leases: Upstream::new_leases(id, client.ip()),
-        });
+        let connection = ClientConnection::new((peer, client), listener, entry);
         match self.kind {
             ListenerKind::Explicit => {
-                connect_proxy::serve(&self.state, connection, stream).await;
+                let socket = ClientSocket::new(stream, &connection.entry);
+                connect_proxy::serve(&self.state, connection, socket).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
         }
@@ -191,16 +185,10 @@ impl ListenerService {
             .serve(
                 &self.state,
                 &connection,
-                ClientStream::new(stream, Vec::new()),
+                ClientStream::new(ClientSocket::new(stream, &connection.entry), Vec::new()),
             )
             .await;
     }
-}
-
-/// The addresses of an accepted connection.
-struct AcceptedFrom {
-    peer: PeerAddr,
-    listener: LocalAddr,
 }
 
 impl Serve for Intercept {
@@ -232,7 +220,6 @@ impl ListenerService {
             ..
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
-        entry.set_served();
         self.state.metrics.connections.inc();
         let stream = match register_stream(stream) {
             Ok(stream) => stream,
@@ -250,7 +237,7 @@ impl ListenerService {
         self.state.metrics.active.inc();
         let active = ActiveGuard(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
-        Box::pin(self.admit(stream, AcceptedFrom { peer, listener })).await;
+        Box::pin(self.admit(stream, listener, entry)).await;
         drop(active);
     }
 }

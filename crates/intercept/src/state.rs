@@ -187,6 +187,7 @@ impl InterceptState {
     /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+        self.upstream.register(registry);
         registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
         if let Some(check) = &self.check {
             check.register(registry);

@@ -1,6 +1,7 @@
 //! Requests to origins: sends one, and returns the head of its response.
 
 mod client_leases;
+mod collector;
 pub mod config;
 mod connection;
 mod connection_cap;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use http::{Request, Response, header};
 use hyper::body::Incoming;
 use moka::sync::Cache;
+use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
@@ -94,6 +96,11 @@ impl Upstream {
                 .time_to_live(PROTOCOL_LIFETIME)
                 .build(),
         }
+    }
+
+    /// Registers the gauges of the connections to origins, which are shared by all values after reloads.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        self.dialer.register(registry);
     }
 
     /// Whether an origin is known to speak HTTP/1.1 only.

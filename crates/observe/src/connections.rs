@@ -22,18 +22,28 @@ pub struct ConnectionSnapshot {
     pub client: Option<SocketAddr>,
     /// The backend, once it is known.
     pub target: Option<SocketAddr>,
+    /// The host and port of the current or the last request, where requests are served.
+    pub host: Option<String>,
     /// How far it has come.
     pub state: ConnectionState,
     /// Seconds since its start.
     pub age_s: f64,
     /// Seconds since a byte or datagram was last moved; since its start, if none was.
     pub idle_s: f64,
-    /// Bytes from the client that the backend accepted.
-    pub bytes_in: u64,
-    /// Bytes from the backend that the client accepted.
-    pub bytes_out: u64,
+    /// Bytes from the client that the backend accepted; `None` where they are not counted while it is open.
+    pub bytes_in: Option<u64>,
+    /// Bytes from the backend that the client accepted, likewise.
+    pub bytes_out: Option<u64>,
     /// What moves its bytes at this moment.
     pub relay: Option<RelayMethod>,
+}
+
+impl ConnectionSnapshot {
+    /// The bytes in both directions, as far as they are counted.
+    pub fn bytes(&self) -> u64 {
+        let counted = [self.bytes_in, self.bytes_out].into_iter().flatten();
+        counted.fold(0, u64::saturating_add)
+    }
 }
 
 /// The transport of a connection or session.
@@ -54,10 +64,16 @@ pub enum ConnectionState {
     Header,
     /// The backend is being connected to.
     Connecting,
-    /// It is relayed or served.
+    /// It is relayed.
     Open,
     /// One side has sent FIN.
     HalfClosed,
+    /// Of a connection that is served: its tunnel is open, and its TLS handshake is not complete.
+    Handshake,
+    /// Of a connection that is served: no request is in flight.
+    Idle,
+    /// Of a connection that is served: a request is in flight, or a tunnel is relayed.
+    InFlight,
     /// Of a session: the backend has not answered yet.
     Unanswered,
     /// Of a session: the backend has answered.

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_intercept::admin::InterceptHealth;
+use peername_intercept::advice::advise;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
@@ -123,6 +124,8 @@ async fn start(
         let hosts = setup.process.admin.allowed_hosts();
         let resources = Resources {
             command: "intercept",
+            advise: Some(advise),
+            connections: Some(Box::new(listeners.workers.connections())),
             log_level: Some(Box::new(log_level)),
             config: Some(config.clone()),
             ..Resources::default()

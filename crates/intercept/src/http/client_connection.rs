@@ -1,10 +1,20 @@
 //! One client connection: the client, its exchanges in flight, and its connections to origins.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use peername_observe::connections::ConnectionState;
+use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr};
+use peername_server::workers::connections::{ConnectionEntry, ServedConnection, ServedStatus};
 
 use super::stall_monitor::StallMonitor;
 use crate::request::client_info::ClientInfo;
-use crate::upstream::ClientLeases;
+use crate::request::id::Id;
+use crate::request::target::RequestTarget;
+use crate::upstream::{ClientLeases, Upstream};
 
 /// A connection of a client, shared by the requests on it.
 #[derive(Debug)]
@@ -14,4 +24,60 @@ pub(crate) struct ClientConnection {
     pub(crate) exchanges: StallMonitor,
     /// Connections to origins that this client uses.
     pub(crate) leases: Arc<ClientLeases>,
+    /// The connection in the worker's table.
+    pub(crate) entry: Arc<ConnectionEntry>,
+    /// The target of the last request or tunnel.
+    target: Mutex<Option<Arc<RequestTarget>>>,
+    /// Whether its tunnel is open, and what the tunnel carries is not known yet.
+    is_opening: AtomicBool,
+}
+
+impl ClientConnection {
+    /// A connection from this peer, for this client, without a request so far, which is listed in `entry`.
+    pub(crate) fn new(
+        (peer, client): (PeerAddr, SocketAddr),
+        listener: LocalAddr,
+        entry: Arc<ConnectionEntry>,
+    ) -> Arc<Self> {
+        let id = Id::next();
+        entry.set_client(ClaimedSource(client));
+        let connection = Arc::new(Self {
+            info: Arc::new(ClientInfo::new(id, peer, client, listener)),
+            exchanges: StallMonitor::default(),
+            leases: Upstream::new_leases(id, client.ip()),
+            entry,
+            target: Mutex::default(),
+            is_opening: AtomicBool::new(false),
+        });
+        let served = Arc::downgrade(&connection);
+        connection.entry.set_served_by(served);
+        connection
+    }
+
+    /// Notes the target of a request or tunnel that has begun.
+    pub(crate) fn set_target(&self, target: &Arc<RequestTarget>) {
+        *self.target.lock() = Some(Arc::clone(target));
+    }
+
+    /// Notes whether the connection waits for what its tunnel carries: a TLS handshake, mostly.
+    pub(crate) fn set_opening(&self, is_opening: bool) {
+        self.is_opening.store(is_opening, Relaxed);
+    }
+}
+
+impl ServedConnection for ClientConnection {
+    fn status(&self) -> ServedStatus {
+        let idle = self.exchanges.idle();
+        let state = match idle {
+            _ if self.is_opening.load(Relaxed) => ConnectionState::Handshake,
+            Some(_) => ConnectionState::Idle,
+            None => ConnectionState::InFlight,
+        };
+        let target = self.target.lock();
+        ServedStatus {
+            state,
+            host: target.as_ref().map(|target| target.to.to_string()),
+            idle: idle.unwrap_or(Duration::ZERO),
+        }
+    }
 }

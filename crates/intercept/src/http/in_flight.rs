@@ -41,10 +41,17 @@ impl InFlightRecord {
         &self.connection
     }
 
+    /// Sets the target of the record and of its connection.
+    pub(crate) fn set_target(&mut self, target: &Arc<RequestTarget>) {
+        self.connection.set_target(target);
+        self.record.set_target(target);
+    }
+
     /// Leaves logging to the requests inside an opened tunnel, which have lines of their own. The tunnel's line is
     /// written only if there has been none of them when this is dropped.
     pub(crate) fn defer_to_tunnel_requests(&mut self, target: &Arc<RequestTarget>) {
-        self.record.set_target(target);
+        self.set_target(target);
+        self.connection.set_opening(false);
         self.record.mark_unused();
         self.begun_before = Some(self.connection.exchanges.total_begun());
         self.end_exchange();
@@ -65,7 +72,11 @@ impl InFlightRecord {
 impl Drop for InFlightRecord {
     fn drop(&mut self) {
         if !self.is_superseded() {
-            self.metrics.count_request(self.record.decision());
+            let entry = &self.connection.entry;
+            if entry.end_reason().is_some() {
+                self.record.mark_closed_by_admin(entry.stats().tally());
+            }
+            self.metrics.count_request(&self.record);
             self.record.write();
         }
         self.end_exchange();

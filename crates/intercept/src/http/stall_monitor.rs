@@ -120,7 +120,13 @@ impl StallMonitor {
 
     /// Whether no exchange is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state.lock().in_flight == 0
+        self.idle().is_some()
+    }
+
+    /// For how long no exchange has been in flight; `None` while one is.
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        (state.in_flight == 0).then(|| state.last_end.elapsed())
     }
 
     fn take_stalled(&self, now: Instant) -> Vec<Arc<dyn Progress>> {

@@ -7,7 +7,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
-use tokio::net::TcpStream;
 
 use crate::authz::RequestKind;
 use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
@@ -26,6 +25,7 @@ use crate::request::id;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
+use crate::stream::client_socket::ClientSocket;
 use crate::tls::tunnel::{Tunnel, is_passed_through, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
@@ -46,7 +46,7 @@ enum NextProtocol {
 pub(crate) async fn serve(
     state: &Arc<InterceptState>,
     connection: Arc<ClientConnection>,
-    socket: TcpStream,
+    socket: ClientSocket,
 ) {
     let service = ConnectProxy {
         state: Arc::clone(state),

@@ -6,13 +6,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::audit::FinalDecision;
+use crate::audit::AuditRecord;
 
 /// The counters of this process.
 #[derive(Debug, Default)]
 pub struct Metrics {
     requests: Family<DecisionLabel, Counter>,
     unopened: Family<ReasonLabel, Counter>,
+    refused: Family<CodeLabel, Counter>,
+    upstream: Family<ConnectionLabel, Counter>,
     pub(crate) connections: Counter,
     pub(crate) active: Gauge,
 }
@@ -25,6 +27,17 @@ struct DecisionLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabel {
+    code: &'static str,
+}
+
+/// Whether the connection to the origin was new.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConnectionLabel {
+    connection: &'static str,
 }
 
 impl Metrics {
@@ -50,13 +63,33 @@ impl Metrics {
             "Connections that ended before there was a request, by reason",
             self.unopened.clone(),
         );
+        registry.register(
+            "peername_intercept_refused",
+            "Requests and tunnels that the proxy itself answered or closed, by code",
+            self.refused.clone(),
+        );
+        registry.register(
+            "peername_intercept_upstream_requests",
+            "Requests that an origin answered, by whether the connection to it was new or reused",
+            self.upstream.clone(),
+        );
     }
 
-    pub(crate) fn count_request(&self, decision: FinalDecision) {
-        let decision = decision.label();
+    /// Counts a request that is over.
+    pub(crate) fn count_request(&self, record: &AuditRecord) {
+        let decision = record.decision().label();
         self.requests
             .get_or_create(&DecisionLabel { decision })
             .inc();
+        if let Some(code) = record.code() {
+            self.refused.get_or_create(&CodeLabel { code }).inc();
+        }
+        if let Some(reused) = record.reused() {
+            let connection = if reused { "reused" } else { "new" };
+            self.upstream
+                .get_or_create(&ConnectionLabel { connection })
+                .inc();
+        }
     }
 
     pub(crate) fn count_unopened(&self, reason: &'static str) {

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+use super::client_socket::ClientSocket;
 
 /// Reads return the prefix first, then what the stream has.
 #[derive(Debug)]
@@ -15,8 +16,8 @@ pub(crate) struct PrefixedStream<T> {
     prefix: Vec<u8>,
 }
 
-/// A client's socket.
-pub(crate) type ClientStream = PrefixedStream<TcpStream>;
+/// A client's socket, with what was read from it.
+pub(crate) type ClientStream = PrefixedStream<ClientSocket>;
 
 impl<T: AsyncRead + Unpin> PrefixedStream<T> {
     pub(crate) fn new(stream: T, prefix: impl Into<Vec<u8>>) -> Self {

@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Version};
-use peername_relay::{End, Limits, Pair, Prefix, RelayStats, Side, relay};
-use peername_sys::tcp::stream;
+use peername_relay::{End, Limits, Pair, Prefix, Side, relay};
 use rustls::ProtocolVersion;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -29,6 +27,7 @@ use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::{InterceptState, Rules};
+use crate::stream::client_socket::ClientSocket;
 use crate::stream::corked::CorkedStream;
 use crate::stream::prefixed::ClientStream;
 
@@ -50,6 +49,7 @@ impl Tunnel {
         mut stream: ClientStream,
     ) {
         let deadline = Instant::now() + state.rules.opening_timeout;
+        connection.set_opening(true);
         match Opening::read(&mut stream, deadline).await {
             Err(error) => {
                 self.record.set_unanswered(&error.to_refusal());
@@ -147,6 +147,7 @@ impl Tunnel {
         stream: ClientStream,
         target: RequestTarget,
     ) {
+        connection.set_opening(false);
         let client = &connection.info;
         let redirected = matches!(self.destination, Destination::Redirected(_));
         if redirected && let Err(refusal) = check(state, client, &target, &mut self.record).await {
@@ -186,7 +187,7 @@ async fn finish_handshake(
     stream: ClientStream,
     hello: ParsedClientHello,
     target: &RequestTarget,
-) -> Result<TlsStream<CorkedStream<TcpStream>>, Refusal> {
+) -> Result<TlsStream<CorkedStream<ClientSocket>>, Refusal> {
     // HTTP/2, unless the origin is known not to support it and the client can do without.
     let is_http1_only = || state.upstream.is_http1_only(&target.to, target.via);
     let http2 = hello.http2 && !(hello.http1 && is_http1_only());
@@ -293,10 +294,13 @@ async fn relay_bytes(
     stream: ClientStream,
     upstream: TcpStream,
     idle_timeout: Duration,
-    record: &mut AuditRecord,
+    record: &mut InFlightRecord,
 ) {
-    let (downstream, prefix) = stream.into_parts();
-    let stats = Arc::<RelayStats>::default();
+    let (socket, prefix) = stream.into_parts();
+    let Some(downstream) = socket.into_stream() else {
+        return;
+    };
+    let stats = Arc::clone(record.connection().entry.stats());
     let pair = Pair {
         downstream,
         upstream,
@@ -319,9 +323,7 @@ async fn relay_bytes(
         Arc::clone(&stats),
     )
     .await;
-    let tally = stats.tally();
-    record.sent.bytes.store(tally.to_upstream, Relaxed);
-    record.received.store(tally.to_downstream, Relaxed);
+    record.add_relayed(stats.tally());
     match end {
         End::Finished(_) => record.mark_complete(),
         End::Idle => record.mark_idle(),
@@ -333,5 +335,5 @@ async fn relay_bytes(
 /// Closes with RST, so that the client does not take the end of the connection for the end of a response.
 fn reset(stream: ClientStream) {
     let (socket, _) = stream.into_parts();
-    let _ = stream::reset_on_close(&socket);
+    socket.reset();
 }

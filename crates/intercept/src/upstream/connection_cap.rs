@@ -1,6 +1,6 @@
 //! The cap on connections to origins, of all workers together: each takes a descriptor.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -16,6 +16,15 @@ pub(super) struct ConnectionCap {
     connections: Arc<AtomicUsize>,
     /// The workers' idle pools: their connections may be evicted for others.
     pools: Mutex<Vec<Weak<IdlePool>>>,
+}
+
+/// Connections to origins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PoolUsage {
+    /// Those in the pools.
+    pub(super) idle: usize,
+    /// All others, those that are being made included.
+    pub(super) in_use: usize,
 }
 
 impl ConnectionCap {
@@ -44,6 +53,21 @@ impl ConnectionCap {
             return Ok(permit);
         }
         Err(UpstreamError::Full(self.max))
+    }
+
+    /// Counts the connections that are idle, and those that are in use. The two are not of one moment.
+    pub(super) fn usage(&self) -> PoolUsage {
+        let pools = self.pools.lock();
+        let idle = pools
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|pool| pool.len())
+            .sum();
+        let open = self.connections.load(Relaxed);
+        PoolUsage {
+            idle,
+            in_use: open.saturating_sub(idle),
+        }
     }
 
     fn evict_idle(&self) -> bool {

@@ -10,11 +10,13 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
 use peername_sys::tcp::stream;
+use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::collector::PoolCollector;
 use super::config::UpstreamConfig;
 use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit, TlsConnection};
 use super::connection_cap::ConnectionCap;
@@ -92,6 +94,11 @@ impl Dialer {
 
     pub(super) fn config(&self) -> &UpstreamConfig {
         &self.config
+    }
+
+    /// Registers the gauges of the connections.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(PoolCollector(Arc::clone(&self.cap))));
     }
 
     /// Adds a pool: its idle connections may be evicted for new ones.

@@ -105,6 +105,11 @@ impl IdlePool {
         });
     }
 
+    /// How many connections are idle.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().by_age.len()
+    }
+
     /// Evicts the connection that was idle longest; false if there is none.
     pub(super) fn evict_oldest(&self) -> bool {
         self.0.lock().evict_oldest()

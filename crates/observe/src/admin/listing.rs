@@ -141,8 +141,7 @@ impl Order {
     /// Sorts, and keeps the first `limit`.
     pub(super) fn sort(self, snapshots: &mut Vec<ConnectionSnapshot>, limit: usize) {
         match self {
-            Self::Bytes => snapshots
-                .sort_by_key(|one| std::cmp::Reverse(one.bytes_in.saturating_add(one.bytes_out))),
+            Self::Bytes => snapshots.sort_by_key(|one| std::cmp::Reverse(one.bytes())),
             Self::Age => snapshots.sort_by(|a, b| b.age_s.total_cmp(&a.age_s)),
         }
         snapshots.truncate(limit);
@@ -198,7 +197,7 @@ const PARAMETERS: [(&str, &str); 7] = [
     ("listener", "ADDR:PORT"),
     (
         "state",
-        "header|connecting|open|half_closed|unanswered|answered",
+        "header|connecting|open|half_closed|handshake|idle|in_flight|unanswered|answered",
     ),
     ("min_age", "DURATION"),
     ("sort", "bytes|age"),
@@ -221,11 +220,12 @@ mod tests {
             balancer: "192.0.2.9:1".parse().unwrap(),
             client: client.parse().ok(),
             target: None,
+            host: None,
             state: ConnectionState::Open,
             age_s: id as f64,
             idle_s: 0.0,
-            bytes_in: bytes,
-            bytes_out: 0,
+            bytes_in: Some(bytes),
+            bytes_out: None,
             relay: None,
         }
     }

@@ -80,4 +80,4 @@ async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// A worker that has not answered by then hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-const REASON_LABELS: [&str; 2] = ["outcome", "reason"];
+const REASON_LABELS: [&str; 3] = ["outcome", "reason", "code"];

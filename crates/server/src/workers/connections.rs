@@ -5,9 +5,10 @@
 //! between.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -24,6 +25,23 @@ use super::calls::WorkerCalls;
 use super::load::WorkerLoad;
 use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
+/// A connection with requests of its own, as of HTTP.
+pub trait ServedConnection: Debug + Send + Sync {
+    /// What goes on on it now.
+    fn status(&self) -> ServedStatus;
+}
+
+/// What goes on on a connection that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedStatus {
+    /// How far it has come.
+    pub state: ConnectionState,
+    /// The host and port of the current or the last request.
+    pub host: Option<String>,
+    /// How long no request has been in flight.
+    pub idle: Duration,
+}
+
 /// What is known of an open connection, as far as it is listed.
 #[derive(Debug)]
 pub struct ConnectionEntry {
@@ -34,8 +52,8 @@ pub struct ConnectionEntry {
     client: OnceLock<SocketAddr>,
     target: OnceLock<Target>,
     stats: Arc<RelayStats>,
-    /// Whether it is served without a relay, as requests of HTTP are.
-    is_served: AtomicBool,
+    /// What serves it, where that is more than a relay. The connection ends before it.
+    served: OnceLock<Weak<dyn ServedConnection>>,
     end_reason: OnceLock<EndReason>,
 }
 
@@ -84,9 +102,9 @@ impl ConnectionEntry {
         self.target.get().copied()
     }
 
-    /// Marks it as open, where no relay does.
-    pub fn set_served(&self) {
-        self.is_served.store(true, Relaxed);
+    /// Sets what serves it, where that is more than a relay; later calls change nothing.
+    pub fn set_served_by(&self, connection: Weak<dyn ServedConnection>) {
+        let _ = self.served.set(connection);
     }
 
     /// The client, once it is known.
@@ -99,19 +117,28 @@ impl ConnectionEntry {
         self.end_reason.get().copied()
     }
 
-    fn state(&self) -> ConnectionState {
-        match self.stats.backend() {
-            Some(_) if self.stats.is_half_closed() => ConnectionState::HalfClosed,
-            Some(_) => ConnectionState::Open,
-            None if self.is_served.load(Relaxed) => ConnectionState::Open,
-            None if self.target().is_some() => ConnectionState::Connecting,
-            None => ConnectionState::Header,
+    fn state(&self, served: Option<&ServedStatus>) -> ConnectionState {
+        match (self.stats.backend(), served) {
+            (Some(_), _) if self.stats.is_half_closed() => ConnectionState::HalfClosed,
+            (Some(_), _) => ConnectionState::Open,
+            (None, Some(served)) => served.state,
+            (None, None) if self.target().is_some() => ConnectionState::Connecting,
+            (None, None) => ConnectionState::Header,
         }
     }
 
     fn snapshot(&self, now: Instant) -> ConnectionSnapshot {
         let age = now.saturating_duration_since(self.since);
+        let served = self.served.get().and_then(Weak::upgrade);
+        let served = served.map(|connection| connection.status());
+        let backend = self.stats.backend();
+        let idle = match (&served, backend) {
+            (Some(served), None) => Some(served.idle),
+            _ => self.stats.idle(),
+        };
         let tally = self.stats.tally();
+        // The bytes of requests are counted by each of them.
+        let counted = |bytes| (served.is_none() || backend.is_some()).then_some(bytes);
         ConnectionSnapshot {
             id: self.id,
             listener: self.listener.0,
@@ -119,12 +146,13 @@ impl ConnectionEntry {
             balancer: self.peer.0,
             client: self.client.get().copied(),
             target: self.target().map(|target| target.0),
-            state: self.state(),
+            state: self.state(served.as_ref()),
             age_s: seconds(age),
-            idle_s: seconds(self.stats.idle().unwrap_or(age).min(age)),
-            bytes_in: tally.to_upstream,
-            bytes_out: tally.to_downstream,
-            relay: self.stats.backend().map(|backend| match backend {
+            idle_s: seconds(idle.unwrap_or(age).min(age)),
+            bytes_in: counted(tally.to_upstream),
+            bytes_out: counted(tally.to_downstream),
+            host: served.and_then(|served| served.host),
+            relay: backend.map(|backend| match backend {
                 Backend::Copy => RelayMethod::Copy,
                 Backend::Splice => RelayMethod::Splice,
                 Backend::Uring => RelayMethod::Uring,
@@ -225,7 +253,7 @@ pub(super) fn insert(listener: LocalAddr, peer: PeerAddr) -> (Arc<ConnectionEntr
             client: OnceLock::new(),
             target: OnceLock::new(),
             stats: Arc::default(),
-            is_served: AtomicBool::new(false),
+            served: OnceLock::new(),
             end_reason: OnceLock::new(),
         });
         table.next_id += table.step;
@@ -360,7 +388,6 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::time::Duration;
 
     use rustix::time::{ClockId, clock_gettime};
 

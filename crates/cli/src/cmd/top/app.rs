@@ -167,7 +167,7 @@ pub(super) fn rows(event: &StatusEvent, order: Order) -> Vec<&ConnectionSnapshot
     match order {
         Order::Bytes => {
             let mut rows: Vec<_> = summaries.flat_map(|summary| &summary.largest).collect();
-            rows.sort_by_key(|one| Reverse(one.bytes_in.saturating_add(one.bytes_out)));
+            rows.sort_by_key(|one| Reverse(one.bytes()));
             rows
         }
         Order::Age => {
@@ -208,22 +208,22 @@ pub(super) fn moved(event: &StatusEvent) -> (f64, f64) {
 /// Reasons that have advice, with how often they occurred; most first.
 pub(super) fn refusals(event: &StatusEvent) -> Vec<(&str, u64, &str)> {
     let counts = event.advice.iter().map(|(reason, advice)| {
-        let ended = total(
-            event,
-            "peername_connections_total",
-            Some(("outcome", reason)),
-        );
-        let dropped = total(
-            event,
-            "peername_udp_dropped_total",
-            Some(("reason", reason)),
-        );
-        (reason.as_str(), (ended + dropped) as u64, advice.as_str())
+        let counted = REFUSALS.map(|(name, label)| total(event, name, Some((label, reason))));
+        let count = counted.iter().sum::<f64>() as u64;
+        (reason.as_str(), count, advice.as_str())
     });
     let mut refusals: Vec<_> = counts.filter(|(_, count, _)| *count > 0).collect();
     refusals.sort_by_key(|(reason, count, _)| (Reverse(*count), *reason));
     refusals
 }
+
+/// The metrics that count refusals, and their labels of reasons.
+const REFUSALS: [(&str, &str); 4] = [
+    ("peername_connections_total", "outcome"),
+    ("peername_udp_dropped_total", "reason"),
+    ("peername_intercept_connections_failed_total", "reason"),
+    ("peername_intercept_refused_total", "code"),
+];
 
 fn key_of(one: &ConnectionSnapshot) -> (Protocol, u64) {
     (one.protocol, one.id)

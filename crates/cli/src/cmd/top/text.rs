@@ -69,13 +69,14 @@ pub(super) fn cells(one: &ConnectionSnapshot) -> [String; 7] {
     let addr = |addr: Option<SocketAddr>| {
         addr.map_or_else(|| "unknown".to_owned(), |addr| addr.to_string())
     };
+    let counted = |value: Option<u64>| value.map(bytes).unwrap_or_default();
     [
         addr(one.client),
         one.balancer.to_string(),
-        addr(one.target),
+        one.host.clone().unwrap_or_else(|| addr(one.target)),
         format!("{} {}", name(one.protocol), name(one.state)),
-        bytes(one.bytes_in),
-        bytes(one.bytes_out),
+        counted(one.bytes_in),
+        counted(one.bytes_out),
         seconds(one.age_s),
     ]
 }

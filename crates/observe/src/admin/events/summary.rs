@@ -68,7 +68,7 @@ impl Summary {
             }
             for one in &batch {
                 summary.add(one);
-                let bytes = one.bytes_in.saturating_add(one.bytes_out);
+                let bytes = one.bytes();
                 balancers.add(one.balancer.ip(), bytes);
                 if let Some(client) = one.client {
                     clients.add(client.ip(), bytes);
@@ -86,8 +86,12 @@ impl Summary {
 
     fn add(&mut self, one: &ConnectionSnapshot) {
         self.counted += 1;
-        self.bytes_in = self.bytes_in.saturating_add(one.bytes_in);
-        self.bytes_out = self.bytes_out.saturating_add(one.bytes_out);
+        self.bytes_in = self
+            .bytes_in
+            .saturating_add(one.bytes_in.unwrap_or_default());
+        self.bytes_out = self
+            .bytes_out
+            .saturating_add(one.bytes_out.unwrap_or_default());
         *self.states.entry(one.state).or_default() += 1;
         if let Some(relay) = one.relay {
             *self.relays.entry(relay).or_default() += 1;

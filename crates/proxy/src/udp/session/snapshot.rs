@@ -45,14 +45,15 @@ impl<R: Role> SessionTable<R> {
             balancer: session.reply_to.peer.0,
             client: client.or_else(|| self.role.unclaimed_client(session)),
             target: Some(session.upstream),
+            host: None,
             state: match tally.to_downstream > 0 || session.is_answered() {
                 true => ConnectionState::Answered,
                 false => ConnectionState::Unanswered,
             },
             age_s: seconds(record.age()),
             idle_s: seconds(idle),
-            bytes_in: tally.to_upstream,
-            bytes_out: tally.to_downstream,
+            bytes_in: Some(tally.to_upstream),
+            bytes_out: Some(tally.to_downstream),
             relay: Some(match usage {
                 Some(_) => RelayMethod::Kernel,
                 None => RelayMethod::Userspace,

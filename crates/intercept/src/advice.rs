@@ -1,0 +1,106 @@
+//! What an operator can do about each code of an error response, and each reason of a connection without a request, in a line.
+
+/// The advice on a code or reason as the metrics name it; `None` where there is nothing to do.
+pub fn advise(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "check_failed" => {
+            "The check service does not answer in time, or not validly: see `peername_check_total`, its log and docs/check.md."
+        }
+        "name_mismatch" => {
+            "The client names different hosts in CONNECT, TLS and Host: correct its configuration, or --passthrough the host."
+        }
+        "unknown_protocol" => {
+            "The client speaks neither TLS nor HTTP in its tunnel, which no check can inspect."
+        }
+        "client_tls" => {
+            "The client does not trust the authority, or pins a certificate: `peername ca env`, else --passthrough for that host."
+        }
+        "client_late" | "head_timeout" => {
+            "Clients send their request late: a slow network, or they only hold connections open."
+        }
+        "proxy_auth_required" | "client_not_allowed" => {
+            "If it is a client of yours, give it a name of --proxy-auth, or add its network to --allow-client."
+        }
+        "too_many_certificates" => {
+            "A client asks for many new hosts: if that is its normal load, raise --certificates-per-client."
+        }
+        "no_certificate" => {
+            "The authority can't sign for that host: the log has the cause; see `peername ca show`."
+        }
+        "proxy_loop" => {
+            "A proxy behind this one sends requests back to it: correct its routes or --upstream-proxy."
+        }
+        "dns_nxdomain" => "The host does not exist, or only for other resolvers than this host's.",
+        "dns_failed" | "dns_timeout" => {
+            "This host's resolver fails: check resolv.conf and `peername doctor --intercept --resolve NAME`."
+        }
+        "connect_timeout" | "connect_unreachable" => {
+            "The origin can't be reached from this host: check routes, the firewall and --upstream-proxy."
+        }
+        "connect_refused" => "Nothing listens at the origin's port, or a firewall rejects.",
+        "upstream_tls_own_authority" => {
+            "A loop through this proxy, or its key was stolen: if there is no loop, run `peername ca rotate`."
+        }
+        "upstream_tls_untrusted" | "upstream_tls_self_signed" => {
+            "If the origin is yours, add its authority with --extra-ca."
+        }
+        "upstream_tls_handshake" | "upstream_tls_timeout" => {
+            "The origin fails at TLS: it may not speak TLS 1.2 or 1.3 on that port, or want a client certificate."
+        }
+        "upstream_closed" | "upstream_timeout" | "upstream_bad_answer" => {
+            "The origin gives no valid response: the log has the cause by request."
+        }
+        "upstream_proxy_failed" | "upstream_proxy_refused" => {
+            "The proxy of --upstream-proxy can't be reached or refuses: check its address, name and password."
+        }
+        "proxy_full" | "proxy_exhausted" | "too_many_connections" => {
+            "This process needs more descriptors: raise LimitNOFILE or `ulimit -n`."
+        }
+        "proxy_header" => {
+            "A peer of --accept-proxy sends no valid PROXY header: turn it on there, or remove its network."
+        }
+        "local_error" => "A system call failed on this host: the log names it, and its cause.",
+        _ if reason.starts_with("destination_") => {
+            "If clients may go there, add the network to --allow-destination."
+        }
+        _ if reason.starts_with("upstream_tls_") => {
+            "The origin's certificate is not valid: its operator has to renew it."
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/intercept.md");
+
+    /// A refusal without advice leaves the operator alone with a number.
+    #[test]
+    fn every_documented_code_has_advice() {
+        let nothing_to_do = [
+            // What the check is for.
+            "denied",
+            // Clients that give up, and what they send.
+            "bad_request",
+            "client_cut",
+            "client_idle",
+        ];
+        let (_, section) = PAGE
+            .split_once("## Answers of the proxy's own")
+            .expect("the table");
+        let (section, _) = section.split_once("\n## ").expect("its end");
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let cells = rows.filter_map(|row| row.split(" | ").next());
+        let codes = cells.flat_map(|cell| cell.trim_end_matches('`').split("`, `"));
+        let codes: Vec<_> = codes
+            .map(|code| code.replace('…', "upstream_tls"))
+            .collect();
+        assert!(codes.len() > 30, "{codes:?}");
+        for code in codes {
+            let is_silent = nothing_to_do.contains(&&*code);
+            assert_eq!(advise(&code).is_none(), is_silent, "{code}");
+        }
+    }
+}
