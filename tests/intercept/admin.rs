@@ -247,9 +247,12 @@ fn connection_ended_by_admin_is_reset() {
         ("--http2", "https://a.test/slow", "in_flight"),
         ("--http1.1", "https://b.test/slow", "open"),
     ] {
-        let mut curl = rig.start_curl(&[version, url]);
-        // It has a part of the body.
-        curl.wait_line("the body", |line| line.starts_with('0').then_some(()));
+        let body = scratch.path("body");
+        let mut curl = rig.start_curl(&[version, url, "--output", &scratch.path_text("body")]);
+        wait_for("a part of the body", || {
+            let length = std::fs::metadata(&body).map_or(0, |body| body.len());
+            (length > 0).then_some(())
+        });
         let listed = list(host, &unix, "/connections");
         let is_it = |one: &&Value| host_state_client(one).0 != "h1.test:443";
         let one = listed.iter().find(is_it).expect("its connection");
@@ -264,6 +267,7 @@ fn connection_ended_by_admin_is_reset() {
             curl.log()
         );
         assert!(get(host, &delete, &id).ends_with("404"));
+        std::fs::remove_file(&body).expect("a file");
     }
     let lines = wait_for("five audit lines", || {
         let log = rig.proxy.log();
