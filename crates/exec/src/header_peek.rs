@@ -11,6 +11,8 @@ use peername_identity::{Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refu
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
+use crate::client_judge::{ClientJudge, DeniedClient};
+
 /// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekOutcome {
@@ -35,28 +37,33 @@ pub struct ConnectionOrigin {
 /// Checks a connection that was just accepted by a listener that expects headers: whether its peer is trusted, and its
 /// header complete.
 ///
-/// `buffer` must have room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks.
+/// `buffer` must have room for the largest header ([`peername_identity::Policy::max_header`]). Never blocks on a peer.
 pub fn peek_accepted(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: ConnectionOrigin,
+    judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
 ) -> PeekOutcome {
     if from.namespace.is_none() && socket_info::protocol(connection).is_none() {
         return PeekOutcome::Ready(None);
     }
-    let (check, step) = HeaderCheck::start(table.settings(), from.peer);
-    run(table, connection, from, check, step, buffer)
+    run(table, connection, from, judge, buffer)
 }
 
-/// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header.
-pub fn peek_again(table: Table<'_>, connection: BorrowedFd<'_>, buffer: &mut [u8]) -> PeekOutcome {
+/// Peeks again at a connection with an [incomplete](PeekOutcome::Incomplete) header, or at one that the library has parked for
+/// `judge`.
+pub fn peek_again(
+    table: Table<'_>,
+    connection: BorrowedFd<'_>,
+    judge: Option<&dyn ClientJudge>,
+    buffer: &mut [u8],
+) -> PeekOutcome {
     let namespace = None;
     match socket_info::peer_addr(connection) {
         Ok(peer) => {
-            let check = HeaderCheck::resume(table.settings(), peer);
             let from = ConnectionOrigin { peer, namespace };
-            run(table, connection, from, check, Step::Peek, buffer)
+            run(table, connection, from, judge, buffer)
         }
         // The connection was reset meanwhile and has no peer address any more.
         Err(_) => {
@@ -85,15 +92,20 @@ fn run(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: ConnectionOrigin,
-    check: HeaderCheck,
-    first: Step,
+    judge: Option<&dyn ClientJudge>,
     buffer: &mut [u8],
 ) -> PeekOutcome {
-    let (mut step, mut client) = (first, None);
+    // Nothing is read from an untrusted peer.
+    let (check, mut step) = HeaderCheck::start(table.settings(), from.peer);
+    let mut client = None;
+    let denied = |header: Option<&[u8]>| judge?.judge(from.peer, header).err();
     loop {
         step = match step {
             Step::Peek => check.peeked(peek(connection, buffer)),
             Step::Store { len, named } => {
+                if let Some(DeniedClient { client, why }) = denied(buffer.get(..len)) {
+                    return refused(table, connection, client, why);
+                }
                 client = named.map(|(client, _)| client);
                 let store = |named| store_client(table, connection, from, named);
                 check.stored(len, named.map_or(Ok(()), store))
@@ -105,7 +117,12 @@ fn run(
                 table.settings().count(Counter::Accepted);
                 return PeekOutcome::Ready(client);
             }
-            Step::PassThrough => return PeekOutcome::Ready(None),
+            Step::PassThrough => {
+                return match denied(None) {
+                    Some(DeniedClient { client, why }) => refused(table, connection, client, why),
+                    None => PeekOutcome::Ready(None),
+                };
+            }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),
             Step::Refuse(why) => return refused(table, connection, from.peer, why),
         }

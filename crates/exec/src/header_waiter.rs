@@ -23,6 +23,7 @@ mod wakeup_connection;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Table};
@@ -32,6 +33,7 @@ use peername_sys::netlink::sock_diag;
 use peername_sys::process::limits::max_open_files;
 use peername_sys::tcp::{socket_info, stream};
 
+use crate::client_judge::ClientJudge;
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
 use wakeup_connection::WakeupConnection;
 
@@ -42,11 +44,14 @@ pub use request_channel::RequestChannel;
 pub struct HeaderWaiter {
     table: Table<'static>,
     header_timeout: Duration,
+    judge: Option<Rc<dyn ClientJudge>>,
     /// How many connections it may keep, pending and ready together.
     capacity: usize,
     epoll: Epoll,
     next_id: u64,
     pending: BTreeMap<u64, PendingConnection>,
+    /// Pending connections to check without waiting for bytes: with a judge the library also parks those without a header.
+    unchecked: Vec<u64>,
     ready: HashMap<SocketAddr, VecDeque<ReadyConnection>>,
     wakeups: HashMap<u64, WakeupConnection>,
     /// A buffer for the largest header.
@@ -69,23 +74,29 @@ struct ReadyConnection {
 }
 
 impl HeaderWaiter {
-    /// Creates an empty header waiter. `header_timeout` counts from the handshake. It uses at most two thirds of the
-    /// descriptors that this process may have open now.
+    /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake.
+    /// It uses at most two thirds of the descriptors that this process may have open now.
     ///
     /// # Errors
     ///
     /// epoll_create1(2)'s.
-    pub fn new(table: Table<'static>, header_timeout: Duration) -> Result<Self> {
+    pub fn new(
+        table: Table<'static>,
+        header_timeout: Duration,
+        judge: Option<Rc<dyn ClientJudge>>,
+    ) -> Result<Self> {
         let max_header = table.settings().policy().max_header;
         // A third for the connections, a third for their wake-up connections, and the last third for handoffs.
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
             header_timeout,
+            judge,
             capacity: MAX_WAITING.min(third),
             epoll: Epoll::new()?,
             next_id: 0,
             pending: BTreeMap::new(),
+            unchecked: Vec::new(),
             ready: HashMap::new(),
             wakeups: HashMap::new(),
             buffer: vec![0; max_header],
@@ -113,6 +124,9 @@ impl HeaderWaiter {
             has_begun: false,
         };
         self.pending.insert(id, pending);
+        if self.judge.is_some() {
+            self.unchecked.push(id);
+        }
     }
 
     /// Takes the oldest ready connection of this listener.
@@ -161,11 +175,14 @@ impl HeaderWaiter {
     /// epoll_wait(2)'s.
     pub fn process_due(&mut self) -> Result<Vec<SocketAddr>> {
         let mut ready = Vec::new();
+        for id in std::mem::take(&mut self.unchecked) {
+            ready.extend(self.check_pending(id, None));
+        }
         let mut found = Vec::new();
         self.epoll.wait(Some(Duration::ZERO), &mut found)?;
         for event in found {
             if self.pending.contains_key(&event.token) {
-                ready.extend(self.check_pending(event));
+                ready.extend(self.check_pending(event.token, Some(event)));
             } else {
                 self.drive_wakeup(event);
             }
@@ -177,6 +194,9 @@ impl HeaderWaiter {
 
     /// When [`HeaderWaiter::process_due`] must be called even without an event.
     pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.unchecked.is_empty() {
+            return Some(Instant::now());
+        }
         let header = self.pending.first_key_value().map(|(_, w)| w.deadline);
         let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
         let wake_again = woken.map(|at| at + WAKE_AGAIN_AFTER);
@@ -198,15 +218,20 @@ impl HeaderWaiter {
         self.table.settings().swept();
     }
 
-    fn check_pending(&mut self, found: Readiness) -> Option<SocketAddr> {
-        let id = found.token;
+    /// Peeks at a pending connection, because of an event, or without one.
+    fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<SocketAddr> {
         self.sweep_if_full(id);
         let pending = self.pending.get_mut(&id)?;
-        let outcome = peek_again(self.table, pending.connection.as_fd(), &mut self.buffer);
-        let over = found.read_closed || found.hung_up;
+        let outcome = peek_again(
+            self.table,
+            pending.connection.as_fd(),
+            self.judge.as_deref(),
+            &mut self.buffer,
+        );
+        let over = found.is_some_and(|found| found.read_closed || found.hung_up);
         match outcome {
             PeekOutcome::Incomplete(len) if !over => {
-                pending.has_begun = true;
+                pending.has_begun |= found.is_some();
                 // Without this limit every byte wakes the loop, even bytes that were peeked at already.
                 let _ = stream::set_receive_low_water(&pending.connection, len);
                 None
@@ -267,12 +292,26 @@ impl HeaderWaiter {
                 break;
             }
             if optional && !pending.has_begun {
-                ready.extend(self.make_ready(id));
+                ready.extend(self.admit_silent(id));
             } else if let Some(pending) = self.remove_pending(id) {
                 self.refuse(pending.connection, Counter::Late);
             }
         }
         ready
+    }
+
+    /// Makes a connection ready whose peer has sent nothing: the peer is the client.
+    fn admit_silent(&mut self, id: u64) -> Option<SocketAddr> {
+        let connection = &self.pending.get(&id)?.connection;
+        let peer = socket_info::peer_addr(connection).ok();
+        let judged = self.judge.as_deref().zip(peer);
+        let denied = judged.and_then(|(judge, peer)| judge.judge(peer, None).err());
+        if let Some(denied) = denied {
+            let PendingConnection { connection, .. } = self.remove_pending(id)?;
+            self.refuse(connection, denied.why);
+            return None;
+        }
+        self.make_ready(id)
     }
 
     fn refuse(&self, connection: OwnedFd, why: Counter) {

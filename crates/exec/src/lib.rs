@@ -17,6 +17,7 @@
 //! | [`launch`] | replaces this process by the program (execve(2)) |
 #![forbid(unsafe_code)]
 
+pub mod client_judge;
 pub mod connect;
 pub mod header_peek;
 pub mod header_waiter;

@@ -7,10 +7,12 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use peername_sys::seccomp::NoNewPrivs;
 
+use crate::client_judge::ClientJudge;
 use crate::library::preloaded;
 use crate::notify::{self, NotifyError};
 use crate::table::{Rules, SharedTable, TableError};
@@ -26,6 +28,8 @@ pub struct Preload {
     pub slots: usize,
     /// From accept to the complete header.
     pub header_timeout: Duration,
+    /// See [`notify::SupervisorConfig::clients`].
+    pub clients: Option<Rc<dyn ClientJudge>>,
     /// See [`notify::SupervisorConfig::verbose`].
     pub verbose: bool,
 }
@@ -47,6 +51,7 @@ impl Preload {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: Some(shared.clone()),
+            clients: self.clients.clone(),
             verbose: self.verbose,
         });
         Ok(started.inspect_err(|_| shared.remove())?)

@@ -35,6 +35,8 @@ pub struct Rules {
     pub header_required: bool,
     /// See [`Policy::show_destination`].
     pub show_destination: bool,
+    /// See [`Policy::judged_by_waiter`].
+    pub judged_by_waiter: bool,
     /// See [`Policy::sources`].
     pub sources: SourcePolicy,
     /// See [`Policy::max_header`].
@@ -132,6 +134,7 @@ impl Rules {
             header_required: self.header_required,
             all_ports: self.ports.is_empty(),
             show_destination: self.show_destination,
+            judged_by_waiter: self.judged_by_waiter,
             sources: self.sources,
             max_header: self.max_header,
             waiter_user: user::effective_uid(),

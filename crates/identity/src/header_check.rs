@@ -68,20 +68,16 @@ pub struct HeaderCheck {
 }
 
 impl HeaderCheck {
-    /// Starts the check of a connection that was just accepted from `peer`. Nothing is read from an untrusted peer.
+    /// Starts the check of a connection from `peer`, also after it has waited for more of its header. Nothing is read from
+    /// an untrusted peer.
     pub fn start(settings: Settings<'_>, peer: SocketAddr) -> (Self, Step) {
-        let check = Self::resume(settings, peer);
+        let policy = settings.policy();
+        let check = Self { policy, peer };
         let step = match settings.trusts(peer.ip()) {
             true => Step::Peek,
             false => check.policy.without_header(Counter::Untrusted),
         };
         (check, step)
-    }
-
-    /// Resumes the check of a connection that has waited for more of its header. The next step is [`Step::Peek`].
-    pub fn resume(settings: Settings<'_>, peer: SocketAddr) -> Self {
-        let policy = settings.policy();
-        Self { policy, peer }
     }
 
     /// Reports the result of [`Step::Peek`].

@@ -26,6 +26,8 @@ pub struct Policy {
     pub all_ports: bool,
     /// Whether getsockname(2) returns the destination of the header.
     pub show_destination: bool,
+    /// Whether the header waiter judges each client, so that the library admits no connection by itself.
+    pub judged_by_waiter: bool,
     /// The source policy: which clients a header may name.
     pub sources: SourcePolicy,
     /// The largest header that is accepted, in bytes.
@@ -86,6 +88,14 @@ pub enum Counter {
     Late,
     /// Refused: the source policy does not admit the client that the header names ([`Policy::sources`]).
     Source,
+    /// Refused: the client is on the deny list. For this and the next three, the record names the client, not its peer.
+    ClientDenied,
+    /// Refused: there is an allow list, and the client is not on it.
+    ClientNotAllowed,
+    /// Refused: the header lacks a required TLV.
+    TlvMissing,
+    /// Refused: a required TLV has another value.
+    TlvMismatch,
     /// Refused: the table has no free slot.
     Full,
     /// Parked at the header waiter because the header was incomplete.
@@ -96,17 +106,30 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Accepted,
         Self::Untrusted,
         Self::NotAHeader,
         Self::Closed,
         Self::Late,
         Self::Source,
+        Self::ClientDenied,
+        Self::ClientNotAllowed,
+        Self::TlvMissing,
+        Self::TlvMismatch,
         Self::Full,
         Self::Parked,
         Self::WaiterUnavailable,
     ];
+
+    /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).
+    pub fn is_of_client(self) -> bool {
+        use Counter::{ClientDenied, ClientNotAllowed, TlvMismatch, TlvMissing};
+        matches!(
+            self,
+            ClientDenied | ClientNotAllowed | TlvMissing | TlvMismatch
+        )
+    }
 
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         Self::ALL
@@ -125,6 +148,7 @@ impl<'m> Settings<'m> {
             policy.header_required,
             policy.all_ports,
             policy.show_destination,
+            policy.judged_by_waiter,
         ];
         let flags = flags
             .iter()
@@ -158,6 +182,7 @@ impl<'m> Settings<'m> {
             header_required: flags & 1 != 0,
             all_ports: flags & 2 != 0,
             show_destination: flags & 4 != 0,
+            judged_by_waiter: flags & 8 != 0,
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             waiter_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
@@ -304,7 +329,7 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x05");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x06");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;

@@ -112,6 +112,10 @@ impl Arrival {
             debug::say("error: not proxy protocol\n");
         }
         match step {
+            // The header waiter has the lists of clients. A peer without a header is the client itself.
+            Step::Store { .. } | Step::PassThrough if settings.policy().judged_by_waiter => {
+                Ok(self.park(settings, peer, listener))
+            }
             Step::Store { len, named } => {
                 let named = named.filter(|_| standalone::believes(&buffer));
                 self.admit(table, listener, from, check, &mut buffer, (len, named))

@@ -33,6 +33,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         Network::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)?,
     ];
     let policy = Policy {
+        judged_by_waiter: false,
         header_required: environment::variable(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
         all_ports: true,
         show_destination: false,

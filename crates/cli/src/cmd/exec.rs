@@ -1,6 +1,7 @@
 //! `peername exec`: runs a server, in which accept(2) and getpeername(2) return the true client, or a client, with PROXY
 //! headers on its connections.
 
+mod clients;
 mod connect;
 mod netns;
 
@@ -8,8 +9,10 @@ use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 use std::time::Duration;
 
+use peername_exec::client_judge::ClientJudge;
 use peername_exec::launch::become_program;
 use peername_exec::library::{Library, LibraryError};
 use peername_exec::notify;
@@ -17,12 +20,15 @@ use peername_exec::preload::Preload;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable};
 use peername_identity::{Network, SourcePolicy};
+use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
 
+use crate::cmd::proxy;
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
-use crate::value;
+use crate::value::{self, AsWritten};
+use clients::ListJudge;
 
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +40,11 @@ pub(crate) struct Args {
     /// [default: private]
     #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
+    #[command(flatten)]
+    clients: proxy::clients::Args,
+    /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    require_tlv: Vec<AsWritten<RequiredTlv>>,
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require")]
     header: Header,
@@ -118,7 +129,8 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
-    let rules = args.rules()?;
+    let clients = args.client_judge()?;
+    let rules = args.rules(clients.is_some())?;
     let mut command = args.program();
     if args.mode == Mode::Netns {
         netns::start(args)?;
@@ -133,10 +145,10 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
         Ok((Mechanism::Preload, _)) => {
-            let gaining = args.preload(rules)?.prepare(&mut command)?;
+            let gaining = args.preload(rules, clients)?.prepare(&mut command)?;
             report_lost_privileges(gaining);
         }
-        Ok((Mechanism::Notify, _)) => args.supervise(&rules)?,
+        Ok((Mechanism::Notify, _)) => args.supervise(&rules, clients)?,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
@@ -176,8 +188,21 @@ impl Args {
         Err(Usage(text.to_owned()))
     }
 
-    fn rules(&self) -> Result<Rules, Usage> {
+    /// Which clients may connect; `None` for all. Reads the files of the lists.
+    fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
+        let required = self.require_tlv.iter().map(|tlv| tlv.value.clone());
+        let access = self.client_lists().access(required.collect())?;
+        Ok(ListJudge::new(access))
+    }
+
+    /// The lists of clients, for a process with another working directory.
+    fn client_lists(&self) -> proxy::clients::Args {
+        self.clients.map_values(clients::with_absolute_path)
+    }
+
+    fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
         Ok(Rules {
+            judged_by_waiter,
             networks: self.networks()?,
             ports: self.ports.iter().cloned().flatten().collect(),
             header_required: self.header == Header::Require,
@@ -220,13 +245,14 @@ impl Args {
     }
 
     /// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
-    fn supervise(&self, rules: &Rules) -> anyhow::Result<()> {
+    fn supervise(&self, rules: &Rules, clients: Option<Rc<dyn ClientJudge>>) -> anyhow::Result<()> {
         let shared = SharedTable::create(self.slots(), rules)?;
         shared.remove();
         let gaining = notify::start(notify::SupervisorConfig {
             table: shared.table(),
             header_timeout: self.header_timeout,
             library: None,
+            clients,
             verbose: self.verbose > 0,
         })?;
         report_lost_privileges(gaining);
@@ -238,12 +264,17 @@ impl Args {
         wanted.next_power_of_two().max(MIN_SLOTS)
     }
 
-    fn preload(&self, rules: Rules) -> Result<Preload, LibraryError> {
+    fn preload(
+        &self,
+        rules: Rules,
+        clients: Option<Rc<dyn ClientJudge>>,
+    ) -> Result<Preload, LibraryError> {
         Ok(Preload {
             library: Library::Accept.find()?,
             rules,
             slots: self.slots(),
             header_timeout: self.header_timeout,
+            clients,
             verbose: self.verbose > 0,
         })
     }
@@ -267,9 +298,12 @@ fn refuse_io_uring(consequence: &str) {
 }
 
 /// The options that do not apply to clients (`--connect`).
-const OF_SERVERS: [&str; 10] = [
+const OF_SERVERS: [&str; 13] = [
     "mode",
     "trust",
+    "allow_client",
+    "deny_client",
+    "require_tlv",
     "header",
     "source_policy",
     "listen",

@@ -51,7 +51,7 @@ impl Fingerprints {
     }
 
     /// Whether all files are as they were.
-    fn are_current(&self) -> bool {
+    pub(crate) fn are_current(&self) -> bool {
         let mut all = self.0.iter();
         all.all(|(path, before)| fingerprint(path) == *before)
     }

@@ -1,9 +1,11 @@
 //! The supervisor's configuration.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use peername_identity::Table;
 
+use crate::client_judge::ClientJudge;
 use crate::table::SharedTable;
 
 /// The configuration of the supervisor.
@@ -16,6 +18,9 @@ pub struct SupervisorConfig {
     /// If the program is started with the library: the path by which it finds the table, which is removed once no process
     /// of the program is left. What the library accepts does not pass through the supervisor.
     pub library: Option<SharedTable>,
+    /// Which clients may connect; `None` for all. If the program is started with the library,
+    /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.
+    pub clients: Option<Rc<dyn ClientJudge>>,
     /// Log each refused connection, not only the first of each reason in ten seconds.
     pub verbose: bool,
 }

@@ -95,7 +95,8 @@ impl Display for Explained {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Refusal { why, peer, port } = self.0;
         let ip = peer.ip().to_canonical();
-        write!(f, "from {peer} to port {port}: ")?;
+        let of_client = if why.is_of_client() { "client " } else { "" };
+        write!(f, "from {of_client}{peer} to port {port}: ")?;
         match why {
             Counter::Untrusted if ip.is_loopback() => f.write_str(
                 "this host itself is not trusted (if the balancer is here, add --trust loopback)",
@@ -115,6 +116,18 @@ impl Display for Explained {
             ),
             Counter::Source => f.write_str(
                 "its PROXY header names a client address that no remote client can have (--source-policy)",
+            ),
+            Counter::ClientDenied => {
+                f.write_str("it is on the list of --deny-client (client_denied)")
+            }
+            Counter::ClientNotAllowed => {
+                f.write_str("it is not on the list of --allow-client (client_not_allowed)")
+            }
+            Counter::TlvMissing => {
+                f.write_str("its PROXY header lacks a TLV that --require-tlv lists (tlv_missing)")
+            }
+            Counter::TlvMismatch => f.write_str(
+                "a TLV of its PROXY header has none of the values that --require-tlv lists (tlv_mismatch)",
             ),
             Counter::Full => f.write_str(
                 "the table of clients is full (raise --max-connections)",

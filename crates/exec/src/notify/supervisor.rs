@@ -28,6 +28,7 @@ use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_process::SupervisedProcess;
 use super::thread_cache::ThreadCache;
+use crate::client_judge::ClientJudge;
 use crate::header_waiter::{HeaderWaiter, RequestChannel};
 
 /// The state of the loop.
@@ -49,6 +50,7 @@ pub(super) struct Supervisor {
     buffer: Vec<u8>,
     /// Whether it was logged that the program's descriptors can't be copied: once is enough.
     permission_error_logged: bool,
+    clients: Option<Rc<dyn ClientJudge>>,
     /// When pending calls were last checked for interruption by a signal.
     stale_checked_at: Instant,
 }
@@ -85,6 +87,7 @@ impl Supervisor {
             table,
             header_timeout,
             ref library,
+            ref clients,
             verbose,
         } = config;
         let epoll = Epoll::new()?;
@@ -95,7 +98,7 @@ impl Supervisor {
         if let Some(channel) = &channel {
             epoll.add(channel, EpollToken::Channel.into(), Interest::Readable)?;
         }
-        let waiter = HeaderWaiter::new(table, header_timeout)?;
+        let waiter = HeaderWaiter::new(table, header_timeout, clients.clone())?;
         epoll.add(
             &supervised.calls,
             EpollToken::Calls.into(),
@@ -115,6 +118,7 @@ impl Supervisor {
             refusals: RefusalLog::new(verbose),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
+            clients: clients.clone(),
             stale_checked_at: Instant::now(),
         })
     }

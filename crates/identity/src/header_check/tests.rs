@@ -10,6 +10,7 @@ fn check(policy: Policy, peer: &str) -> HeaderCheck {
 
 fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
     Policy {
+        judged_by_waiter: false,
         header_required,
         all_ports: true,
         show_destination: false,

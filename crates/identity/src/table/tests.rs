@@ -66,6 +66,7 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     let policy = Policy {
+        judged_by_waiter: true,
         header_required: true,
         all_ports: false,
         show_destination: false,

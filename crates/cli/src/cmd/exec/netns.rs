@@ -118,6 +118,9 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
     words.extend(trust.iter().map(|network| format!("--trust={network}")));
+    words.extend(args.client_lists().words());
+    let tlvs = args.require_tlv.iter();
+    words.extend(tlvs.map(|tlv| format!("--require-tlv={tlv}")));
     words.extend((0..args.verbose).map(|_| "-v".to_owned()));
     words.into_iter().map(OsString::from).collect()
 }

@@ -33,3 +33,23 @@ impl Args {
         access.map(Arc::new).map_err(Usage::from_error)
     }
 }
+
+#[cfg(feature = "exec")]
+impl Args {
+    /// These options with other values.
+    pub(crate) fn map_values(&self, value: fn(&str) -> String) -> Self {
+        let map = |values: &[String]| values.iter().map(|text| value(text)).collect();
+        Self {
+            allow_client: map(&self.allow_client),
+            deny_client: map(&self.deny_client),
+        }
+    }
+
+    /// These options as words of a command line.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let allow = self.allow_client.iter();
+        let allow = allow.map(|value| format!("--allow-client={value}"));
+        let deny = self.deny_client.iter();
+        allow.chain(deny.map(|value| format!("--deny-client={value}")))
+    }
+}

@@ -55,7 +55,14 @@ impl Supervisor {
             peer,
             namespace: listening.netns_cookie,
         };
-        match peek_accepted(self.table, connection.as_fd(), from, &mut self.buffer) {
+        let judge = self.clients.as_deref();
+        match peek_accepted(
+            self.table,
+            connection.as_fd(),
+            from,
+            judge,
+            &mut self.buffer,
+        ) {
             PeekOutcome::Ready(None) => return Some((connection, peer)),
             PeekOutcome::Ready(Some(client)) => {
                 return Some((connection, as_socket_family(client, peer.is_ipv6())));

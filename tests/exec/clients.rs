@@ -1,0 +1,303 @@
+//! Lists of clients and required TLVs: a refused connection is reset before the server's accept(2) returns it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{
+    BALANCER_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6, v4, v6,
+};
+use crate::harness::conn::{Conn, End};
+use crate::harness::header_bytes;
+use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, wait_for};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
+use crate::harness::server::nginx;
+
+/// Also if the header comes in pieces. The server logs each connection that accept(2) returns.
+#[test]
+fn denied_client_is_not_accepted() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let list = Scratch::new();
+        let path = list.write("denied", "198.51.100.7 # sshd\n2001:db8:7::/64\n");
+        let server = start(mechanism, &["-v", &format!("--deny-client=@{path}")]);
+        let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xc633, 0x6407], 4001);
+        for client in [fresh_client_v4(), fresh_client_v6(), mapped] {
+            let port = client.port();
+            assert_refused(&server, &v2(client));
+            server.process.wait_line("of the refusal", |line| {
+                let of_client = line.starts_with("peername: refused a connection from client ");
+                let of_port = line.contains(&format!(":{port} to port 8443: "));
+                (of_client && of_port && line.ends_with("(client_denied)")).then_some(())
+            });
+        }
+        let header = v2(fresh_client_v4());
+        let slow = connect(&server, &header[..20]);
+        slow.assert_stays_open(Duration::from_millis(100));
+        slow.send(&header[20..]);
+        assert_eq!(slow.wait_closed().0, End::Reset);
+        let clients = [other_client(), v6([0x2001, 0xdb8, 8, 0, 0, 0, 0, 7], 4001)];
+        assert_served(&server, &v2(clients[0]), clients[0]);
+        let shown = pseudo_ipv4("2001:db8:8::7".parse().expect("an address"));
+        assert_served(
+            &server,
+            &v2(clients[1]),
+            SocketAddr::new(shown.into(), 4001),
+        );
+        assert_eq!(accepted(&server).len(), 2, "{}", server.process.log());
+    }
+}
+
+/// Balancers' own connections are subject to the trust list alone.
+#[test]
+fn each_refusal_has_its_code_and_health_checks_have_none() {
+    let options = [
+        "-v",
+        "--allow-client=198.51.100.0/24",
+        "--deny-client=198.51.100.9",
+        "--require-tlv=alpn=h2",
+    ];
+    for mechanism in [PRELOAD, NOTIFY] {
+        let server = start(mechanism, &options);
+        let header =
+            |client, alpn: &[u8]| header_bytes::v2(client, FRONT_V4, &header_bytes::tlv(1, alpn));
+        let client = fresh_client_v4();
+        for (header, code) in [
+            (
+                header(v4([198, 51, 101, 1], 4001), b"h2"),
+                "client_not_allowed",
+            ),
+            (header(v4([198, 51, 100, 9], 4001), b"h2"), "client_denied"),
+            (header(client, b"h3"), "tlv_mismatch"),
+            (v2(client), "tlv_missing"),
+            (v1(client), "tlv_missing"),
+        ] {
+            let before = refusals(&server, code);
+            assert_refused(&server, &header);
+            wait_for(code, || (refusals(&server, code) > before).then_some(()));
+        }
+        assert_served(&server, &header(client, b"h2"), client);
+        let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+        for header in [&local[..], b"PROXY UNKNOWN\r\n"] {
+            let conn = connect(&server, header);
+            assert_eq!(greeting(&conn), conn.local_addr().to_string());
+        }
+        assert_eq!(accepted(&server).len(), 3, "{}", server.process.log());
+    }
+}
+
+/// A connection that is open then is the server's alone, and stays. A path is relative to the directory of the start, and a
+/// broken list leaves the one of before in force.
+#[test]
+fn changed_list_is_in_force_within_a_second() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let list = Scratch::new();
+        list.write("denied", "");
+        let script = format!("-u {}", list.write("server.py", SPEAKS_FIRST[2]));
+        let through = ["env", "-C", &list.path_text(".")];
+        let options = ["--deny-client=@denied"];
+        let python = SPEAKS_FIRST[0];
+        let server = ServerRig::start(mechanism, &through, python, &script, &options);
+        // The greeting, or a reset.
+        let serves = |client| {
+            let conn = Conn::try_connect(&server.lab.balancer, LISTEN_V4);
+            let conn = conn.filter(|conn| conn.send_if_open(&v2(client)));
+            conn.is_some_and(|conn| conn.is_answered_after(WAIT_LIMIT))
+        };
+        let wait = |wanted: bool| {
+            let since = Instant::now();
+            wait_for("the new list", || {
+                (serves(fresh_client_v4()) == wanted).then_some(())
+            });
+            assert!(since.elapsed() < IN_FORCE, "{:?}", since.elapsed());
+        };
+        assert!(serves(fresh_client_v4()));
+        let open = server.connect_and_send(&v2(fresh_client_v4()));
+        assert!(greeting(&open).starts_with("198.51.100.7:"));
+        list.write("new", "198.51.100.7\n");
+        fs::rename(list.path("new"), list.path("denied")).expect("renamed");
+        wait(false);
+        open.assert_stays_open(Duration::from_millis(100));
+        list.write("denied", "192.0.2.1\nnonsense\n");
+        server.process.wait_line("of the broken list", |line| {
+            // It is compared when a client comes.
+            serves(fresh_client_v4());
+            let is_it =
+                line.contains("denied, line 2: neither a network nor an address; the lists");
+            is_it.then_some(())
+        });
+        assert!(!serves(fresh_client_v4()));
+        list.write("denied", "192.0.2.1\n");
+        wait(true);
+        open.assert_stays_open(Duration::from_millis(100));
+    }
+}
+
+/// Where headers are optional, a peer without one is the client. One that is not trusted is served at once, although it sends
+/// nothing: the server may speak first.
+#[test]
+fn peer_without_a_header_is_judged_as_the_client() {
+    let own = format!("--deny-client={BALANCER_V4}");
+    let other = "--deny-client=198.51.100.7";
+    let (trusted, untrusted) = ("--trust=10.81.0.0/24", "--trust=192.0.2.99");
+    for mechanism in [PRELOAD, NOTIFY] {
+        for (trust, timeout) in [(untrusted, "60s"), (trusted, "500ms")] {
+            let timeout = format!("--header-timeout={timeout}");
+            let options = ["-v", "--header=optional", trust, &timeout];
+            let server = start(mechanism, &[&options[..], &[&own]].concat());
+            for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
+                assert_refused(&server, bytes);
+            }
+            wait_for("the refusals", || {
+                (refusals(&server, "client_denied") == 2).then_some(())
+            });
+            assert_eq!(accepted(&server), [""; 0]);
+            let server = start(mechanism, &[&options[..], &[other]].concat());
+            for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
+                let conn = connect(&server, bytes);
+                assert_eq!(greeting(&conn), conn.local_addr().to_string());
+            }
+        }
+    }
+}
+
+/// With two workers, which wait by epoll. It logs also connections that send no request.
+#[test]
+fn nginx_is_not_disturbed_by_denied_clients() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let scratch = Scratch::new();
+        scratch.write("index.html", "hello\n");
+        let site = "listen 0.0.0.0:8443; root DIR; error_log DIR/error.log info;";
+        let main = "user root; worker_processes 2;";
+        let config = nginx::write_config(&scratch, main, nginx::PEER, site);
+        let options = ["--deny-client=198.51.100.7"];
+        let program = ["nginx", "-e", "stderr", "-c", &config];
+        let server = ProgramRig::with_mode(mechanism, &options, &program);
+        let request = b"GET / HTTP/1.0\r\n\r\n";
+        for index in 0..20 {
+            let denied = [&v2(fresh_client_v4())[..], request].concat();
+            assert_refused(&server, &denied);
+            let client = v4([198, 51, 100, 8], 4001 + index);
+            let conn = connect(&server, &[&v2(client)[..], request].concat());
+            assert!(conn.recv_to_end().0.ends_with(b"hello\n"));
+            assert_eq!(nginx::logged_client(&scratch, index.into()), client);
+        }
+        let seen = [scratch.read("access.log"), scratch.read("error.log")].concat();
+        assert!(!seen.contains("198.51.100.7"), "{seen}");
+        assert_eq!(refusals(&server, "client_denied"), 1, "throttled");
+    }
+}
+
+/// `peername proxy` runs inside, so there the open connections of a banned client are ended, too.
+#[test]
+fn private_network_denies_clients_and_ends_their_connections() {
+    let (lab, list) = (Lab::without_routes(), Scratch::new());
+    let path = list.write("denied", "198.51.100.7\n");
+    let directory = path.strip_suffix("/denied").expect("its directory");
+    let mut args = vec![
+        "exec",
+        "--mode=netns",
+        "--ports=8443",
+        "--trust=10.81.0.0/24",
+        "-v",
+    ];
+    args.extend(["--deny-client=@denied", "--require-tlv=alpn=h2", "--"]);
+    args.extend(SPEAKS_FIRST);
+    let through = ["env", "-C", directory];
+    let server = Process::start_through(&lab.server, &through, BINARY, &args);
+    for started in ["\"listening\"", "serving"] {
+        server.wait_line(started, |line| line.contains(started).then_some(()));
+    }
+    let connect = |client| {
+        let header = header_bytes::v2(client, FRONT_V4, &header_bytes::tlv(1, b"h2"));
+        Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header)
+    };
+    let wait_outcome = |code: &str| {
+        let code = format!("\"{code}\"");
+        server.wait_line(&code, |line| line.contains(&code).then_some(()));
+    };
+    assert_eq!(connect(fresh_client_v4()).wait_closed().0, End::Reset);
+    wait_outcome("client_denied");
+    let without = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(other_client()));
+    assert_eq!(without.wait_closed().0, End::Reset);
+    wait_outcome("tlv_missing");
+    let open = connect(other_client());
+    assert_eq!(greeting(&open), other_client().to_string());
+    list.write("denied", "198.51.100.0/24\n");
+    assert_eq!(open.wait_closed().0, End::Reset);
+    wait_outcome("access_revoked");
+    assert_eq!(
+        server.log().matches("accepted ").count(),
+        1,
+        "{}",
+        server.log()
+    );
+}
+
+fn start(mechanism: &str, options: &[&str]) -> ProgramRig {
+    ProgramRig::with_mode(mechanism, options, SPEAKS_FIRST)
+}
+
+fn connect(server: &ProgramRig, bytes: &[u8]) -> Conn {
+    Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, bytes)
+}
+
+/// The line that the server sends first: the address that accept(2) has returned.
+#[track_caller]
+fn greeting(conn: &Conn) -> String {
+    let text = conn.recv_text_until(|text| text.ends_with('\n'));
+    text.trim_end().to_owned()
+}
+
+#[track_caller]
+fn assert_served(server: &ProgramRig, header: &[u8], client: SocketAddr) {
+    assert_eq!(greeting(&connect(server, header)), client.to_string());
+}
+
+/// Asserts a reset, which may come before anything is sent.
+#[track_caller]
+fn assert_refused(server: &ProgramRig, bytes: &[u8]) {
+    let conn = Conn::try_connect(&server.lab.balancer, LISTEN_V4);
+    if let Some(conn) = conn.filter(|conn| conn.send_if_open(bytes)) {
+        assert_eq!(conn.wait_closed().0, End::Reset);
+    }
+}
+
+/// What the server has accepted.
+fn accepted(server: &ProgramRig) -> Vec<String> {
+    let log = server.process.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("accepted "));
+    lines.map(str::to_owned).collect()
+}
+
+fn refusals(server: &ProgramRig, code: &str) -> usize {
+    let code = format!("({code})");
+    let log = server.process.log();
+    log.lines().filter(|line| line.ends_with(&code)).count()
+}
+
+fn other_client() -> SocketAddr {
+    v4([198, 51, 100, 8], 4001)
+}
+
+/// A blocking accept(2) in one thread. Its connections stay open.
+const SPEAKS_FIRST: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import socket
+
+listener, kept = socket.create_server(("", 8443)), []
+print("serving")
+while True:
+    client, (ip, port) = listener.accept()
+    print(f"accepted {ip}:{port}")
+    client.sendall(f"{ip}:{port}\n".encode())
+    kept.append(client)
+"#,
+];
+
+/// From the change of a list to its effect, as docs/bans.md has it.
+const IN_FORCE: Duration = Duration::from_secs(1);
