@@ -47,6 +47,33 @@ fn shipped_action_bans_a_client_behind_haproxy() {
     assert_eq!(list.read("denied"), "# mine\n192.0.2.1\n");
 }
 
+/// The actions of fail2ban for a firewall match the client's address on loopback, where peername connects from it: new
+/// connections are rejected, which looks as if the server were down. An open one is not ended: it stands still.
+#[test]
+fn firewall_actions_reject_new_connections_and_leave_open_ones() {
+    for action in ["nftables-multiport", "iptables-multiport"] {
+        let site = Site::new(&[]);
+        let action = format!("{action}[name=sshd, port=9000, protocol=tcp]");
+        let fail2ban = Fail2ban::start(&site.lab.server, &site.sshd.log_file(), &action);
+        let mut session = site.log_in(ATTACKER);
+        site.fail_to_log_in(ATTACKER);
+        fail2ban.wait_banned(ATTACKER);
+        // fail2ban logs the ban before it runs the action.
+        wait_for("new connections are rejected", || {
+            let conn = Conn::connect(&site.lab.client, FRONT_V4);
+            let is_answered = conn.is_answered_after(Duration::from_millis(200));
+            let outcomes = site.proxy.outcomes();
+            let is_rejected = outcomes.iter().any(|outcome| outcome == "connect_refused");
+            (!is_answered && is_rejected).then_some(())
+        });
+        site.proxy.wait_line("of an outage", |line| {
+            line.contains("accepts no clients").then_some(())
+        });
+        assert!(site.ssh("root", OTHER).status.success());
+        assert!(session.is_alive(), "{}", session.log());
+    }
+}
+
 /// sshd behind HAProxy and peername, and a client with two addresses.
 struct Site {
     proxy: Peername,
