@@ -9,6 +9,7 @@ mod headers;
 mod limits;
 mod listeners;
 mod logging;
+mod outages;
 mod page;
 mod policy;
 mod real_servers;

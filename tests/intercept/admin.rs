@@ -11,9 +11,11 @@ use crate::harness::browser::wait_page_shows;
 use crate::harness::check::service::Service;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
+use crate::harness::terminal::run_in_terminal;
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 
@@ -131,6 +133,32 @@ fn chromium_shows_decisions_and_certificates() {
         "new\t1",
     ];
     wait_page_shows(&rig.lab.balancer, &shown);
+    let top = Peername::run(&rig.lab.balancer, &["top", "--admin=127.0.0.1:9300"]);
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("decisions: refused 1, unchecked 1\n"), "{top}");
+}
+
+/// What an operator of `intercept` asks first, in a terminal: what is decided, and how long the checks take.
+#[test]
+fn top_shows_decisions_checks_and_their_time() {
+    let check = v4([127, 0, 0, 1], 9191);
+    let url = format!("--check=grpc://{check}");
+    let lab = InterceptLab::new();
+    let mut service = lab.lab.balancer.enter(|| Service::ext_authz(check));
+    service.set_answer(r#"{"status": {}, "okResponse": {}}"#);
+    let rig = lab.start(&[&url, "--admin=127.0.0.1:9300", LONG_CHECK_TIMEOUT]);
+    assert_eq!(rig.curl_status(&["https://a.test/passes"]), 404);
+    let steps = [
+        "see:decisions: allowed 1",
+        "see:checks: ok 1",
+        "see:a check takes ",
+        "press:q",
+    ];
+    run_in_terminal(
+        &rig.lab.balancer,
+        &steps,
+        &["top", "--admin=127.0.0.1:9300"],
+    );
 }
 
 /// Each connection with its client, the host it asked for and what goes on on it; and the connections to origins, as the kernel

@@ -25,6 +25,10 @@ fn metrics_count_what_happened_by_listener_and_outcome() {
     no_header.wait_closed();
     let denied = rig.connect_and_send(b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n");
     denied.wait_closed();
+    rig.proxy.wait_line("what to do", |line| {
+        let is_refusal = line.contains("connections refused: source_loopback");
+        is_refusal.then(|| assert!(line.contains("have it send LOCAL"), "{line}"))
+    });
 
     for line in [
         "peername_connections_active 0",

@@ -46,7 +46,8 @@ fn chromium_shows_connections_clients_and_refusals_with_advice() {
     let shown = [
         "peername proxy",
         "ready",
-        "Open connections\n2\n",
+        "Open connections, of ",
+        "\n2\n",
         "203.0.113.7\t1\t2.50 kB",
         "198.51.100.9\t1\t0 B",
         "10.81.0.2\t2\t2.50 kB",

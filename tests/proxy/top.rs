@@ -20,6 +20,7 @@ fn top_shows_and_closes_connections_in_a_terminal() {
         .wait_closed();
     let steps = [
         "see:peername proxy",
+        "see:clients: 198.51.100.9 1, 203.0.113.7 1",
         "see:203.0.113.7:56324",
         "see:2.50 kB",
         "see:no_header 1: Turn the PROXY protocol on",
@@ -81,9 +82,11 @@ fn top_prints_one_snapshot_without_a_terminal() {
     let text = String::from_utf8(output.stdout).expect("text");
     for part in [
         ", ready, up ",
-        "open 1, ",
+        "open 1 of ",
         "accepted 2, to backends 2.50 kB, to clients 0 B",
         "no_header 1: Turn the PROXY protocol on",
+        "clients: 203.0.113.7 1\n",
+        "balancers: 10.81.0.2 1\n",
         "203.0.113.7:56324  10.81.0.2:",
         "tcp open  2.50 kB  0 B",
     ] {

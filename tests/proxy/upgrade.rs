@@ -183,13 +183,18 @@ fn upgrade_hands_the_admin_endpoint_over() {
         let option = format!("--admin={admin}");
         let args = [PROXY_ARGS, &[option.as_str()]].concat();
         let mut rig = UpgradeRig::start(&lab.server, &args);
-        let is_ready = || {
-            let target: &[&str] = match admin.starts_with("unix") {
-                true => &["--unix-socket", &path, "http://localhost/readyz"],
-                false => &["http://127.0.0.1:9100/readyz"],
-            };
-            lab.server.run("curl", &[&["-sf"], target].concat()) == "ready\n"
+        let get = |resource: &str| match admin.starts_with("unix") {
+            true => {
+                let url = format!("http://localhost{resource}");
+                lab.server
+                    .run("curl", &["-sf", "--unix-socket", &path, &url])
+            }
+            false => {
+                let url = format!("http://127.0.0.1:9100{resource}");
+                lab.server.run("curl", &["-sf", &url])
+            }
         };
+        let is_ready = || get("/readyz") == "ready\n";
         for _ in 0..3 {
             assert!(is_ready());
             rig.upgrade(&lab.server).expect("it upgrades");
@@ -200,10 +205,36 @@ fn upgrade_hands_the_admin_endpoint_over() {
         rig.install(&lab.server, Binary::Fails);
         rig.upgrade(&lab.server).expect_err("a refusal");
         assert!(is_ready());
+        let metrics = get("/metrics");
+        assert!(
+            metrics.contains("peername_upgrades_refused_total 1\n"),
+            "{metrics}"
+        );
+        let status = get("/status");
+        assert!(
+            status.contains("\"refused\": \"the new process"),
+            "{status}"
+        );
         rig.signal(Signal::TERM);
         wait_for("it has ended", || rig.servers().is_empty().then_some(()));
         assert!(!fs::exists(&path).expect("stat"));
     }
+}
+
+/// `pgrep` lists the helper, too.
+#[test]
+fn upgrade_of_the_launcher_names_the_process_that_serves() {
+    let lab = Lab::new();
+    let mut rig = UpgradeRig::start(&lab.server, PROXY_ARGS);
+    let main = rig.serving;
+    let is_launcher = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "launcher")
+    };
+    let helpers = peername_sys::process::pidfd::descendants(main);
+    rig.serving = helpers.into_iter().find(is_launcher).expect("a launcher");
+    let error = rig.upgrade(&lab.server).expect_err("a refusal");
+    assert!(error.contains(&format!("use --pid {main}")), "{error}");
 }
 
 /// In a container, as its first process.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use peername_kernel::data_path::DataPath;
+use peername_observe::admin::history::History;
 use peername_observe::admin::{
     AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, ConfigInForce, Health,
     Resources, UnixSocketFile,
@@ -116,6 +117,7 @@ pub(crate) struct ServedProxy<'a> {
     pub(crate) reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
     pub(crate) log_level: LevelHandle,
     pub(crate) config: ConfigInForce,
+    pub(crate) history: History,
 }
 
 /// The admin endpoint while it is served.
@@ -195,6 +197,8 @@ pub(crate) fn serve_proxy(
         sessions: Some(Box::new(running.sessions)),
         log_level: Some(Box::new(running.log_level)),
         config: Some(running.config),
+        history: running.history,
+        limit: Some(Arc::new(running.workers.limit())),
     };
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
     RunningAdmin::serve(args, listener, server)
@@ -222,7 +226,7 @@ impl Health for ProxyHealth {
             .as_ref()
             .is_some_and(|path| !path.borrow().is_all_sound());
         match is_broken {
-            true => Err("replies to spoofed connections do not come back to this host; see `peername doctor`".to_owned()),
+            true => Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned()),
             false => Ok(()),
         }
     }

@@ -12,6 +12,7 @@ use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use peername_observe::admin::history::ReloadCounts;
 use peername_proxy::telemetry::counters::Snapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -183,7 +184,7 @@ pub(crate) fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
 }
 
 /// Logs the last line: the totals since the start.
-pub(crate) fn totals(totals: &Snapshot) {
+pub(crate) fn totals(totals: &Snapshot, reloads: ReloadCounts) {
     let counts = |counts: &BTreeMap<&str, u64>| {
         let texts = counts.iter().map(|(name, count)| format!("{name}={count}"));
         join(texts)
@@ -196,8 +197,8 @@ pub(crate) fn totals(totals: &Snapshot) {
         bytes_undelivered = totals.undelivered,
         port_collisions = totals.collisions,
         outcomes = counts(&totals.by_outcome()),
-        reloads = totals.reloads,
-        reloads_refused = totals.reloads_refused,
+        reloads = reloads.applied,
+        reloads_refused = reloads.refused,
         udp_sessions = udp.sessions_began,
         datagrams_received = udp.received,
         datagrams_to_upstream = udp.to_upstream,

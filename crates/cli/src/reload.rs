@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use peername_observe::admin::ConfigInForce;
+use peername_observe::admin::history::History;
 
 use crate::lifecycle::drain::Ending;
 use crate::lifecycle::{self, SignalEvent, Signals};
@@ -66,9 +67,6 @@ pub(crate) trait Reload {
 
     /// What it serves, for the service manager.
     fn summary(&self) -> String;
-
-    /// Counts a reload, successful or refused.
-    fn count(&self, _succeeded: bool) {}
 }
 
 /// What every running command has.
@@ -78,6 +76,7 @@ pub(crate) struct Running {
     pub(crate) watch: FileWatch,
     pub(crate) config: ConfigInForce,
     pub(crate) upgrades: Upgrades,
+    pub(crate) history: History,
 }
 
 /// Serves until SIGTERM or SIGINT, or until another process has taken over, then drains open connections.
@@ -92,6 +91,7 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
         mut watch,
         config,
         mut upgrades,
+        history,
     } = running;
     service_manager::ready(&command.summary());
     service_manager::keep_alive(listeners.workers.liveness());
@@ -109,7 +109,10 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
                 let upgrade =
                     upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);
                 match upgrade.await? {
-                    Outcome::Refused => continue,
+                    Outcome::Refused(reason) => {
+                        history.add_refused_upgrade(reason);
+                        continue;
+                    }
                     Outcome::HandedOver => break Ending::Replaced,
                     Outcome::Stopped => break Ending::Stopped,
                 }
@@ -135,7 +138,8 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
             Ok(plan) => command.apply(&mut listeners, plan).await,
             Err(error) => Err(error),
         };
-        command.count(applied.is_ok());
+        let result = applied.as_ref().map(drop);
+        history.add_reload(result.map_err(|error| format!("{error:#}")));
         let summary = command.summary();
         match applied {
             Ok((opened, closed)) => {

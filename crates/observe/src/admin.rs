@@ -3,6 +3,7 @@
 
 mod address;
 pub mod events;
+pub mod history;
 mod listener;
 pub mod listing;
 mod page;
@@ -34,8 +35,10 @@ use tracing::Level;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
+pub use status::ACCEPT_PAUSED;
 
 use events::EventFeed;
+use history::{ConnectionLimit, History, ProcessCollector};
 
 use crate::connections::ConnectionSource;
 
@@ -90,6 +93,10 @@ pub struct Resources {
     pub log_level: Option<Box<dyn LogLevel>>,
     /// `/config`.
     pub config: Option<ConfigInForce>,
+    /// The reloads and upgrades, for `/status`.
+    pub history: History,
+    /// The limit on open connections.
+    pub limit: Option<Arc<dyn ConnectionLimit>>,
 }
 
 /// The configuration in force, as JSON. A reload replaces it; clones share it.
@@ -129,7 +136,16 @@ pub struct AllowedHosts(pub Vec<String>);
 
 impl<H: Health> AdminServer<H> {
     /// Serves these metrics, this health and these resources.
-    pub fn new(registry: Registry, health: H, hosts: AllowedHosts, resources: Resources) -> Self {
+    pub fn new(
+        mut registry: Registry,
+        health: H,
+        hosts: AllowedHosts,
+        resources: Resources,
+    ) -> Self {
+        registry.register_collector(Box::new(ProcessCollector {
+            history: resources.history.clone(),
+            limit: resources.limit.clone(),
+        }));
         Self {
             hosts,
             health,

@@ -92,7 +92,9 @@ pub enum Failure {
         refusal: DestinationRefusal,
     },
     /// Replies would not come back to this host.
-    #[error("replies to spoofed connections do not come back to this host; see `peername doctor`")]
+    #[error(
+        "replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`"
+    )]
     ReplyPath,
     /// The header for the backend can't be written.
     #[error("the header to send: {0}")]

@@ -16,6 +16,7 @@ mod command;
 mod connection_limit;
 mod draining_listener;
 mod event_loop;
+mod limit_handle;
 mod serve;
 
 use std::io;
@@ -33,6 +34,7 @@ use self::command::WorkerCommand;
 use self::connection_limit::ConnectionLimit;
 use self::connections::OpenConnections;
 use self::event_loop::Worker;
+pub use self::limit_handle::LimitHandle;
 use self::liveness::Liveness;
 use self::load::WorkerLoad;
 pub use self::phases::WorkerTask;
@@ -65,6 +67,8 @@ pub struct Workers {
     reserved: isize,
     /// Permits withheld for them.
     withheld: isize,
+    /// All permits, those that connections hold included.
+    limit: Arc<AtomicUsize>,
 }
 
 /// Starts a worker for each set of sockets. Each list of `tasks` has one task per worker, in the workers' order; where there
@@ -93,6 +97,7 @@ pub fn start<S: Serve>(
         closed: Arc::default(),
         reserved: 0,
         withheld: 0,
+        limit: Arc::new(AtomicUsize::new(connections)),
     };
     let per_worker = listeners.into_per_worker();
     let count = per_worker.len();
@@ -158,6 +163,14 @@ impl Workers {
         Phases::new(self.phase.subscribe())
     }
 
+    /// A handle to the limit on open connections.
+    pub fn limit(&self) -> LimitHandle {
+        LimitHandle {
+            permits: Arc::clone(&self.permits),
+            limit: Arc::clone(&self.limit),
+        }
+    }
+
     /// How many descriptors are left for further connections.
     pub fn free_descriptors(&self) -> usize {
         2 * self.permits.available_permits()
@@ -183,9 +196,11 @@ impl Workers {
         let permits = change.unsigned_abs();
         if change > 0 {
             let taken = self.permits.forget_permits(permits);
+            self.limit.fetch_sub(taken, Relaxed);
             self.withheld = self.withheld.saturating_add_unsigned(taken);
         } else {
             self.permits.add_permits(permits);
+            self.limit.fetch_add(permits, Relaxed);
             self.withheld = wanted;
         }
     }

@@ -29,6 +29,19 @@ impl Haproxy {
         Self::with(lab, to, &options, "", "option redis-check")
     }
 
+    /// Balances over two servers, each with its admin port, on which `/readyz` is checked every 100 ms. Nothing is tried again.
+    pub(crate) fn start_checking_readiness(
+        lab: &Lab,
+        [(first, admin), (second, other_admin)]: [(SocketAddr, u16); 2],
+    ) -> Self {
+        let options = |admin| format!("send-proxy-v2 check port {admin} inter 100ms fall 1 rise 1");
+        let section = format!(
+            "option httpchk GET /readyz\n    retries 0\n    server other {second} {}",
+            options(other_admin)
+        );
+        Self::with(lab, first, &options(admin), "", &section)
+    }
+
     fn with(lab: &Lab, to: SocketAddr, server: &str, bind: &str, section: &str) -> Self {
         let scratch = Scratch::new();
         if !bind.is_empty() {

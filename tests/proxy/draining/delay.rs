@@ -1,18 +1,24 @@
 //! `--drain-delay`: after SIGTERM `/readyz` is 503 before the first client is refused, so that a balancer notices in time.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, wait_for};
+use crate::harness::lab::{Lab, WAIT_LIMIT, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 use crate::harness::rig::udp::datagram_header_for;
+use crate::harness::sender::haproxy::Haproxy;
 
 #[test]
 fn clients_are_accepted_while_the_drain_is_announced() {
@@ -70,6 +76,123 @@ fn forward_accepts_while_its_drain_is_announced() {
     });
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     backend.accept();
+}
+
+/// An unmodified HAProxy that checks `/readyz` of two nodes, of which one is taken out under load.
+#[test]
+fn haproxy_takes_a_node_out_without_a_failed_request() {
+    let lab = Lab::new();
+    // Many connections at once.
+    lab.client
+        .sysctl("net.ipv4.ip_local_port_range", "32768 60999");
+    let backend = lab.server.enter(|| TcpListener::bind(TARGET_V4));
+    let backend = backend.expect("the backend");
+    thread::spawn(move || backend.incoming().flatten().for_each(echo));
+    let mut nodes = [(8443, 9301), (8444, 9302)].map(|(port, admin)| node(&lab, port, admin));
+    let at = |port| SocketAddr::new(LISTEN_V4.ip(), port);
+    let haproxy = Haproxy::start_checking_readiness(&lab, [(at(8443), 9301), (at(8444), 9302)]);
+    haproxy.wait_server_state(&lab, "UP");
+    let load = Load::start(&lab);
+    load.wait_served(200);
+    nodes[0].signal(Signal::TERM);
+    let status = nodes[0].wait_exit(Duration::from_secs(10));
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    load.wait_served(200);
+    let (served, failed) = load.finish();
+    assert_eq!(failed, 0, "of {served}");
+    let totals = nodes[0].log();
+    assert!(
+        totals.contains("\"stopped\"") && !totals.contains("\"connections\":0"),
+        "{totals}"
+    );
+}
+
+fn node(lab: &Lab, port: u16, admin: u16) -> Peername {
+    let addr = SocketAddr::new(LISTEN_V4.ip(), port);
+    let args = [
+        "proxy",
+        &format!("--listen={addr}"),
+        "--target-v4=127.0.0.1:9000",
+        "--trust=10.81.0.0/24",
+        &format!("--admin=10.81.0.1:{admin}"),
+        "--drain-delay=1s",
+        "--log-format=json",
+    ]
+    .map(str::to_owned);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Peername::start(&lab.server, &args, &[addr])
+}
+
+/// Clients of HAProxy, each with one request per connection.
+struct Load {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    failed: Arc<AtomicUsize>,
+    clients: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(lab: &Lab) -> Self {
+        let (stop, served, failed) =
+            <(Arc<AtomicBool>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let client = |_| {
+            let (stop, served, failed) =
+                (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&failed));
+            let work = move || {
+                while !stop.load(Relaxed) {
+                    match request() {
+                        Ok(()) => served.fetch_add(1, Relaxed),
+                        Err(_) => failed.fetch_add(1, Relaxed),
+                    };
+                    thread::sleep(Duration::from_millis(2));
+                }
+            };
+            lab.client.enter(|| thread::spawn(work))
+        };
+        let clients = (0..4).map(client).collect();
+        Self {
+            stop,
+            served,
+            failed,
+            clients,
+        }
+    }
+
+    fn wait_served(&self, more: usize) {
+        let before = self.served.load(Relaxed);
+        wait_for("requests are served", || {
+            (self.served.load(Relaxed) >= before + more).then_some(())
+        });
+    }
+
+    fn finish(self) -> (usize, usize) {
+        self.stop.store(true, Relaxed);
+        self.clients
+            .into_iter()
+            .for_each(|client| client.join().expect("no panic"));
+        (self.served.load(Relaxed), self.failed.load(Relaxed))
+    }
+}
+
+fn request() -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&FRONT_V4, WAIT_LIMIT)?;
+    stream.set_read_timeout(Some(WAIT_LIMIT))?;
+    stream.write_all(b"ping")?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    match answer.as_slice() {
+        b"ping" => Ok(()),
+        _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn echo(mut stream: TcpStream) {
+    thread::spawn(move || {
+        let mut reader = stream.try_clone()?;
+        std::io::copy(&mut reader, &mut stream)?;
+        stream.shutdown(Shutdown::Write)
+    });
 }
 
 /// `--drain-delay=2s`, but for the time from the signal to its handling.

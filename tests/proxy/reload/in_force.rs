@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use super::{Site, table, wait_logged};
 use crate::harness::addr::LISTEN_V4;
-use crate::harness::admin::{ADMIN, get};
+use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::browser::wait_page_shows;
 use crate::harness::lab::wait_for;
+use crate::harness::peername::Peername;
 
 /// `/config` shows the keys of the file with their defaults, and after a reload the new ones. A refused reload changes
 /// nothing.
@@ -19,10 +21,20 @@ fn config_in_force_is_shown() {
         let json = answer.strip_suffix("200").expect("200");
         serde_json::from_str(json).expect("JSON")
     };
+    let status = || -> Value {
+        let answer = get(&site.lab.server, &[], "/status");
+        serde_json::from_str(answer.strip_suffix("200").expect("200")).expect("JSON")
+    };
+    assert_eq!(status()["last_reload"], Value::Null);
     let config = shown();
     assert_eq!(config["listen"][0]["trust"], json!(["10.81.0.0/24"]));
     assert_eq!(config["listen"][0]["header-timeout"], json!("5s"));
     assert_eq!(config["drain"], json!("30s"));
+    // Defaults that depend on what is written elsewhere are shown, too.
+    assert_eq!(config["listen"][0]["target-v6"], json!("[::1]:443"));
+    assert_eq!(config["listen"][0]["udp-header"], json!("each"));
+    assert_eq!(config["data-path"], json!("auto"));
+    assert_eq!(config["upgrade-drain"], json!("1h"));
     assert!(config["workers"].as_u64().is_some(), "{config}");
 
     site.file
@@ -32,8 +44,28 @@ fn config_in_force_is_shown() {
     wait_for("the new configuration", || {
         (shown()["listen"][0]["trust"] == json!(["10.81.0.0/16"])).then_some(())
     });
+    assert_eq!(status()["last_reload"]["refused"], Value::Null);
+    let applied = status()["last_reload"]["at"].as_u64().expect("a time");
     site.file.write("proxy.toml", "nonsense");
     site.proxy.signal(Signal::HUP);
     wait_logged(&site.proxy, "reload refused", 1);
     assert_eq!(shown()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
+    let refused = status()["last_reload"]["refused"].to_string();
+    assert!(refused.contains("proxy.toml, line 1"), "{refused}");
+    for line in [
+        "peername_reloads_total{result=\"applied\"} 1",
+        "peername_reloads_total{result=\"refused\"} 1",
+        "peername_upgrades_refused_total 0",
+        &format!("peername_reload_last_success_timestamp_seconds {applied}"),
+        &format!(
+            "peername_build_info{{version=\"{}\"}} 1",
+            env!("CARGO_PKG_VERSION")
+        ),
+    ] {
+        wait_metric(&site.lab.server, &[], line);
+    }
+    wait_page_shows(&site.lab.server, &["Last reload and upgrade", "refused: "]);
+    let top = Peername::run(&site.lab.server, &["top", "--admin=127.0.0.1:9300"]);
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("the last reload was refused: "), "{top}");
 }

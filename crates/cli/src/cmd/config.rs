@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Print all errors in a file and in the files it names: exit 0 if there are none, else 3
+    /// Print the errors in a file: unknown keys and invalid values, or else those of the whole and of files it names; exit 0 or 3
     Check {
         /// The file
         file: PathBuf,

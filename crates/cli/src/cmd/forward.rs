@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_observe::admin::ConfigInForce;
+use peername_observe::admin::history::History;
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
@@ -107,6 +108,7 @@ async fn start(
     };
     let client_lists = ClientLists::start(client_policies, open_clients);
     let config = ConfigInForce::new(&setup.json);
+    let history = History::default();
     let serve_admin = |admin| {
         let running = ServedProxy {
             command: "forward",
@@ -117,6 +119,7 @@ async fn start(
             reply_path: None,
             log_level,
             config: config.clone(),
+            history: history.clone(),
         };
         serve_proxy(admin, &setup.process.admin, running)
     };
@@ -135,9 +138,10 @@ async fn start(
         watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
+        history: history.clone(),
     };
     let code = serve(control, running).await?;
-    logging::totals(&counters.snapshot());
+    logging::totals(&counters.snapshot(), history.reloads());
     Ok(code)
 }
 
@@ -196,9 +200,5 @@ impl Reload for Control {
 
     fn summary(&self) -> String {
         self.setup.summary()
-    }
-
-    fn count(&self, succeeded: bool) {
-        self.counters.count_reload(succeeded);
     }
 }

@@ -19,6 +19,7 @@ use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
+use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, ConfigInForce, Resources};
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
@@ -116,6 +117,7 @@ async fn start(
     let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
     tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
     let config = ConfigInForce::new(&setup.json);
+    let history = History::default();
     let serve_admin = |admin| {
         let mut registry = Registry::default();
         state.register(&mut registry);
@@ -128,6 +130,8 @@ async fn start(
             connections: Some(Box::new(listeners.workers.connections())),
             log_level: Some(Box::new(log_level)),
             config: Some(config.clone()),
+            history: history.clone(),
+            limit: Some(Arc::new(workers.limit())),
             ..Resources::default()
         };
         let server = AdminServer::new(registry, health, hosts, resources);
@@ -149,6 +153,7 @@ async fn start(
         watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
+        history,
     };
     serve(control, running).await
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::ConfigInForce;
+use peername_observe::admin::history::History;
 use peername_proxy::routes::Keeper;
 use peername_relay::check_uring;
 use peername_server::confinement::Needs;
@@ -82,6 +83,7 @@ async fn start(
     }
     let (control, listeners) = Control::start(args.clone(), setup, open, kernel).await?;
     let config = ConfigInForce::new(&control.setup.json);
+    let history = History::default();
     let serve_admin = |admin| {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
@@ -94,6 +96,7 @@ async fn start(
             reply_path: Some(reply_path),
             log_level,
             config: config.clone(),
+            history: history.clone(),
         };
         serve_proxy(admin, args, running)
     };
@@ -106,11 +109,12 @@ async fn start(
         watch: FileWatch::of_configuration(args.source.watch, files),
         config,
         upgrades: Upgrades { upgrader, admin },
+        history: history.clone(),
     };
     tokio::select! {
         code = serve(control, running) => {
             let code = code?;
-            logging::totals(&counters.snapshot());
+            logging::totals(&counters.snapshot(), history.reloads());
             Ok(code)
         }
         () = routes_lost => bail!(route_keeper::KEEPER_LOST),

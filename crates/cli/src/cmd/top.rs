@@ -4,6 +4,7 @@ mod app;
 mod client;
 mod format;
 mod screen;
+mod summary;
 mod text;
 
 use std::io::{IsTerminal, Write, stdin, stdout};

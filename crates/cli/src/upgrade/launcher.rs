@@ -5,7 +5,7 @@
 //! service manager requires of a main process.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -47,7 +47,7 @@ impl Launcher {
         };
         let (channel, theirs) = Channel::pair()?;
         let pid = fork_launcher([theirs], |[theirs]| {
-            set_thread_name(c"launcher");
+            set_thread_name(THREAD_NAME);
             program.serve(&theirs.into());
             0
         })?;
@@ -241,6 +241,9 @@ fn is_readable(fd: &impl AsFd) -> bool {
     wait_readable([fd.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
 }
 
+/// The name of its process.
+pub(super) const NAME: &str = "launcher";
+const THREAD_NAME: &CStr = c"launcher";
 /// The variable that names the new process and the descriptor of its channel, as `PID:FD`.
 pub(super) const VARIABLE: &str = "PEERNAME_UPGRADE";
 /// As shells have it (POSIX, 2.8.2).

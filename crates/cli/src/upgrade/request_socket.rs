@@ -7,13 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use peername_sys::ipc::peer_process;
 use peername_sys::process::namespace::NetworkNamespace;
 use peername_sys::process::user::effective_uid;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
+use super::launcher::NAME as LAUNCHER;
 use super::message::printable;
 
 /// Accepts requests. The users that may send this process a signal may send one: its own and root.
@@ -74,17 +75,15 @@ impl Requester {
 pub(crate) fn request(pid: u32) -> anyhow::Result<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.with_context(|| format!("process {pid}"))?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    if let (Some(LAUNCHER), Some(parent)) = (field("Name:").map(str::trim), field("PPid:")) {
+        let parent = parent.trim();
+        bail!("process {pid} is a helper of process {parent}: use --pid {parent}");
+    }
     // In its own namespace, the last one, it may have another number.
-    let own_pid = status
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("NSpid:")?
-                .split_whitespace()
-                .next_back()?
-                .parse()
-                .ok()
-        })
-        .unwrap_or(pid);
+    let own_pid =
+        field("NSpid:").and_then(|pids| pids.split_whitespace().next_back()?.parse().ok());
+    let own_pid = own_pid.unwrap_or(pid);
     let enter = NetworkNamespace::of_process(pid).and_then(|network| network.enter());
     let namespace = format!("/proc/{pid}/ns/{PID_NAMESPACE}");
     let address = address(Path::new(&namespace), own_pid);

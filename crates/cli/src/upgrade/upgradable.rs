@@ -18,10 +18,10 @@ pub(crate) struct Upgrades {
 }
 
 /// What follows an upgrade.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// This process goes on.
-    Refused,
+    /// This process goes on, for this reason.
+    Refused(String),
     /// This process drains: another one serves.
     HandedOver,
     /// A signal has asked to stop meanwhile.
@@ -54,15 +54,11 @@ impl Upgrades {
                 service_manager::ready(&format!("last upgrade refused ({error:#}); {summary}"));
             }
         }
-        let outcome = match upgraded {
-            Ok(_) => Outcome::HandedOver,
-            Err(_) => Outcome::Refused,
-        };
+        let report = upgraded.map_err(|error| format!("{error:#}"));
         if let Some(requester) = requester {
-            let report = upgraded.map_err(|error| format!("{error:#}"));
             requester.report(&report).await;
         }
-        Ok(outcome)
+        Ok(report.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
     }
 
     /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 pub use summary::{Peer, Summary, TopPeers};
 
+use super::history::Attempt;
 use super::samples::Samples;
 
 /// The state of a process at one moment: the data of one event.
@@ -29,6 +30,10 @@ pub struct StatusEvent {
     pub not_ready: Option<String>,
     /// Whether the process drains. This event is the last one of its stream.
     pub is_draining: bool,
+    /// The last reload; `None` before the first one.
+    pub last_reload: Option<Attempt>,
+    /// The last upgrade, which was refused; `None` if there was none.
+    pub last_upgrade: Option<Attempt>,
     /// What `/metrics` has.
     pub metrics: Samples,
     /// What to do about each reason of the metrics, as far as there is something to do.

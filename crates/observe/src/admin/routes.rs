@@ -58,6 +58,7 @@ impl<H: Health> AdminServer<H> {
                 Ok(()) => plain(StatusCode::OK, "ready\n"),
                 Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
             },
+            "/status" => respond_with(StatusCode::OK, JSON, self.status_json().await),
             "/connections" => list(resources.connections.as_deref(), query),
             "/sessions" => list(resources.sessions.as_deref(), query),
             "/config" => match &resources.config {
@@ -219,7 +220,7 @@ const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (-
     its mode restricts them to its owner and group\n";
 const TOO_MANY_STREAMS: &str =
     "8 event streams are open already: close a page, or `peername top`\n";
-const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /connections, /sessions, /config, /log-level, \
+const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /status, /connections, /sessions, /config, /log-level, \
     as far as this command has them\n";
 const HTML: &str = "text/html; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";

@@ -30,11 +30,27 @@ impl<H: Health> AdminServer<H> {
             uptime_s: seconds(self.started.elapsed()),
             not_ready,
             is_draining: self.health.is_draining(),
+            last_reload: self.resources.history.last_reload(),
+            last_upgrade: self.resources.history.last_upgrade(),
             advice: self.advice_on(&metrics),
             metrics,
             connections: summarize(self.resources.connections.as_deref()).await,
             sessions: summarize(self.resources.sessions.as_deref()).await,
         }
+    }
+
+    /// `/status`: what an event has, without metrics and connections.
+    pub(super) async fn status_json(&self) -> String {
+        let status = serde_json::json!({
+            "command": self.resources.command,
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_s": seconds(self.started.elapsed()),
+            "not_ready": self.not_ready().await,
+            "is_draining": self.health.is_draining(),
+            "last_reload": self.resources.history.last_reload(),
+            "last_upgrade": self.resources.history.last_upgrade(),
+        });
+        format!("{status:#}\n")
     }
 
     async fn not_ready(&self) -> Option<String> {
@@ -57,6 +73,16 @@ impl<H: Health> AdminServer<H> {
     }
 
     fn advice_on(&self, metrics: &Samples) -> BTreeMap<String, String> {
+        let limit = self.resources.limit.as_ref();
+        let paused = limit.is_some_and(|limit| limit.is_reached());
+        let paused = paused.then(|| (ACCEPT_PAUSED.to_owned(), RAISE_LIMIT.to_owned()));
+        paused
+            .into_iter()
+            .chain(self.advice_on_reasons(metrics))
+            .collect()
+    }
+
+    fn advice_on_reasons(&self, metrics: &Samples) -> BTreeMap<String, String> {
         let Some(advise) = self.resources.advise else {
             return BTreeMap::new();
         };
@@ -80,4 +106,7 @@ async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// A worker that has not answered by then hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The key of the advice while no connection is accepted.
+pub const ACCEPT_PAUSED: &str = "accept_paused";
+const RAISE_LIMIT: &str = "As many connections are open as descriptors allow; others wait. Raise LimitNOFILE or `ulimit -n`.";
 const REASON_LABELS: [&str; 3] = ["outcome", "reason", "code"];

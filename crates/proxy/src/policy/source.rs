@@ -17,10 +17,10 @@ pub enum SourceRefusal {
     #[error("an unspecified address")]
     Unspecified,
     /// Loopback, and the policy is strict.
-    #[error("a loopback address; --source-policy allow-local lets it through")]
+    #[error("a loopback address")]
     Loopback,
     /// An address of this host, and the policy is strict.
-    #[error("an address of this host; --source-policy allow-local lets it through")]
+    #[error("an address of this host")]
     Own,
     /// The broadcast or network address of one of this host's networks, or 255.255.255.255.
     #[error("a broadcast address")]

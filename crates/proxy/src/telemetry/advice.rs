@@ -59,7 +59,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "No server has that destination: correct what the balancer sends."
         }
         "reply_path" => {
-            "Replies do not come back to this host: `peername doctor` names the missing rule, `peername routes add` adds it."
+            "Replies do not come back to this host: `peername doctor --config FILE` names the missing rule, `peername routes add` adds it."
         }
         "port_taken" => {
             "Another socket of this host has the client's port, or two balancers send for one client: see --on-port-collision."
@@ -68,7 +68,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target-v4 and --target-v6."
         }
         "connect_timeout" => {
-            "The backend does not answer, or its replies do not come back: run `peername doctor`."
+            "The backend does not answer, or its replies do not come back: run `peername doctor --config FILE`."
         }
         "header_unwritable" => "The header to the backend does not fit: send fewer TLVs.",
         "source_rewritten" => {

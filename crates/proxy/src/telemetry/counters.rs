@@ -31,8 +31,6 @@ pub struct Counters {
     to_downstream: AtomicU64,
     undelivered: AtomicU64,
     collisions: AtomicU64,
-    reloads: AtomicU64,
-    reloads_refused: AtomicU64,
     datagrams: DatagramCounters,
     /// Ends by outcome. Locked once per connection, at its end.
     outcomes: Mutex<BTreeMap<OutcomeLabels, u64>>,
@@ -77,10 +75,6 @@ pub struct Snapshot {
     pub undelivered: u64,
     /// Connections with a client port that was taken.
     pub collisions: u64,
-    /// Reloads that took effect.
-    pub reloads: u64,
-    /// Reloads that were refused because of an error, and changed nothing.
-    pub reloads_refused: u64,
     /// The UDP counters.
     pub datagrams: DatagramSnapshot,
     /// Ended connections and sessions.
@@ -98,15 +92,6 @@ impl Counters {
     /// Counts a client port that was taken.
     pub fn count_collision(&self) {
         self.collisions.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a reload that took effect or was refused.
-    pub fn count_reload(&self, took_effect: bool) {
-        let counter = match took_effect {
-            true => &self.reloads,
-            false => &self.reloads_refused,
-        };
-        counter.fetch_add(1, Relaxed);
     }
 
     /// Counts the end of a connection.
@@ -171,8 +156,6 @@ impl Counters {
             to_downstream: self.to_downstream.load(Relaxed),
             undelivered: self.undelivered.load(Relaxed),
             collisions: self.collisions.load(Relaxed),
-            reloads: self.reloads.load(Relaxed),
-            reloads_refused: self.reloads_refused.load(Relaxed),
             datagrams: self.datagrams.snapshot(),
             outcomes: self.outcomes.lock().clone(),
             connect_time: self.connect_time.snapshot(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_kernel::data_path::DataPath;
 use peername_relay::connections_by_backend;
@@ -15,7 +16,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::backend::Backend;
 use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
+use crate::telemetry::outages;
 use crate::udp::OpenSessions;
 
 /// Collects the counters of `proxy` or `forward`.
@@ -39,6 +42,7 @@ impl Collector for ProxyCollector {
         encode_totals(&mut encoder, &snapshot)?;
         encode_udp(&mut encoder, &snapshot)?;
         encode_backends(&mut encoder)?;
+        encode_outages(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
         let offloaded = self.kernel.as_ref().map_or(0, |kernel| kernel.flows());
         gauge(
@@ -79,8 +83,8 @@ struct RelayBackend {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct ReloadResult {
-    result: &'static str,
+struct BackendAddress {
+    backend: String,
 }
 
 impl ProxyCollector {
@@ -121,6 +125,31 @@ fn encode_backends(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error
             let backend = backend.name();
             (RelayBackend { backend }, count)
         }),
+    )
+}
+
+fn encode_outages(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let states = outages::states();
+    let label = |backend: Backend| BackendAddress {
+        backend: backend.to_string(),
+    };
+    let is_up = |(backend, down_for): &(Backend, Option<Duration>)| {
+        (label(*backend), u64::from(down_for.is_none()))
+    };
+    gauges(
+        encoder,
+        "peername_backend_up",
+        "Whether a backend that once did not accept a client accepts them now",
+        states.iter().map(is_up),
+    )?;
+    let down_for = |(backend, down_for): &(Backend, Option<Duration>)| {
+        (label(*backend), down_for.unwrap_or_default().as_secs())
+    };
+    gauges(
+        encoder,
+        "peername_backend_down_seconds",
+        "For how long a backend has accepted no client; 0 if it accepts them",
+        states.iter().map(down_for),
     )
 }
 
@@ -206,16 +235,6 @@ fn encode_totals(
         "peername_port_collisions",
         "Connections with a client port that was taken on this host",
         snapshot.collisions,
-    )?;
-    let reloads = [
-        ("applied", snapshot.reloads),
-        ("refused", snapshot.reloads_refused),
-    ];
-    counters(
-        encoder,
-        "peername_reloads",
-        "Configuration reloads, by result",
-        reloads.map(|(result, count)| (ReloadResult { result }, count)),
     )
 }
 

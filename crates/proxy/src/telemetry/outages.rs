@@ -64,6 +64,17 @@ pub(crate) fn is_any_down() -> bool {
     OUTAGES.down.load(Relaxed) > 0
 }
 
+/// The backends that once did not accept a client, as far as they are remembered, and for how long they have accepted none:
+/// `None` if they accept clients now.
+pub(crate) fn states() -> Vec<(Backend, Option<Duration>)> {
+    let backends = OUTAGES.backends.lock();
+    let down_for = |state: &State| state.since.map(|since| since.elapsed());
+    let states = backends.iter();
+    states
+        .map(|(&backend, state)| (backend, down_for(state)))
+        .collect()
+}
+
 /// Reports that a backend has accepted a client, or answered it.
 pub(crate) fn report_success(backend: Backend) {
     if !is_any_down() {
@@ -148,7 +159,7 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::ConnectionRefused => "is the server running, and does it listen there?",
         ErrorKind::TimedOut => {
             "is its host up, does a firewall drop the packets, and do its replies come back to this host \
-             (`peername doctor`)?"
+             (`peername doctor --config FILE`)?"
         }
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             "does this host have a route to it, and is its host up?"

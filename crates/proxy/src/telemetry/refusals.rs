@@ -18,7 +18,7 @@ use peername_sys::netlink::Transport;
 
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};
-use crate::telemetry::outages;
+use crate::telemetry::{advice, outages};
 use crate::udp::DropReason;
 
 /// Reports how a connection or session ended.
@@ -112,7 +112,10 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::NoService => return None,
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
         Failure::Header(error) => return advise_on_header(error),
-        Failure::Source(_) => (&SOURCE, failure.to_string()),
+        Failure::Source(_) => {
+            let advice = advice::advise(failure.reason()).unwrap_or_default();
+            (&SOURCE, format!("{failure}. {advice}"))
+        }
         Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
         Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, failure.to_string()),
         Failure::Client(ClientRefusal::TlvMissing { .. } | ClientRefusal::TlvMismatch { .. }) => {

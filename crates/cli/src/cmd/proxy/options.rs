@@ -281,6 +281,17 @@ impl Listener {
         })
     }
 
+    /// Sets what has a default, for a copy that is shown only: [`Listener::expects`] depends on which targets are written.
+    pub(super) fn set_defaults(&mut self) {
+        let (v4, v6) = (
+            Targets::DEFAULT_V4.to_string(),
+            Targets::DEFAULT_V6.to_string(),
+        );
+        self.target_v4 = self.target_v4.take().or_else(|| v4.parse().ok());
+        self.target_v6 = self.target_v6.take().or_else(|| v6.parse().ok());
+        self.udp.set_defaults();
+    }
+
     /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.trust.iter().filter_map(|word| list_file(word))
@@ -350,6 +361,11 @@ impl HostArgs {
             data_path: self.data_path.or(file.data_path),
             sockets_from_outside: self.sockets_from_outside,
         }
+    }
+
+    /// Sets what has a default, so that the configuration in force shows it.
+    pub(super) fn set_defaults(&mut self) {
+        self.data_path.get_or_insert(DataPath::Auto);
     }
 
     pub(super) fn is_in_kernel(&self) -> bool {

@@ -64,10 +64,6 @@ impl Reload for Control {
     fn summary(&self) -> String {
         self.setup.summary()
     }
-
-    fn count(&self, succeeded: bool) {
-        self.shared.counters.count_reload(succeeded);
-    }
 }
 
 impl Control {

@@ -59,7 +59,11 @@ impl Setup {
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         config.top.process.set_defaults(default_workers());
-        let json = config.to_json();
+        config.top.host.set_defaults();
+        let mut shown = config.clone();
+        let tables = shown.listen.iter_mut();
+        tables.for_each(|table| table.options.set_defaults());
+        let json = shown.to_json();
         let mut problems = Vec::new();
         let mut services = Vec::new();
         for table in config.listen {

@@ -85,6 +85,11 @@ static ALL: LazyLock<[UdpHeader; Dialect::ALL.len()]> =
     LazyLock::new(|| Dialect::ALL.map(UdpHeader));
 
 impl Args {
+    /// Sets what has a default, so that the configuration in force shows it.
+    pub(crate) fn set_defaults(&mut self) {
+        self.udp_header.get_or_insert_default();
+    }
+
     /// The configuration by the options.
     pub(crate) fn config(&self) -> UdpConfig {
         UdpConfig {

@@ -8,22 +8,31 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 
 use super::app::{App, Dialog, Order, moved, refusals, total};
 use super::format::{amount, bytes};
+use super::summary;
 use super::text::{cells, title};
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     let refusals = refusal_lines(app);
-    let refusal_height = u16::try_from(refusals.len()).unwrap_or(0);
-    let [head, rates, list, reasons, foot] = Layout::vertical([
+    let summary: Vec<_> = summary::lines(&app.event)
+        .into_iter()
+        .map(Line::raw)
+        .collect();
+    let height = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(0));
+    let [head, rates, whole, list, reasons, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
+        height(&summary),
         Constraint::Min(3),
-        Constraint::Length(refusal_height),
+        height(&refusals),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Line::styled(title(&app.event), BOLD), head);
     frame.render_widget(Line::raw(rates_line(app)), rates);
-    draw_connections(frame, app, list);
+    frame.render_widget(Paragraph::new(summary), whole);
+    if app.event.command != "intercept" {
+        draw_connections(frame, app, list);
+    }
     frame.render_widget(Paragraph::new(refusals), reasons);
     frame.render_widget(Line::styled(foot_line(app), BOLD), foot);
     if app.dialog == Dialog::Help {
@@ -34,17 +43,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
 fn rates_line(app: &App) -> String {
     let rate = |name: &'static str| amount(app.rate(|event| total(event, name, None)));
     let now = |name| amount(total(&app.event, name, None));
+    let open = summary::open(&app.event);
     match app.event.command.as_str() {
         "intercept" => format!(
-            "open {}   requests {}/s   checks {}/s   certificates issued {}",
-            now("peername_intercept_connections_active"),
+            "{open}   requests {}/s   checks {}/s   certificates issued {}",
             rate("peername_intercept_requests_total"),
             rate("peername_check_total"),
             now("peername_certificates_issued_total"),
         ),
         _ => format!(
-            "open {}   new {}/s   UDP sessions {}   to backends {}/s   to clients {}/s",
-            now("peername_connections_active"),
+            "{open}   new {}/s   UDP sessions {}   to backends {}/s   to clients {}/s",
             rate("peername_connections_accepted_total"),
             now("peername_udp_sessions"),
             bytes(app.rate(|event| moved(event).0) as u64),

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::app::{Order, moved, refusals, rows, total};
 use super::format::{amount, bytes, seconds};
+use super::summary;
 
 /// The whole event.
 pub(super) fn render(event: &StatusEvent) -> String {
@@ -21,6 +22,7 @@ pub(super) fn render(event: &StatusEvent) -> String {
     };
     line(title(event));
     line(totals(event));
+    summary::lines(event).into_iter().for_each(&mut line);
     for (reason, count, advice) in refusals(event) {
         line(format!("{reason} {count}: {advice}"));
     }
@@ -46,16 +48,15 @@ pub(super) fn title(event: &StatusEvent) -> String {
 fn totals(event: &StatusEvent) -> String {
     let (to_backends, to_clients) = moved(event);
     let all = |name| total(event, name, None);
+    let open = summary::open(event);
     match event.command.as_str() {
         "intercept" => format!(
-            "open {}, requests {}, certificates issued {}",
-            amount(all("peername_intercept_connections_active")),
+            "{open}, requests {}, certificates issued {}",
             amount(all("peername_intercept_requests_total")),
             amount(all("peername_certificates_issued_total")),
         ),
         _ => format!(
-            "open {}, UDP sessions {}, accepted {}, to backends {}, to clients {}",
-            amount(all("peername_connections_active")),
+            "{open}, UDP sessions {}, accepted {}, to backends {}, to clients {}",
             amount(all("peername_udp_sessions")),
             amount(all("peername_connections_accepted_total")),
             bytes(to_backends as u64),

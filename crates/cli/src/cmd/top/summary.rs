@@ -1,0 +1,130 @@
+//! Lines about the state as a whole: the peers with the most connections, backends that are down, and what `intercept` does.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use peername_observe::admin::ACCEPT_PAUSED;
+use peername_observe::admin::events::{StatusEvent, Summary, TopPeers};
+
+use super::app::total;
+use super::format::{amount, seconds};
+
+/// What an operator should see first, each in a line: empty lines are left out.
+pub(super) fn lines(event: &StatusEvent) -> Vec<String> {
+    let mut lines: Vec<String> = outages(event);
+    lines.extend(
+        event
+            .advice
+            .get(ACCEPT_PAUSED)
+            .map(|advice| format!("accepting is paused: {advice}")),
+    );
+    lines.extend(reload(event));
+    match event.command.as_str() {
+        "intercept" => lines.extend(intercept(event)),
+        _ => lines.extend(peers(event)),
+    }
+    lines
+}
+
+/// How many connections are open, and of how many.
+pub(super) fn open(event: &StatusEvent) -> String {
+    let name = match event.command.as_str() {
+        "intercept" => "peername_intercept_connections_active",
+        _ => "peername_connections_active",
+    };
+    let open = amount(total(event, name, None));
+    match total(event, "peername_connections_limit", None) {
+        0.0 => format!("open {open}"),
+        limit => format!("open {open} of {}", amount(limit)),
+    }
+}
+
+fn peers(event: &StatusEvent) -> Vec<String> {
+    let line = |name: &str, of: fn(&Summary) -> &TopPeers| {
+        let summaries = [&event.connections, &event.sessions].into_iter().flatten();
+        let mut counts: BTreeMap<IpAddr, u64> = BTreeMap::new();
+        for peer in summaries.flat_map(|summary| &of(summary).by_connections) {
+            *counts.entry(peer.address).or_default() += peer.connections;
+        }
+        most(
+            name,
+            counts
+                .into_iter()
+                .map(|(peer, count)| (peer.to_string(), count as f64)),
+        )
+    };
+    let clients = line("clients", |summary| &summary.clients);
+    let balancers = line("balancers", |summary| &summary.balancers);
+    clients.into_iter().chain(balancers).collect()
+}
+
+fn intercept(event: &StatusEvent) -> Vec<String> {
+    let by_label = |title: &str, name: &str, label: &str| {
+        let samples = event.metrics.get(name).map_or(&[][..], Vec::as_slice);
+        let mut counts: BTreeMap<String, f64> = BTreeMap::new();
+        for sample in samples {
+            let value = sample.labels.get(label).cloned().unwrap_or_default();
+            *counts.entry(value).or_default() += sample.value;
+        }
+        most(title, counts)
+    };
+    let decisions = by_label("decisions", "peername_intercept_requests_total", "decision");
+    let checks = by_label("checks", "peername_check_total", "outcome");
+    let count = total(event, "peername_check_seconds_count", None);
+    let mean = total(event, "peername_check_seconds_sum", None) / count;
+    let latency = (count > 0.0).then(|| format!("a check takes {:.1} ms", mean * 1000.0));
+    let failed = "peername_intercept_connections_failed_total";
+    let refused = by_label("connections without a request", failed, "reason");
+    [decisions, checks, latency, refused]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// The first few, most first; `None` if all are 0.
+fn most(title: &str, counts: impl IntoIterator<Item = (String, f64)>) -> Option<String> {
+    let mut counts: Vec<_> = counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0.0)
+        .collect();
+    counts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let texts: Vec<_> = counts
+        .iter()
+        .take(LISTED)
+        .map(|(name, count)| format!("{name} {}", amount(*count)))
+        .collect();
+    (!texts.is_empty()).then(|| format!("{title}: {}", texts.join(", ")))
+}
+
+fn outages(event: &StatusEvent) -> Vec<String> {
+    let down = event.metrics.get("peername_backend_down_seconds");
+    let down = down.map_or(&[][..], Vec::as_slice).iter();
+    let is_down = |backend: &str| {
+        let backends = event
+            .metrics
+            .get("peername_backend_up")
+            .map_or(&[][..], Vec::as_slice);
+        let mut backends = backends.iter();
+        backends.any(|one| {
+            one.value == 0.0 && one.labels.get("backend").is_some_and(|of| of == backend)
+        })
+    };
+    let line = |(backend, time): (&String, f64)| {
+        format!(
+            "backend {backend} accepts no clients, for {}",
+            seconds(time)
+        )
+    };
+    down.filter_map(|one| Some((one.labels.get("backend")?, one.value)))
+        .filter(|(backend, _)| is_down(backend))
+        .map(line)
+        .collect()
+}
+
+fn reload(event: &StatusEvent) -> Option<String> {
+    let reason = event.last_reload.as_ref()?.refused.as_ref()?;
+    Some(format!("the last reload was refused: {reason}"))
+}
+
+/// As many as a line of a terminal has room for.
+const LISTED: usize = 5;

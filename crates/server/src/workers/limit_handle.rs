@@ -1,0 +1,25 @@
+//! The limit on open connections, as the admin endpoint reports it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use peername_observe::admin::history::ConnectionLimit;
+use tokio::sync::Semaphore;
+
+/// The limit of running workers, and whether it is reached.
+#[derive(Clone, Debug)]
+pub struct LimitHandle {
+    pub(super) permits: Arc<Semaphore>,
+    /// All permits, those that connections hold included.
+    pub(super) limit: Arc<AtomicUsize>,
+}
+
+impl ConnectionLimit for LimitHandle {
+    fn limit(&self) -> u64 {
+        self.limit.load(Relaxed) as u64
+    }
+
+    fn is_reached(&self) -> bool {
+        self.permits.available_permits() == 0
+    }
+}
