@@ -1,5 +1,7 @@
 //! Liveness and readiness of `peername intercept`, for the admin endpoint.
 
+pub mod advice;
+
 use peername_observe::admin::Health;
 use peername_server::workers::liveness::Liveness;
 use peername_server::workers::phases::Phases;

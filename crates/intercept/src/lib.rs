@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
-pub mod advice;
 pub mod authz;
 pub mod ca;
 #[cfg(feature = "fuzzing")]

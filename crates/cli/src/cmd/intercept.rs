@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_intercept::admin::InterceptHealth;
-use peername_intercept::advice::advise;
+use peername_intercept::admin::advice::advise;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
