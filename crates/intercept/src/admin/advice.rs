@@ -74,7 +74,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../docs/intercept.md");
+    const PAGE: &str = include_str!("../../../../docs/intercept.md");
 
     /// A refusal without advice leaves the operator alone with a number.
     #[test]
