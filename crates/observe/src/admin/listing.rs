@@ -281,7 +281,7 @@ mod tests {
             ),
             (
                 "state=ended",
-                "state=ended: use state=header|connecting|open|half_closed|unanswered|answered",
+                "state=ended: use state=header|connecting|open|half_closed|handshake|idle|in_flight|unanswered|answered",
             ),
             ("min_age=x%0a", "min_age=x%0a: use min_age=DURATION"),
         ] {

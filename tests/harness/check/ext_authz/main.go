@@ -37,7 +37,9 @@ func (s *server) Check(ctx context.Context, request *auth.CheckRequest) (*auth.C
 	if err := json.Unmarshal(asked, &fields); err != nil {
 		log.Fatal(err)
 	}
-	fields["traceparent"] = metadata.ValueFromIncomingContext(ctx, "traceparent")
+	if traceparent := metadata.ValueFromIncomingContext(ctx, "traceparent"); traceparent != nil {
+		fields["traceparent"] = traceparent
+	}
 	if asked, err = json.Marshal(fields); err != nil {
 		log.Fatal(err)
 	}
