@@ -192,7 +192,7 @@ impl Args {
     fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
         let required = self.require_tlv.iter().map(|tlv| tlv.value.clone());
         let access = self.client_lists().access(required.collect())?;
-        Ok(ListJudge::new(access))
+        Ok(ListJudge::for_access(access))
     }
 
     /// The lists of clients, for a process with another working directory.

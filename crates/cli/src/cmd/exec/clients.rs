@@ -34,8 +34,8 @@ struct ListFiles {
 }
 
 impl ListJudge {
-    /// `None` if every client may connect.
-    pub(super) fn new(access: Arc<ClientAccess>) -> Option<Rc<dyn ClientJudge>> {
+    /// Creates the judge; `None` if every client may connect.
+    pub(super) fn for_access(access: Arc<ClientAccess>) -> Option<Rc<dyn ClientJudge>> {
         if !access.has_lists() && !access.requires_tlvs() {
             return None;
         }
