@@ -9,6 +9,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The black-box tests wait more than they compute.
 TEST_THREADS ?= 4
 FUZZ_SECONDS ?= 60
+# Which kernels `make test-kernels` boots: 6.1, 6.12, or both.
+KERNELS ?=
 # Where `make install` installs, with the variables of the GNU coding standards; DESTDIR is prepended to every path.
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -20,7 +22,7 @@ STATIC ?= x86_64 aarch64
 TESTS ?=
 ZIG := $(TARGET)/tools/zig
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages image test-containers clean
+.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +45,11 @@ test-static: setup ## Run the black-box tests with the static binary of this mac
 	@$(MAKE) --no-print-directory static STATIC=$$(uname -m)
 	PEERNAME_TEST_BINARY=$(abspath $(TARGET))/$$(uname -m)-unknown-linux-musl/release/peername \
 		$(CARGO) test --locked --package peername --test e2e -- --test-threads $(TEST_THREADS) $(TESTS)
+
+test-kernels: setup ## Boot Debian's kernels under QEMU, test each feature in them, write docs/kernels.md
+	@DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends \
+		qemu-system-x86 busybox-static cpio kmod xz-utils
+	@tests/kernels/run.py $(KERNELS)
 
 check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check

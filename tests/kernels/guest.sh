@@ -1,0 +1,30 @@
+#!/bin/bash
+# Runs in the guest after its root is mounted: the tests of each feature, one feature after the other.
+# /share/features has a line for each: its number, and the names of its tests.
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+mount -t devpts devpts /dev/pts 2>/dev/null || { mkdir -p /dev/pts; mount -t devpts devpts /dev/pts; }
+mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm
+ln -sf /proc/self/fd /dev/fd
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+mount -t securityfs securityfs /sys/kernel/security
+# The host's search path, below which are the compilers that some tests need.
+source /share/environment
+ip link set lo up
+hostname guest
+ulimit -n 20000
+
+cd "$REPOSITORY" || exit 1
+uname -r >/share/release
+"$PEERNAME" doctor --protocol both >/share/doctor 2>&1
+"$PEERNAME" doctor --confinement >>/share/doctor 2>&1
+while read -r number tests; do
+    # shellcheck disable=SC2086
+    timeout 400 "$E2E" --exact --test-threads 1 $tests >"/share/$number.log" 2>&1
+    echo "$number $?" >>/share/results
+done </share/features
+dmesg >/share/dmesg
+sync
+echo o >/proc/sysrq-trigger
+sleep 60
