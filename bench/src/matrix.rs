@@ -17,6 +17,7 @@ use crate::matrix::targets::TARGETS;
 mod cases;
 pub(crate) mod cell;
 mod contestants;
+mod observer;
 mod selection;
 mod targets;
 

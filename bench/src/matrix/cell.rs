@@ -20,8 +20,9 @@ use crate::load;
 use crate::load::balancer::observed_source;
 use crate::load::connection::{Connection, claimed_source};
 use crate::load::spec::{LoadSpec, Preface, Workload};
-use crate::matrix::contestants::MatrixContestant;
 use crate::matrix::contestants::program::ProxySetup;
+use crate::matrix::contestants::{ADMIN, MatrixContestant};
+use crate::matrix::observer::Observer;
 use crate::matrix::selection::CpuScope;
 use crate::wire::transport::Transport;
 
@@ -89,6 +90,10 @@ impl MatrixCell {
                 CpuScope::Proxy => proxy.as_ref().map(ServerProcess::tree),
                 CpuScope::AllButGenerator => Some(ProcessTree::descendants_of_self()),
             },
+        };
+        let _observer = match self.contestant {
+            MatrixContestant::Observed(_) => Some(Observer::start(ADMIN.into())?),
+            _ => None,
         };
         let measured = self.serve(spec);
         match &proxy {

@@ -4,6 +4,8 @@
 //! one backend as the client that the header names. Otherwise they keep their defaults, except that logging
 //! is off and that they may use every core.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
@@ -29,6 +31,8 @@ pub(super) enum MatrixContestant {
     Nginx(Nginx),
     /// peername, go-mmproxy, and any other program that is configured by its arguments.
     CommandLine(CommandLine),
+    /// peername with its admin endpoint at [`ADMIN`], which is in use meanwhile.
+    Observed(CommandLine),
     /// The backend itself in place of a proxy, either plain or started by `peername exec`.
     Backend(CommandLine, Preface),
 }
@@ -40,7 +44,9 @@ impl MatrixContestant {
             Self::Direct => None,
             Self::Haproxy(program) => Some(program),
             Self::Nginx(program) => Some(program),
-            Self::CommandLine(program) | Self::Backend(program, _) => Some(program),
+            Self::CommandLine(program) | Self::Observed(program) | Self::Backend(program, _) => {
+                Some(program)
+            }
         }
     }
 
@@ -89,3 +95,6 @@ impl Contestant for MatrixContestant {
         line.unwrap_or("version unknown").to_owned()
     }
 }
+
+/// The admin endpoint of [`MatrixContestant::Observed`].
+pub(super) const ADMIN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9300);

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::program::resolve;
 use crate::load::spec::Preface;
-use crate::matrix::contestants::MatrixContestant;
 use crate::matrix::contestants::command_line::CommandLine;
 use crate::matrix::contestants::haproxy::Haproxy;
 use crate::matrix::contestants::nginx::Nginx;
+use crate::matrix::contestants::{ADMIN, MatrixContestant};
 use crate::wire::transport::Transport;
 
 /// The processes to count the CPU time of.
@@ -70,6 +70,7 @@ impl Selection {
         let mut all = vec![
             MatrixContestant::Direct,
             MatrixContestant::CommandLine(self.peername()),
+            MatrixContestant::Observed(self.peername_observed()),
             MatrixContestant::Haproxy(Haproxy {
                 program: resolve(&self.haproxy),
             }),
@@ -117,6 +118,15 @@ impl Selection {
         CommandLine::new("peername", &self.peername)
             .over(Transport::Tcp, PEERNAME)
             .over(Transport::Udp, PEERNAME_UDP)
+            .with(&self.peername_args)
+    }
+
+    /// peername while Prometheus scrapes it and its page is open.
+    fn peername_observed(&self) -> CommandLine {
+        CommandLine::new("observed", &self.peername)
+            .over(Transport::Tcp, PEERNAME)
+            .over(Transport::Udp, PEERNAME_UDP)
+            .with(&format!("--admin {ADMIN}"))
             .with(&self.peername_args)
     }
 

@@ -68,6 +68,20 @@ pub(crate) const TARGETS: &[Target] = &[
         bound: Bound::AtMost(0.6),
     },
     Target {
+        contestant: Some("observed"),
+        case: "churn",
+        metric: "connections/s",
+        baselines: &["peername"],
+        bound: Bound::AtLeast(0.99),
+    },
+    Target {
+        contestant: Some("observed"),
+        case: "pingpong",
+        metric: "CPU us/echo",
+        baselines: &["peername"],
+        bound: Bound::AtMost(1.01),
+    },
+    Target {
         contestant: Some("kernel"),
         case: "udp-echo",
         metric: "echoes/s",
