@@ -7,6 +7,7 @@ pub mod history;
 mod listener;
 pub mod listing;
 mod page;
+pub mod process_metrics;
 mod routes;
 pub mod samples;
 mod status;
@@ -38,7 +39,8 @@ pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
 pub use status::ACCEPT_PAUSED;
 
 use events::EventFeed;
-use history::{ConnectionLimit, History, ProcessCollector};
+use history::History;
+use process_metrics::{LimitGauge, ProcessCollector};
 
 use crate::connections::ConnectionSource;
 
@@ -96,7 +98,7 @@ pub struct Resources {
     /// The reloads and upgrades, for `/status`.
     pub history: History,
     /// The limit on open connections.
-    pub limit: Option<Arc<dyn ConnectionLimit>>,
+    pub limit: Option<Arc<dyn LimitGauge>>,
 }
 
 /// The configuration in force, as JSON. A reload replaces it; clones share it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use peername_observe::admin::history::ConnectionLimit;
+use peername_observe::admin::process_metrics::LimitGauge;
 use tokio::sync::Semaphore;
 
 /// The limit of running workers, and whether it is reached.
@@ -14,7 +14,7 @@ pub struct LimitHandle {
     pub(super) limit: Arc<AtomicUsize>,
 }
 
-impl ConnectionLimit for LimitHandle {
+impl LimitGauge for LimitHandle {
     fn limit(&self) -> u64 {
         self.limit.load(Relaxed) as u64
     }
