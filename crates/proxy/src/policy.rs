@@ -1,9 +1,8 @@
 //! Decides which claimed sources and destinations are allowed, for connections and datagrams alike.
 //!
 //! [`rules`] holds what a service decides by, [`source`] and [`destination`] are the policies for the addresses in a
-//! header, [`clients`] decides which clients the lists are applied to, and a [`permit`] is the positive result.
+//! header, and a [`permit`] is the positive result.
 
-pub mod clients;
 pub mod destination;
 pub mod permit;
 pub mod rules;

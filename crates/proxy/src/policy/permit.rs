@@ -20,8 +20,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Applies the source policy, the lists of clients and the destination policy, and checks that replies to a spoofed connection would come
-    /// back.
+    /// Applies the source policy, the lists of clients and the destination policy, and checks that replies to a spoofed
+    /// connection would come back.
     ///
     /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4 balancer goes to the
     /// IPv6 target. Without a claimed source the peer's family decides. Where headers may choose the destination, the one
@@ -36,7 +36,9 @@ impl Permit {
         rules: &Rules,
     ) -> Result<Self, Failure> {
         let source = rules.admit_source(claims)?;
-        rules.admit_client(claims)?;
+        let tlvs = claims.tlv_refusal().map_or(Ok(()), Err);
+        let clients = &rules.config.clients;
+        clients.admit(claims.claim(), claims.peer(), tlvs)?;
         let Some(source) = source else {
             return Ok(Self::without_source(claims.peer(), listener, rules));
         };

@@ -5,8 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use peername_proto::HostAddress;
-use peername_server::access::clients::ClientRefusal;
-use peername_server::addr::{ClaimedSource, PeerAddr, Target, canonical};
+use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
@@ -14,7 +13,6 @@ use crate::backend::Backend;
 use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
-use crate::policy::clients::judged_client;
 use crate::policy::destination::{DestinationContext, DestinationRefusal, MAX_HOPS, OwnPorts};
 use crate::policy::source::{self, SourceRefusal};
 use crate::reply_path::monitor::ReplyPathMonitor;
@@ -75,37 +73,6 @@ impl Rules {
                 Ok(None)
             }
             Err(refusal) => Err(refusal),
-        }
-    }
-
-    /// Applies the lists of clients and the required TLVs. The balancer's own connections, such as health checks, are
-    /// subject to the trust list alone.
-    ///
-    /// # Errors
-    ///
-    /// The client may not connect.
-    pub(crate) fn admit_client(&self, claims: &impl HeaderClaims) -> Result<(), ClientRefusal> {
-        let client = judged_client(claims.claim(), claims.peer());
-        if client.is_none() && claims.claim().is_some() {
-            return Ok(());
-        }
-        claims.tlv_refusal().map_or(Ok(()), Err)?;
-        self.judge_client(claims.claim(), claims.peer())
-    }
-
-    /// Applies the lists of clients. They may have changed since a connection or session began.
-    ///
-    /// # Errors
-    ///
-    /// The client may not connect.
-    pub fn judge_client(
-        &self,
-        claim: Option<ClaimedSource>,
-        peer: PeerAddr,
-    ) -> Result<(), ClientRefusal> {
-        match judged_client(claim, peer) {
-            Some(client) => self.config.clients.judge(client.0.ip()),
-            None => Ok(()),
         }
     }
 

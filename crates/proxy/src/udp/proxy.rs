@@ -179,7 +179,8 @@ impl Role for ProxyRole {
         let service = service.and_then(|(id, _)| services.get(id));
         let service = service.or_else(|| self.known.last(session.key.listener));
         let claim = session.key.client.map(ClaimedSource);
-        let judge = |service: &Service| service.rules.judge_client(claim, session.reply_to.peer);
+        let peer = session.reply_to.peer;
+        let judge = |service: &Arc<Service>| service.rules.config.clients.judge_claim(claim, peer);
         service.is_some_and(|service| judge(service).is_err())
     }
 

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use peername_proto::Header;
 
 use super::network_list::NetworkListError;
+use crate::addr::{ClaimedSource, PeerAddr, canonical};
 pub use lists::ClientLists;
 pub use required_tlvs::{ParseRequiredTlvError, RequiredTlv, RequiredTlvs};
 
@@ -85,6 +86,38 @@ impl ClientAccess {
         })
     }
 
+    /// Decides by a header: by its claim, and by the result of [`ClientAccess::judge_tlvs`]. The balancer's own connections,
+    /// such as health checks, are subject to the trust list alone.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientRefusal`].
+    pub fn admit(
+        &self,
+        claim: Option<ClaimedSource>,
+        peer: PeerAddr,
+        tlvs: Result<(), ClientRefusal>,
+    ) -> Result<(), ClientRefusal> {
+        if claim.is_some() && judged_client(claim, peer).is_none() {
+            return Ok(());
+        }
+        tlvs?;
+        self.judge_claim(claim, peer)
+    }
+
+    /// Decides by a header's claim alone. The lists may have changed since a connection or session began.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientAccess::judge`].
+    pub fn judge_claim(
+        &self,
+        claim: Option<ClaimedSource>,
+        peer: PeerAddr,
+    ) -> Result<(), ClientRefusal> {
+        judged_client(claim, peer).map_or(Ok(()), |client| self.judge(client.0.ip()))
+    }
+
     /// Decides by the client's address.
     ///
     /// # Errors
@@ -134,4 +167,10 @@ impl ClientAccess {
         self.lists.store(Arc::new(lists));
         Ok(())
     }
+}
+
+/// The client that the lists are applied to. `None` where the balancer speaks for itself: it claims no source, or that of its
+/// own connection, as its health checks do with version 1, which has no LOCAL.
+pub fn judged_client(claim: Option<ClaimedSource>, peer: PeerAddr) -> Option<ClaimedSource> {
+    claim.filter(|claim| canonical(peer.0) != claim.0)
 }

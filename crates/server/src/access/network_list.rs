@@ -12,8 +12,8 @@ use peername_sys::fs::text_file;
 ///
 /// # Errors
 ///
-/// [`NetworkListError`]. One invalid line rejects the whole file: half a list would refuse or let in others than those who
-/// are meant.
+/// [`NetworkListError`]. One invalid line rejects the whole file: half a list would refuse wanted clients, or admit unwanted
+/// ones.
 pub fn read<S: AsRef<str>>(
     option: &'static str,
     values: &[S],

@@ -27,11 +27,11 @@ use crate::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
 /// A connection with requests of its own, as of HTTP.
 pub trait ServedConnection: Debug + Send + Sync {
-    /// What goes on on it now.
+    /// Its status now.
     fn status(&self) -> ServedStatus;
 }
 
-/// What goes on on a connection that is served.
+/// The status of a connection that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedStatus {
     /// How far it has come.

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use peername_exec::client_judge::{ClientJudge, DeniedClient};
 use peername_identity::Counter;
 use peername_proto::{Carrier, Header, Parsed, parse};
-use peername_proxy::policy::clients::judged_client;
-use peername_server::access::clients::{ClientAccess, ClientRefusal};
+use peername_server::access::clients::{ClientAccess, ClientRefusal, judged_client};
 use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_sys::process::stderr::try_write_line;
 
@@ -62,19 +61,6 @@ impl ListJudge {
             ));
         }
     }
-
-    /// Decides by a header as `peername proxy` does.
-    fn judge_header(
-        &self,
-        header: &Header<'_>,
-        client: Option<ClaimedSource>,
-    ) -> Result<(), ClientRefusal> {
-        if client.is_none() && header.source().is_some() {
-            return Ok(());
-        }
-        self.access.judge_tlvs(header)?;
-        client.map_or(Ok(()), |client| self.access.judge(client.0.ip()))
-    }
 }
 
 impl ClientJudge for ListJudge {
@@ -89,10 +75,12 @@ impl ClientJudge for ListJudge {
             return judged.map_err(|why| DeniedClient { client: own.0, why });
         };
         let claim = header.source().map(ClaimedSource::canonical);
-        let client = judged_client(claim, PeerAddr(peer));
-        let judged = self.judge_header(&header, client);
+        let peer = PeerAddr(peer);
+        let judged = self
+            .access
+            .admit(claim, peer, self.access.judge_tlvs(&header));
         judged.map_err(|refusal| DeniedClient {
-            client: client.unwrap_or(own).0,
+            client: judged_client(claim, peer).unwrap_or(own).0,
             why: counter_of(refusal),
         })
     }

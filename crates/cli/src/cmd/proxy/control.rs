@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use peername_kernel::data_path::DataPath;
 use peername_proxy::conn::TcpProxy;
-use peername_proxy::policy::clients::judged_client;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
@@ -171,8 +170,7 @@ impl Shared {
 
 /// Whether a policy denies the client of a connection.
 fn is_denied(entry: &ConnectionEntry, policy: &ClientAccess) -> bool {
-    let client = judged_client(entry.client(), entry.peer());
-    client.is_some_and(|client| policy.judge(client.0.ip()).is_err())
+    policy.judge_claim(entry.client(), entry.peer()).is_err()
 }
 
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.

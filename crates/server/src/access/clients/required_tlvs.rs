@@ -1,7 +1,6 @@
 //! TLVs that a header must have (`--require-tlv`): a header of a trusted balancer is not enough.
 //!
-//! A balancer in a cloud may be reached by others than those who are meant, such as through another VPC endpoint. The
-//! TLVs that it adds tell them apart.
+//! Customers of a cloud may reach its balancer by a VPC endpoint of theirs. The balancer adds a TLV with the endpoint's id.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
