@@ -161,7 +161,7 @@ fn top_shows_decisions_checks_and_their_time() {
     );
 }
 
-/// Each connection with its client, the host it asked for and what goes on on it; and the connections to origins, as the kernel
+/// Each connection with its client, host and state; and the connections to origins, as the kernel
 /// counts them.
 #[test]
 fn open_connections_are_listed_with_client_host_and_state() {

@@ -12,19 +12,8 @@ use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 #[test]
 fn upgrades_lose_no_request() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let ca = format!("--ca={}", scratch.path_text("ca"));
-    lab.server.run(BINARY, &["ca", "init", &ca]);
-    let args = [
-        "intercept",
-        "--listen=10.81.0.1:8443",
-        "--allow-client=10.81.0.0/24",
-        "--workers=2",
-        "--drain=600s",
-        &ca,
-    ];
-    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let mut rig = start(&lab, &scratch, "--workers=2");
     let sockets = listening_sockets(&lab.server);
     let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     // Its first request is answered by the first process, its last one after all upgrades.
@@ -68,19 +57,8 @@ fn upgrades_lose_no_request() {
 /// connection ends. One that stays silent does not keep the old process.
 #[test]
 fn draining_process_answers_the_first_request_of_a_connection() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let ca = format!("--ca={}", scratch.path_text("ca"));
-    lab.server.run(BINARY, &["ca", "init", &ca]);
-    let args = [
-        "intercept",
-        "--listen=10.81.0.1:8443",
-        "--allow-client=10.81.0.0/24",
-        "--workers=1",
-        "--drain=600s",
-        &ca,
-    ];
-    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let mut rig = start(&lab, &scratch, "--workers=1");
     let connect = || Conn::connect(&lab.balancer, LISTEN_V4);
     let (silent, late) = (connect(), connect());
     // The process has accepted both, as it has answered a later one.
@@ -97,6 +75,21 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     assert_eq!(end, End::Fin);
     assert_eq!(silent.recv_to_end(), (Vec::new(), End::Fin));
     rig.wait_drained();
+}
+
+/// Starts a proxy on [`LISTEN_V4`] with an authority of its own.
+fn start(lab: &Lab, scratch: &Scratch, workers: &str) -> UpgradeRig {
+    let ca = format!("--ca={}", scratch.path_text("ca"));
+    lab.server.run(BINARY, &["ca", "init", &ca]);
+    let args = [
+        "intercept",
+        "--listen=10.81.0.1:8443",
+        "--allow-client=10.81.0.0/24",
+        "--drain=600s",
+        workers,
+        &ca,
+    ];
+    UpgradeRig::start(&lab.server, &args)
 }
 
 /// The inodes of the sockets that are listening.

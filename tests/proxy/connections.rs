@@ -193,7 +193,7 @@ fn connection_is_ended_over_a_unix_socket_only() {
     connections[3].1.wait_closed();
     rig.proxy.wait_outcome("closed_by_admin");
     let ended = format!("connection {} was ended", one["id"]);
-    rig.proxy.wait_line("who ended it", |line| {
+    rig.proxy.wait_line("the process that ended it", |line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
         let is_audit = line["message"].as_str()?.contains(&ended) && line["level"] == "INFO";
         (is_audit && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())

@@ -17,10 +17,6 @@ use tokio::net::{TcpStream, UnixStream};
 pub(crate) struct AdminClient(pub(crate) AdminAddr);
 
 impl AdminClient {
-    pub(crate) fn new(addr: AdminAddr) -> Self {
-        Self(addr)
-    }
-
     /// Asks whether clients should be sent to the process.
     ///
     /// # Errors

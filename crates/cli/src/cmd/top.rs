@@ -40,7 +40,7 @@ pub(crate) struct Args {
 /// The admin endpoint can't be reached, or it refuses; the terminal can't be used.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lifecycle::block_on(async {
-        let client = AdminClient::new(args.admin.clone());
+        let client = AdminClient(args.admin.clone());
         let mut events = client.events().await?;
         let first = events.next().await?;
         let first = first.context("GET /events: the process ended the stream")?;

@@ -81,7 +81,7 @@ fn client_that_is_taken_off_the_allow_list_is_ended() {
     assert_eq!(up.recv(5), b"still");
 }
 
-/// Half a list would let in who is banned. A file that is removed is a broken list, too.
+/// Half a list would admit banned clients. A file that is removed is a broken list, too.
 #[test]
 fn broken_list_leaves_the_old_one_in_force() {
     let list = Scratch::new();

@@ -28,7 +28,7 @@ impl Args {
 
     /// Whether the command is ready; `None` without the option.
     pub(super) async fn finding(&self) -> Option<Finding> {
-        let client = AdminClient::new(self.admin.clone()?);
+        let client = AdminClient(self.admin.clone()?);
         Some(match timeout(ANSWERS_WITHIN, client.ready()).await {
             Ok(Ok(())) => Finding::ok(READINESS, "clients should be sent here"),
             Ok(Err(error)) => Finding::broken(READINESS, format!("{error:#}")),
