@@ -44,7 +44,7 @@ fn denied_client_is_not_accepted() {
             &v2(clients[1]),
             SocketAddr::new(shown.into(), 4001),
         );
-        assert_eq!(accepted(&server).len(), 2, "{}", server.process.log());
+        assert_accepted(&server, 2);
     }
 }
 
@@ -82,7 +82,7 @@ fn each_refusal_has_its_code_and_health_checks_have_none() {
             let conn = connect(&server, header);
             assert_eq!(greeting(&conn), conn.local_addr().to_string());
         }
-        assert_eq!(accepted(&server).len(), 3, "{}", server.process.log());
+        assert_accepted(&server, 3);
     }
 }
 
@@ -261,6 +261,15 @@ fn assert_refused(server: &ProgramRig, bytes: &[u8]) {
     if let Some(conn) = conn.filter(|conn| conn.send_if_open(bytes)) {
         assert_eq!(conn.wait_closed().0, End::Reset);
     }
+}
+
+/// Asserts how many connections the server has accepted. The last line may be on its way.
+#[track_caller]
+fn assert_accepted(server: &ProgramRig, count: usize) {
+    wait_for("the server's last line", || {
+        (accepted(server).len() >= count).then_some(())
+    });
+    assert_eq!(accepted(server).len(), count, "{}", server.process.log());
 }
 
 /// What the server has accepted.
