@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::conn::{Conn, End};
@@ -64,6 +65,10 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     // The process has accepted both, as it has answered a later one.
     assert_refuses(&connect());
     rig.upgrade(&lab.server).expect("it upgrades");
+    rig.processes.wait_line("the drain", |line| {
+        line.contains("replaced; waiting").then_some(())
+    });
+    thread::sleep(AFTER_DRAIN_BEGAN);
     late.send(&request("keep-alive"));
     let (answer, end) = late.recv_to_end();
     let answer = String::from_utf8_lossy(&answer);
@@ -112,3 +117,6 @@ fn request(connection: &str) -> Vec<u8> {
     let target = "http://127.0.0.1/";
     format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n").into()
 }
+
+/// Long enough for a drain to close what it does not wait for.
+const AFTER_DRAIN_BEGAN: Duration = Duration::from_millis(300);
