@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use failing::failing_calls;
 pub(crate) use host::Host;
-pub(crate) use process::Process;
+pub(crate) use process::{OWN_PID_NAMESPACE, Process};
 pub(crate) use scratch::Scratch;
 
 /// The three hosts. Fields are dropped top to bottom; a host lives as long as its processes.

@@ -57,6 +57,12 @@ pub enum NotifyError {
         release = kernel_release()
     )]
     Filter(SyscallError),
+    /// /proc can't be used.
+    #[error(
+        "{0}: the program's processes are found by /proc, and this one is not that of this PID namespace: mount it \
+         (`unshare --pid --fork --mount-proc`, proc(5))"
+    )]
+    Proc(SyscallError),
     /// Another system call failed.
     #[error("starting the supervisor: {0}")]
     Start(SyscallError),
@@ -72,10 +78,11 @@ pub enum NotifyError {
 ///
 /// # Errors
 ///
-/// [`NotifyError`]: the kernel is too old or does not allow a filter, there is another supervisor above, or the supervisor
-/// exited.
+/// [`NotifyError`]: the kernel is too old or does not allow a filter, there is another supervisor above, /proc is foreign, or
+/// the supervisor exited.
 pub fn start(config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     let started = NotifyError::Start;
+    PidFd::check_proc().map_err(NotifyError::Proc)?;
     let (settings, has_library) = (config.table.settings(), config.library.is_some());
     let program = process::id();
     let target = PidFd::current().map_err(started)?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::lab::{WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Host, WAIT_LIMIT, wait_for};
+use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
@@ -255,4 +256,17 @@ fn shut_down_listener_ends_the_wait() {
         exec.process.log().contains("EINVAL").then_some(())
     });
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
+}
+
+/// In the /proc of another PID namespace the program's ids are those of other processes, which the supervisor would kill.
+#[test]
+fn foreign_proc_is_refused() {
+    for mode in ["--mode=notify", "--mode=preload"] {
+        let through = ["unshare", "--pid", "--fork", BINARY];
+        let ended =
+            Peername::run_with_input(&Host::new(), &through, &["exec", mode, "--", "cat"], "");
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(125), "{error}");
+        assert!(error.contains("--mount-proc"), "{error}");
+    }
 }

@@ -10,7 +10,7 @@ use peername_sys::process::pidfd::{Signal, descendants};
 use super::catalogue::{Answers, Program, Site};
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_for};
 use crate::harness::peername::copy_executable;
 use crate::harness::rig::exec::built_library;
 
@@ -67,8 +67,7 @@ impl<'a> Running<'a> {
         });
         let name = Path::new(&command[0]).file_name().and_then(OsStr::to_str);
         let name = name.expect("a file").to_owned();
-        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let through = [&own_pids, program.through].concat();
+        let through = [OWN_PID_NAMESPACE, program.through].concat();
         let args: Vec<&str> = ["exec", mode.option()]
             .iter()
             .chain(OPTIONS)

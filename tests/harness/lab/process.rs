@@ -30,8 +30,7 @@ impl Process {
 
     /// Starts a server of several processes in a PID namespace, so that all of them end at once.
     pub(crate) fn start_in_pid_namespace(host: &Host, program: &str, args: &[&str]) -> Self {
-        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        Self::start_through(host, &own_pids, program, args)
+        Self::start_through(host, OWN_PID_NAMESPACE, program, args)
     }
 
     /// Starts a program through others that run it, such as `prlimit --nofile=64`.
@@ -311,3 +310,12 @@ const CONTEXT_SWITCHES: [&str; 2] = ["voluntary_ctxt_switches", "nonvoluntary_ct
 /// TCP_LISTEN, and TCP_CLOSE, which /proc/net/udp shows for unconnected sockets.
 const LISTENING: &str = "0A";
 const UNCONNECTED: &str = "07";
+
+/// Starts a program in a PID namespace with its own /proc, so that all its processes end with the first one.
+pub(crate) const OWN_PID_NAMESPACE: &[&str] = &[
+    "unshare",
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    "--kill-child=KILL",
+];

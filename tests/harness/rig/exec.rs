@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use crate::harness::addr::{FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Process, Scratch};
+use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch};
 use crate::harness::peername::{BINARY, copy_executable};
 
 /// The arguments of `peername` up to the program's own.
@@ -77,8 +77,7 @@ impl ServerRig {
         let lab = Lab::without_routes();
         let words: Vec<&str> = std::iter::once(server).chain(mode.split(' ')).collect();
         let args = with_mode(mechanism, options, &words);
-        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let through = [&own_pids, through].concat();
+        let through = [OWN_PID_NAMESPACE, through].concat();
         let process = Process::start_through(&lab.server, &through, BINARY, &args);
         let v6 = words.contains(&"--family=6");
         let listens = if v6 { LISTEN_V6 } else { LISTEN_V4 };
@@ -176,8 +175,7 @@ impl ProgramRig {
         let library = built_library().to_str().expect("text");
         lab.server
             .run("cp", &[library, &scratch.path_text("libpeername.so")]);
-        let own_pids = ["unshare", "--pid", "--fork", "--kill-child=KILL"];
-        let process = Process::start_through(&lab.server, &own_pids, &copy, &args);
+        let process = Process::start_through(&lab.server, OWN_PID_NAMESPACE, &copy, &args);
         Self {
             process: process.wait_listening(&[LISTEN_V4]),
             lab,

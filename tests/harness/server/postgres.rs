@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Server;
 use crate::harness::addr::{TARGET_V4, TARGET_V6};
-use crate::harness::lab::{Host, Process, Scratch};
+use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch};
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -30,11 +30,7 @@ impl Server for Postgres {
             "data/postgresql.conf",
             &CONFIG.replace("DIR", &scratch.path_text(".")),
         );
-        let through = [
-            &["unshare", "--pid", "--fork", "--kill-child=KILL"],
-            &postgres[..],
-        ]
-        .concat();
+        let through = [OWN_PID_NAMESPACE, &postgres[..]].concat();
         let process = Process::start_through(host, &through, &server, &["-D", &data]);
         Self {
             process: process.wait_listening(&[TARGET_V4, TARGET_V6]),

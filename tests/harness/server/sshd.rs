@@ -142,6 +142,7 @@ pub(crate) const THROUGH: &[&str] = &[
     "--mount",
     "--pid",
     "--fork",
+    "--mount-proc",
     "--kill-child=KILL",
     "sh",
     "-c",

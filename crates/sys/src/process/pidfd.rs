@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{
@@ -63,6 +64,24 @@ impl PidFd {
             Err(error) if error.errno() == Some(libc::EINVAL) => Ok((Self::of_thread(tid)?, false)),
             opened => Ok((opened?, true)),
         }
+    }
+
+    /// Verifies that /proc has the processes of this PID namespace: by its numbers [`PidFd::of_thread`] and
+    /// [`thread_group_leader`] would find others in a foreign one. It may be missing where the kernel itself finds the process
+    /// of a thread (PIDFD_THREAD, since Linux 6.9).
+    ///
+    /// # Errors
+    ///
+    /// ESRCH where /proc is that of another PID namespace, ENOENT where it is needed and missing.
+    pub fn check_proc() -> Result<()> {
+        let own = std::process::id();
+        let checked = match fs::read_link("/proc/self") {
+            Ok(id) if id == Path::new(&own.to_string()) => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Err(_) if Self::with(own, PidfdFlags::from_bits_retain(PIDFD_THREAD)).is_ok() => Ok(()),
+            Err(error) => Err(error),
+        };
+        checked.call("readlink(/proc/self)")
     }
 
     fn with(pid: u32, flags: PidfdFlags) -> Result<Self> {
