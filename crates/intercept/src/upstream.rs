@@ -8,6 +8,7 @@ mod connection_cap;
 mod connection_permit;
 mod dialer;
 mod error;
+mod happy_eyeballs;
 mod idle_pool;
 mod message_head;
 mod request_body;

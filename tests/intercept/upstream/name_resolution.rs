@@ -1,12 +1,12 @@
 //! Name resolution: slow name servers, single flight.
 
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::harness::conn::Conn;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_within, wait_for};
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
@@ -77,6 +77,32 @@ fn concurrent_lookups_of_a_name_share_one_query() {
     // A name is looked up again after its answer: no cache.
     rig.curl(&["-H", "Connection: close", "http://slow.test:8081/echo"]);
     was_asked(4);
+}
+
+/// Happy Eyeballs: the address that comes first does not answer, and the kernel would give it up after three seconds.
+#[test]
+fn address_that_does_not_answer_costs_a_moment() {
+    let stage = InterceptLab::new();
+    let hosts = stage.scratch.read("hosts") + "fd81::dead dual.test\n10.81.0.1 dual.test\n";
+    stage.scratch.write("hosts", &hosts);
+    let networks = ["10.81.0.0/24", "fd81::/64"].map(|net| format!("--allow-destination={net}"));
+    let rig = stage.start(&networks.each_ref().map(String::as_str));
+    assert_within(3, Duration::from_millis(1500), || {
+        // Not on the connection that the last one has left.
+        let fresh = ["-H", "Connection: close"];
+        let begun = Instant::now();
+        let answer = rig.curl(&[&fresh[..], &["http://dual.test:8081/echo"]].concat());
+        assert!(answer.starts_with("GET dual.test"), "{answer}");
+        begun.elapsed()
+    });
+    let tried = rig
+        .lab
+        .balancer
+        .run("ip", &["-6", "neigh", "show", "fd81::dead"]);
+    assert!(
+        tried.contains("fd81::dead"),
+        "the first address was not tried: {tried}"
+    );
 }
 
 /// Answers each query after six seconds: 10.81.0.1, and no IPv6 address.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use peername_proto::{Transport, V2Writer, kind};
-use peername_sys::tcp::stream;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,6 +21,7 @@ use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit, TlsConn
 use super::connection_cap::ConnectionCap;
 use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
+use super::happy_eyeballs;
 use super::idle_pool::{IdlePool, PoolKey};
 use super::resolver::Resolver;
 use super::trust::OriginTls;
@@ -246,7 +246,7 @@ impl Dialer {
         }
         match (admitted.as_slice(), refused) {
             ([], Some(refused)) => Err(refused.into()),
-            (admitted, _) => Ok(self.connect_first(admitted).await?),
+            (admitted, _) => Ok(happy_eyeballs::connect(admitted, limit).await?),
         }
     }
 
@@ -268,7 +268,7 @@ impl Dialer {
             .into_iter()
             .map(|ip| SocketAddr::new(ip, at.port))
             .collect();
-        self.connect_first(&all)
+        happy_eyeballs::connect(&all, limit)
             .await
             .map_err(|error| FailedAttempt {
                 error: in_proxy(&error),
@@ -284,30 +284,6 @@ impl Dialer {
         let addr = SocketAddr::new(ip, to.port);
         let admitted = self.destinations.admit(addr);
         admitted.map_err(|why| UpstreamError::Destination(addr, why))
-    }
-
-    /// Tries one address after the other, in the resolver's order (RFC 6724), each with its part of the connect timeout.
-    async fn connect_first(
-        &self,
-        all: &[SocketAddr],
-    ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
-        let all = all.get(..MAX_ADDRESSES).unwrap_or(all);
-        let parts = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
-        let limit = self.config.connect_timeout;
-        let each = (limit / parts).max(MIN_ATTEMPT.min(limit));
-        let mut last = UpstreamError::NoSuchName;
-        for &addr in all {
-            match timeout(each, TcpStream::connect(addr)).await {
-                Err(_) => last = UpstreamError::ConnectTimeout(addr, each),
-                Ok(Err(error)) => last = UpstreamError::connect(addr, &error),
-                Ok(Ok(socket)) => {
-                    // Without the socket options the connection is slower, but works.
-                    let _ = stream::tune_for_peer(&socket, addr.ip());
-                    return Ok((socket, addr));
-                }
-            }
-        }
-        Err(last)
     }
 }
 
@@ -382,9 +358,6 @@ fn from_tls(error: &std::io::Error) -> UpstreamError {
     }
 }
 
-/// Addresses that are tried for one request.
-const MAX_ADDRESSES: usize = 6;
-const MIN_ATTEMPT: Duration = Duration::from_secs(2);
 /// Bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
 /// Finds out that a shared connection is dead before many requests have waited for it.
