@@ -69,6 +69,16 @@ fn websocket_refused_by_the_origin_is_refused() {
     assert!(rig.curl(&h2c).starts_with("GET a.test HTTP/1.1 "));
 }
 
+/// A client of HTTP/2 sends no key, so that the proxy has to verify the acceptance.
+#[test]
+fn websocket_over_http2_needs_the_origins_confirmation() {
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let _server = rig.start_python_origin(CARELESS_WEBSOCKET_SERVER);
+    assert_eq!(websocket_by_http2(&rig, "/chat"), "502");
+    let line = &rig.wait_audit_lines("/chat", 1)[0];
+    assert!(line.to_string().contains("Sec-WebSocket-Accept"), "{line}");
+}
+
 /// Client and server of python3-grpcio: one response, a stream in both directions, and an error in trailers.
 #[test]
 fn grpc_passes_with_its_trailers() {
@@ -121,6 +131,23 @@ async def main():
     async with websockets.serve(echo, "10.81.0.1", 9001, ssl=tls):
         await asyncio.Future()
 asyncio.run(main())
+"#;
+
+/// Switches protocols whatever it is asked, with the acceptance of RFC 6455's example.
+const CARELESS_WEBSOCKET_SERVER: &str = r#"
+import socket, ssl, sys
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+listener = socket.create_server(("10.81.0.1", 9001))
+while True:
+    connection = tls.wrap_socket(listener.accept()[0], server_side=True)
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
+    connection.recv(4096)
+    connection.close()
 "#;
 
 const WEBSOCKET_CLIENT: &str = r#"

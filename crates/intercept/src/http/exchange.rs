@@ -223,7 +223,7 @@ impl Exchange<'_> {
         record.set_status(parts.status);
         let Some(upgrade) = upgrade else {
             // In response to an extended CONNECT, a 2xx would mean that the origin has switched protocols.
-            if matches!(handshake, Some(Handshake::Http2(_))) && parts.status.is_success() {
+            if matches!(handshake, Some(Handshake::Http2 { .. })) && parts.status.is_success() {
                 let why = format!("{} to a WebSocket handshake", parts.status);
                 return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);
             }
@@ -240,13 +240,14 @@ impl Exchange<'_> {
             record,
             idle_timeout: self.state.rules.tunnel_timeout,
         };
-        match handshake {
-            Some(handshake) => handshake.accept(parts, switch, switched),
-            None => {
-                let why = "101 to a request that asked for nothing".to_owned();
-                let refusal = Refusal::from(UpstreamError::BadResponse(why));
-                format.refuse(&refusal, switch.record)
+        let why = match handshake {
+            Some(handshake) if handshake.is_confirmed(&parts.headers) => {
+                return handshake.accept(parts, switch, switched);
             }
-        }
+            Some(_) => "101 without the Sec-WebSocket-Accept of this handshake",
+            None => "101 to a request that asked for nothing",
+        };
+        let refusal = Refusal::from(UpstreamError::BadResponse(why.to_owned()));
+        format.refuse(&refusal, switch.record)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use data_encoding::BASE64;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -41,8 +42,11 @@ pub(crate) struct Switched {
 #[derive(Debug)]
 pub(crate) enum Handshake {
     Http1,
-    /// On a stream of its own.
-    Http2(OnUpgrade),
+    /// On a stream of its own, where the client sends no key (RFC 8441, section 5).
+    Http2 {
+        stream: OnUpgrade,
+        key: HeaderValue,
+    },
 }
 
 impl Handshake {
@@ -74,7 +78,10 @@ impl Handshake {
         let protocol = parts.extensions.remove::<Protocol>();
         let is_websocket = protocol.is_some_and(|name| name.as_str() == "websocket");
         match parts.extensions.remove::<OnUpgrade>() {
-            Some(stream) if is_websocket => Ok(Some(Self::Http2(stream))),
+            Some(stream) if is_websocket => {
+                let key = new_key();
+                Ok(Some(Self::Http2 { stream, key }))
+            }
             _ => Err(Refusal::new(
                 StatusCode::NOT_IMPLEMENTED,
                 "bad_request",
@@ -86,10 +93,10 @@ impl Handshake {
 
     /// Writes the handshake into the request in the form of HTTP/1.1, for the origin.
     pub(crate) fn write(&self, parts: &mut Parts) {
-        if let Self::Http2(_) = self {
+        if let Self::Http2 { key, .. } = self {
             parts.method = Method::GET;
             let headers = &mut parts.headers;
-            headers.insert(header::SEC_WEBSOCKET_KEY, new_key());
+            headers.insert(header::SEC_WEBSOCKET_KEY, key.clone());
             headers.insert(
                 header::SEC_WEBSOCKET_VERSION,
                 HeaderValue::from_static("13"),
@@ -98,6 +105,16 @@ impl Handshake {
         let headers = &mut parts.headers;
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+
+    /// Whether the origin has read this very handshake, and is not a server that switches protocols without knowing which
+    /// (RFC 6455, section 4.1). A client that speaks HTTP/1.1 has the key, and verifies that itself.
+    pub(crate) fn is_confirmed(&self, headers: &HeaderMap) -> bool {
+        let Self::Http2 { key, .. } = self else {
+            return true;
+        };
+        let accept = headers.get(header::SEC_WEBSOCKET_ACCEPT);
+        accept.is_some_and(|accept| accept.as_bytes() == accept_for(key).as_bytes())
     }
 
     /// Passes the origin's acceptance on, in the client's protocol, and starts the relay or leaves it to the caller.
@@ -114,7 +131,7 @@ impl Handshake {
                 headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
                 *switched = Some(switch);
             }
-            Self::Http2(stream) => {
+            Self::Http2 { stream, .. } => {
                 parts.status = StatusCode::OK;
                 parts.headers.remove(header::SEC_WEBSOCKET_ACCEPT);
                 // The connection's other streams go on meanwhile.
@@ -187,6 +204,15 @@ fn new_key() -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
+/// The Sec-WebSocket-Accept that answers a key (RFC 6455, section 4.2.2). SHA-1 is no protection here, only a sign of having
+/// read the key.
+fn accept_for(key: &HeaderValue) -> String {
+    let mut hash = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+    hash.update(key.as_bytes());
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    BASE64.encode(hash.finish().as_ref())
+}
+
 /// Counts the bytes that are read from a stream.
 struct Counted<'a, T>(T, &'a AtomicU64);
 
@@ -219,5 +245,17 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_is_that_of_the_specification() {
+        // RFC 6455, section 1.3.
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept_for(&key), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }
