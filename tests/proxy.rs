@@ -1,6 +1,7 @@
 //! `peername proxy` over TCP, from the header to the drain. UDP is in `udp`.
 
 mod admin;
+mod apparmor;
 mod confinement;
 mod connections;
 mod draining;

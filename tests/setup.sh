@@ -61,6 +61,7 @@ packages=(
     musl-tools       # the same with another C library
     binutils         # readelf, nm: what the preloaded library needs
     apache2
+    apparmor         # the parser of the profile that is shipped
     apache2-utils    # htpasswd
     erlang-base
     default-jdk-headless

@@ -6,6 +6,8 @@ mount -t tmpfs tmpfs /tmp
 mount -t devpts devpts /dev/pts 2>/dev/null || { mkdir -p /dev/pts; mount -t devpts devpts /dev/pts; }
 mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm
 ln -sf /proc/self/fd /dev/fd
+ln -sf fd/1 /dev/stdout
+ln -sf fd/2 /dev/stderr
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 mount -t securityfs securityfs /sys/kernel/security

@@ -5,9 +5,13 @@ A guest has the host's file system, read-only below a tmpfs, so that it has ever
 kernel and modules come from Debian's packages, which are downloaded and unpacked, never installed. `/dev/kvm` is used
 where it works. Without it a boot takes a quarter of a minute, and everything else about ten times as long.
 
-Usage: tests/kernels/run.py [RELEASE ...] with the beginning of a kernel's release, such as 6.1; all by default.
+Usage: tests/kernels/run.py [RELEASE ...] [--tests NAME ...]
+RELEASE is the beginning of a kernel's release, such as 6.1; all by default. With --tests it runs these tests instead, on the
+guests only, prints what they print, and leaves the page as it is.
 Exit code: 1 if a test fails whose feature `doctor` calls available.
 """
+
+import argparse
 
 import json
 import os
@@ -40,16 +44,26 @@ BROKEN = re.compile(r"\b(BUG|WARNING|Oops|general protection fault)\b:?.*")
 
 
 def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("releases", nargs="*", choices=[*KERNELS, []])
+    options.add_argument("--tests", nargs="+")
+    options = options.parse_args()
     features = tomllib.loads((HERE / "features.toml").read_text())["feature"]
+    if options.tests:
+        features = [{"name": test, "tests": [test]} for test in options.tests]
     WORK.mkdir(parents=True, exist_ok=True)
     binaries = build()
     reports = [
         boot(version, unpack(version, suite), features, binaries)
         for version, suite in KERNELS.items()
-        if not sys.argv[1:] or version in sys.argv[1:]
+        if not options.releases or version in options.releases
     ]
-    reports.append(run_here(features, binaries))
-    write_page(features, reports)
+    if options.tests:
+        for path in sorted(WORK.glob("share-*/[0-9]*.log")):
+            print(f"--- {path}\n{text(path)}")
+    else:
+        reports.append(run_here(features, binaries))
+        write_page(features, reports)
     failed = [problem for report in reports for problem in report["problems"]]
     for problem in failed:
         print(f"kernels: {problem}")
@@ -197,10 +211,10 @@ def judge(name, share, features, timed_out):
             problems.append(f"{name}: {feature['name']}: a test of features.toml does not exist")
         prefix = feature.get("doctor", "") + ": "
         said = next((line.removeprefix(prefix) for line in doctor if line.startswith(prefix)), "")
-        if code == "0":
-            cells.append(f"works ({said})" if "since Linux" in said else "works")
-        elif said.startswith("not available: "):
+        if said.startswith("not available: "):
             cells.append("no: " + said.removeprefix("not available: ").split(";")[0])
+        elif code == "0":
+            cells.append(f"works ({said})" if "since Linux" in said else "works")
         else:
             cells.append("not run" if code is None else "FAILS")
             problems.append(f"{name}: {feature['name']}: see {share}/{number}.log")

@@ -40,7 +40,7 @@ pub enum NetnsError {
     /// This host does not allow namespaces for this user.
     #[error(
         "{0}: this host does not let ordinary users make namespaces (kernel.unprivileged_userns_clone, \
-         kernel.apparmor_restrict_unprivileged_userns); allow it, or run as root"
+         kernel.apparmor_restrict_unprivileged_userns); allow it (docs/confinement.md has an AppArmor profile), or run as root"
     )]
     Namespace(SyscallError),
     /// The network can't be configured.

@@ -54,6 +54,7 @@ fn of_host() -> Vec<Finding> {
     let mut findings = vec![
         landlock(),
         seccomp(),
+        apparmor(),
         swap(),
         files("files of proxy", &proxy),
     ];
@@ -84,6 +85,14 @@ fn seccomp() -> Finding {
             "not available, so that a process keeps all system calls",
             "allow seccomp(2) in the sandbox that this runs in, or use a kernel with CONFIG_SECCOMP_FILTER",
         ),
+    }
+}
+
+/// AppArmor is an addition, so that its absence is no problem.
+fn apparmor() -> Finding {
+    match fs::read_to_string("/sys/module/apparmor/parameters/enabled").as_deref() {
+        Ok("Y\n") => Finding::ok(APPARMOR, "enabled in this kernel"),
+        _ => Finding::ok(APPARMOR, "not available: not enabled in this kernel"),
     }
 }
 
@@ -130,11 +139,20 @@ fn of_process(pid: u32) -> Vec<Finding> {
             false => Finding::fail("no_new_privs", "not set", "restart it"),
         },
         capabilities(&threads),
+        Finding::ok(APPARMOR, apparmor_label(pid)),
         Finding::ok(
             LANDLOCK,
             "the kernel does not report it for another process; with `-v` the log does",
         ),
     ]
+}
+
+/// The profile of a process, such as `peername-service (enforce)`.
+fn apparmor_label(pid: u32) -> String {
+    match fs::read_to_string(format!("/proc/{pid}/attr/apparmor/current")) {
+        Ok(label) => label.trim_end().to_owned(),
+        Err(_) => "not available".to_owned(),
+    }
 }
 
 /// The status of each thread that still runs.
@@ -171,6 +189,7 @@ fn capabilities(threads: &[String]) -> Finding {
 }
 
 const LANDLOCK: &str = "Landlock";
+const APPARMOR: &str = "AppArmor";
 const SECCOMP: &str = "seccomp";
 const SWAP: &str = "swap";
 const CAPABILITIES: &str = "capabilities";
