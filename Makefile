@@ -21,8 +21,9 @@ STATIC ?= x86_64 aarch64
 # What `make test-static` runs: a filter of the tests' names, all by default.
 TESTS ?=
 ZIG := $(TARGET)/tools/zig
+CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist packages test-packages image test-containers test-kernels clean
+.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,13 +147,14 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	done
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
-	@for kind in prometheus grafana fail2ban/action.d; do \
+	@for kind in prometheus grafana fail2ban/action.d apparmor; do \
 		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
 	done
 	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
 	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
 	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
 	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
+	install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/apparmor.d packaging/apparmor/peername-service
 	install -d $(DESTDIR)$(MANUAL)
 	$(RELEASE)/peername man $(DESTDIR)$(MANUAL)
 	@for file in proxy.toml forward.toml intercept.toml allowed-subnets.txt; do \
@@ -163,7 +165,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 uninstall: ## Remove what install has installed, except the configuration
 	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(MANUAL)/peername{,-*}.1{,.gz} $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
 	rm -f $(patsubst packaging/systemd/%,$(DESTDIR)$(UNITS)/%,$(wildcard packaging/systemd/*))
-	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION)
+	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION) $(DESTDIR)$(SYSCONFDIR)/apparmor.d/peername-service
 
 UNITS := $(PREFIX)/lib/systemd/system
 DOCUMENTATION := $(PREFIX)/share/doc/peername
@@ -172,20 +174,17 @@ BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
 ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
 FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish
 
-dist: release ## Build an archive in dist/: stripped binary, libraries, completions, documentation, units
-	rm -rf dist && mkdir -p dist/peername/completions dist/peername/lib/peername dist/peername/bin
-	strip -o dist/peername/bin/peername $(TARGET)/release/peername
-	@for library in $(LIBRARIES); do \
-		strip -o dist/peername/lib/peername/$$library $(TARGET)/release/$$library; \
-		ln -s $$library dist/peername/lib/peername/$${library/peername/proxyproto}; \
-	done
-	@for shell in bash zsh fish; do \
-		dist/peername/bin/peername completions $$shell >dist/peername/completions/peername.$$shell; \
-	done
-	@for file in README.md CHANGELOG.md LICENSE-*; do [[ ! -e $$file ]] || cp $$file dist/peername/; done
-	cp -r packaging docs dist/peername/
-	tar -C dist --owner=0 --group=0 -czf dist/peername-$$(dist/peername/bin/peername --version | cut -d' ' -f2)-$$(uname -m).tar.gz peername
-	@cd dist && sha256sum *.tar.gz | tee SHA256SUMS
+dist: sbom ## Build an archive in dist/ from the program in RELEASE: libraries, completions, documentation, units, SBOM
+	packaging/archive.sh $(RELEASE) dist
+
+sbom: $(CYCLONEDX) ## Write dist/peername.cdx.json, the crates that the program consists of (CycloneDX)
+	packaging/sbom.sh $(CYCLONEDX) dist/peername.cdx.json
+
+$(CYCLONEDX):
+	$(CARGO) install --quiet --locked --version 0.5.9 --root $(TARGET)/tools/cyclonedx cargo-cyclonedx
+
+test-reproducible: ## Build the last commit in another folder, and compare it with what make static has built
+	packaging/reproducible.sh $(TARGET)/$$(uname -m)-unknown-linux-musl/release $(ZIG)
 
 packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpkg-dev, rpm)
 	packaging/package/build.sh $(RELEASE) dist
@@ -210,6 +209,12 @@ clean: ## Remove build results
 
 # The platforms of the image: what make static has built.
 STATIC_BINARIES ?= $(wildcard $(TARGET)/*-unknown-linux-musl/release/peername)
+
+# What is released holds no path of the machine that built it, so that the same sources make the same files anywhere.
+# Of two prefixes that match, the last one counts.
+PATHS := $(CURDIR)=/usr/src/peername $(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo $(abspath $(TARGET))=/usr/src/target
+release static: export RUSTFLAGS += $(PATHS:%=--remap-path-prefix=%)
+release static: export CFLAGS += $(PATHS:%=-ffile-prefix-map=%)
 
 # Every package of the workspace that has modules.
 CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates/*/src/lib.rs crates/*/src/main.rs \

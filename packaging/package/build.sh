@@ -68,4 +68,4 @@ build_rpm() {
 
 build_rpm
 build_deb
-(cd "$out" && sha256sum ./*.deb ./*.rpm >SHA256SUMS)
+packaging/checksums.sh "$out"

@@ -1,0 +1,26 @@
+#!/bin/bash
+# Builds the last commit a second time, in another folder and with another home of cargo, and compares.
+# Usage: reproducible.sh RELEASE ZIG, the folder of the first build (make static) and that of the C compiler.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+first=$(realpath "$1")
+zig=$(realpath "$2")
+[[ -z $(git status --porcelain --untracked-files=no) ]] || { echo "reproducible: commit first" >&2; exit 1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+clone=$work/a-folder-with-another-and-longer-name
+git clone --quiet . "$clone"
+mkdir -p "$clone/target/tools" "$work/cargo"
+ln -s "$zig" "$clone/target/tools/zig"
+env --unset=CARGO_TARGET_DIR CARGO_HOME="$work/cargo" make --quiet -C "$clone" static STATIC="$(uname -m)"
+
+failed=
+for file in peername libpeername.so libpeername_connect.so; do
+    if cmp "$first/$file" "$clone/target/$(uname -m)-unknown-linux-musl/release/$file"; then
+        echo "reproducible: $file is the same"
+    else
+        failed=1
+    fi
+done
+[[ -z $failed ]] || { echo "reproducible: FAILED (were both built from the last commit?)" >&2; exit 1; }
