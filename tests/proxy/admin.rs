@@ -1,11 +1,13 @@
 //! The admin endpoint of `proxy` and `forward`: metrics that agree with what happened, health and readiness.
 
+use std::fs;
+
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
 use crate::harness::admin::{ADMIN, get, list, wait_metric};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -133,6 +135,45 @@ fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
         let ready = get(host, &[], "/readyz");
         (ready.contains("do not come back") && ready.ends_with("503")).then_some(())
     });
+}
+
+/// Prometheus over TCP, and the operator over a Unix socket, which alone may change something; by options and by a file.
+#[test]
+fn endpoint_is_served_on_each_address() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("unix:{path}");
+    let assert_served = |host: &Host| {
+        let by_path = ["--unix-socket", &path];
+        let put = ["-X", "PUT", "-d", "debug"];
+        let level = |by: &[&str]| get(host, &[by, &put].concat(), "/log-level");
+        for by in [&[][..], &by_path] {
+            assert_eq!(get(host, by, "/readyz"), "ready\n200");
+            wait_metric(host, by, "peername_connections_active 0");
+        }
+        assert!(level(&[]).ends_with("403"));
+        assert_eq!(level(&by_path), "debug\n200");
+        let config = get(host, &[], "/config");
+        assert!(
+            config.contains("\"127.0.0.1:9300\"") && config.contains(&socket),
+            "{config}"
+        );
+    };
+    let rig = ProxyRig::new(&[ADMIN, "--admin", &socket]);
+    assert_served(&rig.lab.server);
+    drop(rig);
+
+    let lab = Lab::new();
+    let file = scratch.path_text("peername.toml");
+    let text = format!(
+        "admin = [\"127.0.0.1:9300\", \"{socket}\"]\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\n\
+         target-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+    );
+    fs::write(&file, text).expect("a file");
+    let mut proxy = Peername::start(&lab.server, &["proxy", "--config", &file], &[LISTEN_V4]);
+    assert_served(&lab.server);
+    proxy.stop();
+    assert!(!fs::exists(&path).expect("stat"));
 }
 
 /// No other user reaches it: the socket belongs to the owner and the group.

@@ -179,11 +179,12 @@ fn upgrade_hands_the_admin_endpoint_over() {
         &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
     );
     let path = holder.scratch().path_text("admin.sock");
-    for admin in [format!("unix:{path}"), "127.0.0.1:9100".to_owned()] {
-        let option = format!("--admin={admin}");
-        let args = [PROXY_ARGS, &[option.as_str()]].concat();
+    let (by_path, by_tcp) = (format!("--admin=unix:{path}"), "--admin=127.0.0.1:9100");
+    let by_path = by_path.as_str();
+    for options in [&[by_path][..], &[by_tcp], &[by_tcp, by_path]] {
+        let args = [PROXY_ARGS, options].concat();
         let mut rig = UpgradeRig::start(&lab.server, &args);
-        let get = |resource: &str| match admin.starts_with("unix") {
+        let get_by = |option: &str, resource: &str| match option.contains("unix") {
             true => {
                 let url = format!("http://localhost{resource}");
                 lab.server
@@ -194,7 +195,11 @@ fn upgrade_hands_the_admin_endpoint_over() {
                 lab.server.run("curl", &["-sf", &url])
             }
         };
-        let is_ready = || get("/readyz") == "ready\n";
+        let get = |resource: &str| get_by(options[0], resource);
+        let is_ready = || {
+            let mut answers = options.iter().map(|option| get_by(option, "/readyz"));
+            answers.all(|answer| answer == "ready\n")
+        };
         for _ in 0..3 {
             assert!(is_ready());
             rig.upgrade(&lab.server).expect("it upgrades");

@@ -3,6 +3,8 @@
 pub(crate) mod client;
 
 use std::io::ErrorKind;
+#[cfg(feature = "exec")]
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use peername_proxy::telemetry::advice::advise;
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::telemetry::metrics::ProxyCollector;
 use peername_proxy::udp::OpenSessions;
-use peername_server::listeners::open_single;
+use peername_server::listeners::{InheritedSockets, open_single};
 use peername_server::workers::Workers;
 use peername_server::workers::liveness::Liveness;
 use peername_server::workers::phases::Phases;
@@ -30,15 +32,17 @@ use tokio::task::AbortHandle;
 
 use crate::logging::LevelHandle;
 use crate::upgrade::{Predecessor, SharedSocket, SocketInfo};
-use crate::value::AsWritten;
+use crate::value::{AsWritten, text_value};
 
 /// `--admin` and `--admin-host`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct AdminArgs {
-    /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH [default: none]
+    /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH; may be repeated [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
-    admin: Option<AsWritten<AdminAddr>>,
+    #[serde(deserialize_with = "text_value::read_one_or_more")]
+    #[schemars(schema_with = "text_value::one_or_more_schema")]
+    admin: Vec<AsWritten<AdminAddr>>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
     #[arg(long, value_name = "NAME", requires = "admin")]
     admin_host: Vec<String>,
@@ -48,7 +52,10 @@ impl AdminArgs {
     /// These options of the command line, or else those of the file.
     pub(crate) fn or(self, file: Self) -> Self {
         Self {
-            admin: self.admin.or(file.admin),
+            admin: match self.admin.as_slice() {
+                [] => file.admin,
+                _ => self.admin,
+            },
             admin_host: match self.admin_host.as_slice() {
                 [] => file.admin_host,
                 _ => self.admin_host,
@@ -56,44 +63,82 @@ impl AdminArgs {
         }
     }
 
-    /// Opens the socket, if `--admin` names one, or adopts that of the previous process.
+    /// Opens each socket that `--admin` names, in their order, or takes it from those `given` to this process, or adopts
+    /// that of the previous process.
     ///
     /// # Errors
     ///
-    /// The address or path can't be listened on.
+    /// An address or path can't be listened on, or is given twice.
     pub(crate) fn open(
         &self,
-        previous: Option<&mut Predecessor>,
-    ) -> anyhow::Result<Option<AdminListener>> {
-        if let (Some(addr), Some(previous)) = (&self.admin, previous)
-            && let Some(adopted) = previous.adopt_admin(&addr.value)
-        {
-            return Ok(Some(adopted));
-        }
-        let open = |addr: &AsWritten<AdminAddr>| match &addr.value {
-            AdminAddr::Tcp(addr) => {
-                let socket = open_single(*addr).context("--admin")?;
-                Ok(AdminListener::Tcp(socket))
+        given: &mut InheritedSockets,
+        mut previous: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Vec<AdminListener>> {
+        let open = |addr: &AdminAddr| {
+            if let AdminAddr::Tcp(addr) = addr
+                && let Some(given) = given.tcp.remove(addr)
+            {
+                let socket = given.try_clone().context("--admin")?;
+                return Ok(AdminListener::Tcp(socket.into()));
             }
-            AdminAddr::Unix(path) => open_unix(path).map(AdminListener::Unix),
+            let previous = previous.as_deref_mut();
+            let adopted = previous.and_then(|previous| previous.adopt_admin(addr));
+            adopted.map_or_else(|| open_socket(addr), Ok)
         };
-        self.admin.as_ref().map(open).transpose()
+        self.addresses().map(open).collect()
     }
 
-    /// The file of a Unix socket, which is removed at the end.
-    pub(crate) fn socket_file(&self) -> Option<PathBuf> {
-        match &self.admin.as_ref()?.value {
+    /// Opens each socket for a child process, which [adopts](Self::adopt) it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`]; EMFILE.
+    #[cfg(feature = "exec")]
+    pub(crate) fn open_for_child(&self) -> anyhow::Result<Vec<OwnedFd>> {
+        let share = |listener: AdminListener| {
+            let handle = listener.handle().context("--admin")?;
+            // Dropping `listener` must not remove the path.
+            handle.leave();
+            handle.share().context("--admin")
+        };
+        let listeners = self.open(&mut InheritedSockets::default(), None)?;
+        listeners.into_iter().map(share).collect()
+    }
+
+    /// The listeners of the sockets that another process has opened for these options, in their order.
+    #[cfg(feature = "exec")]
+    pub(crate) fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<AdminListener> {
+        let adopt = |(addr, socket): (&AdminAddr, _)| AdminListener::adopt(addr.clone(), socket);
+        self.addresses().zip(sockets).map(adopt).collect()
+    }
+
+    /// These options as words of a command line.
+    #[cfg(feature = "exec")]
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let admin = self.addresses().map(|addr| format!("--admin={addr}"));
+        let hosts = self.admin_host.iter();
+        admin.chain(hosts.map(|name| format!("--admin-host={name}")))
+    }
+
+    /// The files of Unix sockets, which are removed at the end.
+    pub(crate) fn socket_files(&self) -> Vec<PathBuf> {
+        let file = |addr: &AdminAddr| match addr {
             AdminAddr::Tcp(_) => None,
             AdminAddr::Unix(path) => Some(path.clone()),
-        }
+        };
+        self.addresses().filter_map(file).collect()
     }
 
-    /// The TCP port, for destination rules that refuse this process's own ports.
-    pub(crate) fn port(&self) -> Option<u16> {
-        match &self.admin.as_ref()?.value {
+    /// The TCP ports, for destination rules that refuse this process's own ports.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> {
+        self.addresses().filter_map(|addr| match addr {
             AdminAddr::Tcp(addr) => Some(addr.port()),
             AdminAddr::Unix(_) => None,
-        }
+        })
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = &AdminAddr> {
+        self.admin.iter().map(|addr| &addr.value)
     }
 
     /// The host names that requests may be for.
@@ -121,9 +166,14 @@ pub(crate) struct ServedProxy<'a> {
 }
 
 /// The admin endpoint while it is served.
+#[derive(Debug, Default)]
+pub(crate) struct RunningAdmin(Vec<ServedSocket>);
+
+/// A socket of the admin endpoint while it is served.
 #[derive(Debug)]
-pub(crate) struct RunningAdmin {
-    addr: String,
+struct ServedSocket {
+    /// As an upgrade names it.
+    info: SocketInfo,
     handle: AdminHandle,
     task: AbortHandle,
 }
@@ -136,34 +186,46 @@ impl RunningAdmin {
     /// EMFILE.
     pub(crate) fn serve<H: Health>(
         args: &AdminArgs,
-        listener: AdminListener,
+        listeners: Vec<AdminListener>,
         server: AdminServer<H>,
     ) -> anyhow::Result<Self> {
-        let addr = args.admin.as_ref().map(|addr| addr.value.to_string());
-        let handle = listener.handle().context("--admin")?;
-        let task = tokio::spawn(server.serve(listener)).abort_handle();
-        Ok(Self {
-            addr: addr.unwrap_or_default(),
+        if listeners.is_empty() {
+            return Ok(Self::default());
+        }
+        let handles = listeners.iter().map(AdminListener::handle);
+        let handles: Vec<_> = handles.collect::<Result<_, _>>().context("--admin")?;
+        let tasks = server.start(listeners);
+        let served = args.addresses().zip(handles).zip(tasks);
+        let served = served.map(|((addr, handle), task)| ServedSocket {
+            info: SocketInfo::Admin(addr.to_string()),
             handle,
             task,
-        })
+        });
+        Ok(Self(served.collect()))
     }
 
-    /// A duplicate of the socket, for the process that takes over.
+    /// Duplicates of the sockets, for the process that takes over.
     ///
     /// # Errors
     ///
     /// EMFILE.
-    pub(crate) fn share(&self) -> anyhow::Result<SharedSocket> {
-        let socket = self.handle.share().context("--admin")?;
-        Ok((SocketInfo::Admin(self.addr.clone()), socket))
+    pub(crate) fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
+        let share = |socket: &ServedSocket| {
+            let shared = socket.handle.share().context("--admin")?;
+            Ok((socket.info.clone(), shared))
+        };
+        self.0.iter().map(share).collect()
     }
 
-    /// Accepts no more, if the process that takes over has adopted the socket.
+    /// Accepts no more from sockets that the process that takes over has adopted.
     pub(crate) fn leave(&self, adopted: &[SocketInfo]) {
-        if adopted.contains(&SocketInfo::Admin(self.addr.clone())) {
-            self.handle.leave();
-            self.task.abort();
+        let left = self
+            .0
+            .iter()
+            .filter(|socket| adopted.contains(&socket.info));
+        for socket in left {
+            socket.handle.leave();
+            socket.task.abort();
         }
     }
 }
@@ -174,7 +236,7 @@ impl RunningAdmin {
 ///
 /// EMFILE.
 pub(crate) fn serve_proxy(
-    listener: AdminListener,
+    listeners: Vec<AdminListener>,
     args: &AdminArgs,
     running: ServedProxy<'_>,
 ) -> anyhow::Result<RunningAdmin> {
@@ -201,7 +263,7 @@ pub(crate) fn serve_proxy(
         limit: Some(Arc::new(running.workers.limit())),
     };
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
-    RunningAdmin::serve(args, listener, server)
+    RunningAdmin::serve(args, listeners, server)
 }
 
 /// The health of `proxy` and `forward`.
@@ -233,6 +295,16 @@ impl Health for ProxyHealth {
 
     fn is_draining(&self) -> bool {
         self.phases.is_draining()
+    }
+}
+
+fn open_socket(addr: &AdminAddr) -> anyhow::Result<AdminListener> {
+    match addr {
+        AdminAddr::Tcp(addr) => {
+            let socket = open_single(*addr).context("--admin")?;
+            Ok(AdminListener::Tcp(socket))
+        }
+        AdminAddr::Unix(path) => open_unix(path).map(AdminListener::Unix),
     }
 }
 

@@ -158,23 +158,24 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    /// Answers on `listener` until the process ends.
-    pub async fn serve(self, listener: AdminListener) {
+    /// Answers on each of `listeners`, on the current runtime, until its task is aborted. Each has its own limit of open
+    /// connections, so that clients of one can't keep those of another out.
+    pub fn start(self, listeners: Vec<AdminListener>) -> Vec<AbortHandle> {
         let server = Arc::new(self);
-        let accept = async {
-            // Kept until the end: dropping it removes the socket's path.
-            match listener {
-                AdminListener::Tcp(socket) => Arc::clone(&server).serve_tcp(socket).await,
-                AdminListener::Unix(file) => Arc::clone(&server).serve_unix(&file).await,
-            }
+        let events = Arc::clone(&server);
+        tokio::spawn(async move { events.publish_events().await });
+        let serve = |listener| tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle();
+        listeners.into_iter().map(serve).collect()
+    }
+
+    async fn serve(self: Arc<Self>, listener: AdminListener) {
+        // Kept until the end: dropping it removes the socket's path.
+        let served = match listener {
+            AdminListener::Tcp(socket) => self.serve_tcp(socket).await,
+            AdminListener::Unix(file) => self.serve_unix(&file).await,
         };
-        tokio::select! {
-            served = accept => {
-                if let Err(error) = served {
-                    tracing::warn!("--admin: epoll_ctl(2): {error}");
-                }
-            }
-            () = server.publish_events() => {}
+        if let Err(error) = served {
+            tracing::warn!("--admin: epoll_ctl(2): {error}");
         }
     }
 

@@ -22,8 +22,8 @@ pub struct Needs {
     pub files: Vec<PathBuf>,
     /// Directories that may be read.
     pub directories: Vec<PathBuf>,
-    /// A file that is removed at the end.
-    pub removes: Option<PathBuf>,
+    /// Files that are removed at the end.
+    pub removes: Vec<PathBuf>,
     /// Names are resolved, for connections or at a reload.
     pub names: bool,
     /// io_uring(7). Its operations are not subject to the filter of system calls.

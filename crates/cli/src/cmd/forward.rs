@@ -55,18 +55,18 @@ async fn start(
     setup: Setup,
     files: Fingerprints,
     upgrader: Upgrader,
-    previous: Option<Predecessor>,
+    mut previous: Option<Predecessor>,
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
-    let given = InheritedSockets::new(listen_fds::receive()?);
+    let mut given = InheritedSockets::new(listen_fds::receive()?);
     let workers = setup.process.workers();
-    let mut open = Opened::open(setup.listen_plans(), workers, given, previous)?;
-    let admin = setup.process.admin.open(open.previous.as_mut())?;
+    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
+    let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     // It connects from its own address: no privilege is needed any more.
     keep_only(CapabilitySet::empty())?;
     let needs = Needs {
-        removes: setup.process.admin.socket_file(),
+        removes: setup.process.admin.socket_files(),
         io_uring: !open.sockets.tcp.addrs().is_empty() && check_uring().is_ok(),
         watches: args.source.may_watch() || setup.has_list_files(),
         ..Needs::default()
@@ -109,7 +109,7 @@ async fn start(
     let client_lists = ClientLists::start(client_policies, open_clients);
     let config = ConfigInForce::new(&setup.json);
     let history = History::default();
-    let serve_admin = |admin| {
+    let serve_admin = |sockets| {
         let running = ServedProxy {
             command: "forward",
             counters: Arc::clone(&counters),
@@ -121,9 +121,9 @@ async fn start(
             config: config.clone(),
             history: history.clone(),
         };
-        serve_proxy(admin, &setup.process.admin, running)
+        serve_proxy(sockets, &setup.process.admin, running)
     };
-    let admin = admin.map(serve_admin).transpose()?;
+    let admin = serve_admin(admin)?;
     let control = Control {
         args: args.clone(),
         setup,

@@ -56,7 +56,7 @@ async fn start(
     setup: Setup,
     mut files: Fingerprints,
     upgrader: Upgrader,
-    previous: Option<Predecessor>,
+    mut previous: Option<Predecessor>,
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     // Before the authority's key is read.
@@ -67,9 +67,9 @@ async fn start(
     let own = OwnAddresses::read().await?;
     let workers = setup.process.workers();
     let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
-    let given = InheritedSockets::new(listen_fds::receive()?);
-    let mut open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
-    let admin = setup.process.admin.open(open.previous.as_mut())?;
+    let mut given = InheritedSockets::new(listen_fds::receive()?);
+    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
+    let open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
     keep_only(CapabilitySet::empty())?;
     let destinations = setup.destinations(&own, &open.sockets.actual());
     let (capacity, max_upstream) =
@@ -118,7 +118,7 @@ async fn start(
     tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
     let config = ConfigInForce::new(&setup.json);
     let history = History::default();
-    let serve_admin = |admin| {
+    let serve_admin = |sockets| {
         let mut registry = Registry::default();
         state.register(&mut registry);
         let workers = &listeners.workers;
@@ -135,9 +135,9 @@ async fn start(
             ..Resources::default()
         };
         let server = AdminServer::new(registry, health, hosts, resources);
-        RunningAdmin::serve(&setup.process.admin, admin, server)
+        RunningAdmin::serve(&setup.process.admin, sockets, server)
     };
-    let admin = admin.map(serve_admin).transpose()?;
+    let admin = serve_admin(admin)?;
     let control = Control {
         args: args.clone(),
         setup,
@@ -161,7 +161,7 @@ async fn start(
 /// What this process needs after its start.
 fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
     Ok(Needs {
-        removes: setup.process.admin.socket_file(),
+        removes: setup.process.admin.socket_files(),
         watches,
         ..usual_needs(Some(setup.ca()?))
     })

@@ -56,18 +56,18 @@ async fn start(
     setup: Setup,
     files: Fingerprints,
     upgrader: Upgrader,
-    previous: Option<Predecessor>,
+    mut previous: Option<Predecessor>,
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     setup.check_at(&OwnAddresses::read().await?)?;
-    let given = InheritedSockets::new(listen_fds::receive()?);
+    let mut given = InheritedSockets::new(listen_fds::receive()?);
     let workers = setup.process.workers();
-    let mut open = Opened::open(setup.listen_plans(), workers, given, previous)?;
+    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
+    let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     let mut keeper = match setup.host.setup_routes {
         true => Some(Keeper::start(&setup.backends())?),
         false => None,
     };
-    let admin = setup.process.admin.open(open.previous.as_mut())?;
     let kernel = kernel(&setup).await?;
     privileges::drop_unneeded(setup.mark())?;
     let confinement = setup.process.sandbox.confine(needs(&setup, &args.source))?;
@@ -84,7 +84,7 @@ async fn start(
     let (control, listeners) = Control::start(args.clone(), setup, open, kernel).await?;
     let config = ConfigInForce::new(&control.setup.json);
     let history = History::default();
-    let serve_admin = |admin| {
+    let serve_admin = |sockets| {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;
         let running = ServedProxy {
@@ -98,9 +98,9 @@ async fn start(
             config: config.clone(),
             history: history.clone(),
         };
-        serve_proxy(admin, args, running)
+        serve_proxy(sockets, args, running)
     };
-    let admin = admin.map(serve_admin).transpose()?;
+    let admin = serve_admin(admin)?;
     let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
     let counters = Arc::clone(&control.shared.counters);
     let running = Running {
@@ -124,7 +124,7 @@ async fn start(
 /// What this process needs after its start.
 fn needs(setup: &Setup, source: &Source) -> Needs {
     Needs {
-        removes: setup.process.admin.socket_file(),
+        removes: setup.process.admin.socket_files(),
         io_uring: setup.may_use_uring(),
         bpf_maps: setup.host.is_in_kernel(),
         watches: source.may_watch() || setup.has_list_files(),

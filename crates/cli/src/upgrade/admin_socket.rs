@@ -1,4 +1,4 @@
-//! The listener of `--admin` of the previous process.
+//! A listener of `--admin` of the previous process.
 
 use std::os::fd::OwnedFd;
 
@@ -18,8 +18,14 @@ impl PreviousAdmin {
         Some(Self { addr, socket })
     }
 
-    /// The listener, where it is on the wanted address.
-    pub(crate) fn adopt(self, wanted: &AdminAddr) -> Option<AdminListener> {
-        (self.addr == *wanted).then(|| AdminListener::adopt(self.addr, self.socket))
+    /// Whether it is on this address.
+    pub(super) fn is_on(&self, wanted: &AdminAddr) -> bool {
+        self.addr == *wanted
+    }
+}
+
+impl From<PreviousAdmin> for AdminListener {
+    fn from(previous: PreviousAdmin) -> Self {
+        Self::adopt(previous.addr, previous.socket)
     }
 }

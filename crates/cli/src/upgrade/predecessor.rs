@@ -35,9 +35,10 @@ pub(crate) struct Predecessor {
     /// By the index of the previous process.
     groups: BTreeMap<usize, PreviousGroup>,
     given: Vec<InheritedSocket>,
-    /// Its `--admin`, until it is adopted.
-    admin: Option<PreviousAdmin>,
-    is_admin_adopted: bool,
+    /// The sockets of its `--admin`, until they are adopted.
+    admin: Vec<PreviousAdmin>,
+    /// The addresses of those that were adopted.
+    adopted_admin: HashSet<String>,
 }
 
 impl Predecessor {
@@ -71,8 +72,8 @@ impl Predecessor {
             udp: HashMap::new(),
             groups: BTreeMap::new(),
             given: Vec::new(),
-            admin: None,
-            is_admin_adopted: false,
+            admin: Vec::new(),
+            adopted_admin: HashSet::new(),
         };
         loop {
             match receive(&all.channel)? {
@@ -108,7 +109,7 @@ impl Predecessor {
             SocketInfo::Given(label) => {
                 self.given.push(InheritedSocket::new(fd, label.clone())?);
             }
-            SocketInfo::Admin(addr) => self.admin = PreviousAdmin::new(addr, fd),
+            SocketInfo::Admin(addr) => self.admin.extend(PreviousAdmin::new(addr, fd)),
         }
         self.received.push(info);
         Ok(())
@@ -137,11 +138,11 @@ impl Predecessor {
         })
     }
 
-    /// The listener of `--admin`, where it was on the same address.
+    /// The listener of `--admin` on this address, if there was one.
     pub(crate) fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
-        let adopted = self.admin.take()?.adopt(wanted);
-        self.is_admin_adopted = adopted.is_some();
-        adopted
+        let index = self.admin.iter().position(|one| one.is_on(wanted))?;
+        self.adopted_admin.insert(wanted.to_string());
+        Some(self.admin.swap_remove(index).into())
     }
 
     /// Checks that a TCP listener on this address may become a transparent one, or an ordinary one.
@@ -205,7 +206,7 @@ impl Predecessor {
             SocketInfo::Tcp { addr, .. } => tcp.contains(addr),
             SocketInfo::Udp { addr, .. } => udp_addresses.contains(addr),
             SocketInfo::Given(_) => true,
-            SocketInfo::Admin(_) => self.is_admin_adopted,
+            SocketInfo::Admin(addr) => self.adopted_admin.contains(addr),
         };
         let mut adopted = self.received;
         adopted.retain(is_adopted);

@@ -14,7 +14,7 @@ use crate::service_manager;
 #[derive(Debug)]
 pub(crate) struct Upgrades {
     pub(crate) upgrader: Upgrader,
-    pub(crate) admin: Option<RunningAdmin>,
+    pub(crate) admin: RunningAdmin,
 }
 
 /// What follows an upgrade.
@@ -97,9 +97,7 @@ impl Upgrades {
         }
         frozen.hand_over();
         listeners.leave(&adopted).await;
-        if let Some(admin) = &self.admin {
-            admin.leave(&adopted);
-        }
+        self.admin.leave(&adopted);
         Ok(Some(Ok(pid)))
     }
 
@@ -108,9 +106,7 @@ impl Upgrades {
         listeners: &RunningListeners,
     ) -> anyhow::Result<Vec<SharedSocket>> {
         let mut all = listeners.share().await?;
-        if let Some(admin) = &self.admin {
-            all.push(admin.share()?);
-        }
+        all.extend(self.admin.share()?);
         Ok(all)
     }
 }

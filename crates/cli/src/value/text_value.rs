@@ -4,8 +4,9 @@ use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::Deserializer;
-use serde::de::{Error, Visitor};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// Implements deserialization by [`FromStr`], serialization by [`Display`] and the given JSON schema, for values of the
 /// configuration file.
@@ -50,6 +51,20 @@ where
     from.deserialize_any(Text(PhantomData))
 }
 
+/// Deserializes a list of strings, or a string as a list of one.
+pub(crate) fn read_one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + FromStr<Err: Display>,
+{
+    from.deserialize_any(OneOrMore(PhantomData))
+}
+
+/// The schema of [`read_one_or_more`].
+pub(crate) fn one_or_more_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] })
+}
+
 /// Serializes a number as a number and anything else as a string.
 pub(crate) fn write<S: serde::Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     let text = value.to_string();
@@ -79,5 +94,28 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
         self.visit_str(&number.to_string())
+    }
+}
+
+struct OneOrMore<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + FromStr<Err: Display>> Visitor<'de> for OneOrMore<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a list of strings")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+        let one = Text(PhantomData).visit_str(text)?;
+        Ok(vec![one])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(one) = list.next_element()? {
+            all.push(one);
+        }
+        Ok(all)
     }
 }

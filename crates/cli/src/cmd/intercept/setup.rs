@@ -160,7 +160,7 @@ impl Setup {
         Destinations {
             allowed: self.options.allowed_destinations(),
             own: own.clone(),
-            listening: listening.chain(self.process.admin.port()).collect(),
+            listening: listening.chain(self.process.admin.ports()).collect(),
         }
     }
 

@@ -117,7 +117,7 @@ impl Shared {
             ports: actual
                 .values()
                 .map(SocketAddr::port)
-                .chain(setup.process.admin.port())
+                .chain(setup.process.admin.ports())
                 .collect(),
             transparent: setup.services.iter().any(|plan| plan.config.transparent),
         };
