@@ -3,5 +3,6 @@
 
 pub mod admin;
 pub mod connections;
+pub mod encode;
 pub mod escape;
 pub mod throttle;

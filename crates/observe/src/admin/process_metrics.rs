@@ -4,12 +4,10 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
 use super::history::{History, unix_seconds};
+use crate::encode::{counter, counters, gauge, gauges};
 
 /// The number of connections that a process can have open.
 pub trait LimitGauge: Debug + Send + Sync + 'static {
@@ -31,36 +29,32 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.history.state();
         let version = env!("CARGO_PKG_VERSION");
-        let mut build = encoder.encode_descriptor(
+        gauges(
+            &mut encoder,
             "peername_build_info",
             "The version of peername, as a label",
-            None,
-            MetricType::Gauge,
+            [(Version { version }, 1)],
         )?;
-        ConstGauge::new(1).encode(build.encode_family(&Version { version })?)?;
         gauge(
             &mut encoder,
             "peername_reload_last_success_timestamp_seconds",
             "When the configuration in force was applied, in seconds since 1970",
             unix_seconds(state.applied_at),
         )?;
-        let mut reloads = encoder.encode_descriptor(
+        let counts = state.reloads;
+        let results = [("applied", counts.applied), ("refused", counts.refused)];
+        counters(
+            &mut encoder,
             "peername_reloads",
             "Configuration reloads, by result",
-            None,
-            MetricType::Counter,
+            results.map(|(result, count)| (ReloadResult { result }, count)),
         )?;
-        let counts = state.reloads;
-        for (result, count) in [("applied", counts.applied), ("refused", counts.refused)] {
-            ConstCounter::new(count).encode(reloads.encode_family(&ReloadResult { result })?)?;
-        }
-        let refused = encoder.encode_descriptor(
+        counter(
+            &mut encoder,
             "peername_upgrades_refused",
             "Upgrades that failed, after which this process went on",
-            None,
-            MetricType::Counter,
+            state.upgrades_refused,
         )?;
-        ConstCounter::new(state.upgrades_refused).encode(refused)?;
         let Some(limit) = &self.limit else {
             return Ok(());
         };
@@ -87,9 +81,4 @@ struct Version {
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct ReloadResult {
     result: &'static str,
-}
-
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
 }

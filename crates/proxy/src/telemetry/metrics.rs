@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peername_kernel::data_path::DataPath;
+use peername_observe::encode::{counter, counters, gauge, gauges};
 use peername_relay::connections_by_backend;
 use peername_server::workers::load::WorkerLoad;
 use peername_sys::netlink::Transport;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::backend::Backend;
 use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
@@ -319,53 +318,4 @@ fn protocol(transport: Transport) -> &'static str {
         Transport::Tcp => "tcp",
         Transport::Udp => "udp",
     }
-}
-
-fn counter(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> Result<(), fmt::Error> {
-    let counter = ConstCounter::new(value);
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    counter.encode(metric)
-}
-
-fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> Result<(), fmt::Error> {
-    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    gauge.encode(metric)
-}
-
-fn gauges<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (L, u64)>,
-) -> Result<(), fmt::Error> {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-        gauge.encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
-
-fn counters<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (L, u64)>,
-) -> Result<(), fmt::Error> {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (labels, value) in values {
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
 }
