@@ -160,7 +160,7 @@ impl ListenerService {
         let connection = ClientConnection::new((peer, client), listener, entry);
         match self.kind {
             ListenerKind::Explicit => {
-                let socket = ClientSocket::new(stream, &connection.entry);
+                let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
                 connect_proxy::serve(&self.state, connection, socket).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
@@ -176,6 +176,7 @@ impl ListenerService {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
             (_, Err(_)) => return self.state.count_unopened(client.peer, "closed"),
         };
+        let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let tunnel = Tunnel {
             destination: Destination::Redirected(destination),
             record: InFlightRecord::begin(&self.state.metrics, &connection, "CONNECT"),
@@ -185,7 +186,7 @@ impl ListenerService {
             .serve(
                 &self.state,
                 &connection,
-                ClientStream::new(ClientSocket::new(stream, &connection.entry), Vec::new()),
+                ClientStream::new(socket, Vec::new()),
             )
             .await;
     }

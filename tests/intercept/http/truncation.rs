@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::InterceptRig;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// Each over HTTP/1.1 and HTTP/2 on the client's side.
 #[test]
@@ -44,6 +46,40 @@ fn truncated_body_never_looks_complete() {
             }
         }
     }
+}
+
+/// A response that only the end of its connection ends: after a FIN, what there is of it would look complete.
+#[test]
+fn truncated_body_resets_a_client_of_http_1_0() {
+    let rig = InterceptRig::new(&[]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request = b"GET http://a.test:9001/x HTTP/1.0\r\nHost: a.test:9001\r\n\r\n";
+    let respond = |rest: &[u8], is_reset: bool| {
+        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+        let up = origin.accept();
+        up.recv_text_until(|text| text.ends_with("\r\n\r\n"));
+        up.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n");
+        let head = client.recv_text_until(|text| text.ends_with("0123"));
+        assert!(!head.to_lowercase().contains("content-length"), "{head}");
+        up.send(rest);
+        if is_reset {
+            up.reset();
+        } else {
+            drop(up);
+        }
+        client.recv_to_end()
+    };
+    assert_eq!(
+        respond(b"3\r\n456\r\n0\r\n\r\n", false),
+        (b"456".to_vec(), End::Fin)
+    );
+    for (rest, is_reset) in [(&b""[..], false), (b"8\r\n4", false), (b"", true)] {
+        let (_, end) = respond(rest, is_reset);
+        assert_eq!(end, End::Reset, "{rest:?} {is_reset}");
+    }
+    let lines = rig.wait_audit_lines("/x", 4);
+    let cut = lines.iter().filter(|line| line["end"] == "cut_by_origin");
+    assert_eq!(cut.count(), 3, "{lines:?}");
 }
 
 /// Interim responses (RFC 9110, section 15.2) extend no deadline. Other requests are served meanwhile by the

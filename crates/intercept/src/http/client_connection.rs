@@ -14,6 +14,7 @@ use super::stall_monitor::StallMonitor;
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
 use crate::request::target::RequestTarget;
+use crate::stream::client_socket::CutResponse;
 use crate::upstream::{ClientLeases, Upstream};
 
 /// A connection of a client, shared by the requests on it.
@@ -26,6 +27,8 @@ pub(crate) struct ClientConnection {
     pub(crate) leases: Arc<ClientLeases>,
     /// The connection in the worker's table.
     pub(crate) entry: Arc<ConnectionEntry>,
+    /// Whether its socket has to be reset: see there.
+    pub(crate) cut: CutResponse,
     /// The target of the last request or tunnel.
     target: Mutex<Option<Arc<RequestTarget>>>,
     /// Whether its tunnel is open, and what the tunnel carries is not known yet.
@@ -46,6 +49,7 @@ impl ClientConnection {
             exchanges: StallMonitor::default(),
             leases: Upstream::new_leases(id, client.ip()),
             entry,
+            cut: CutResponse::default(),
             target: Mutex::default(),
             is_opening: AtomicBool::new(false),
         });

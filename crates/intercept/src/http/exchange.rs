@@ -49,13 +49,20 @@ impl Exchange<'_> {
         request: Request<Incoming>,
         switched: &mut Option<Switched>,
     ) -> Response<ResponseBody> {
-        let is_http1 = request.version() != Version::HTTP_2;
+        let version = request.version();
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
         let body = BufferedBody::new(body);
         let mut response = self.decide(parts, (body.clone(), size), switched).await;
         response.body_mut().hold_request(body);
-        if is_http1 && self.state.is_draining() && !response.status().is_informational() {
+        if version == Version::HTTP_10 {
+            // Without chunks, a response of unknown length ends with its connection.
+            response.body_mut().reset_if_cut(&self.connection.cut);
+        }
+        if version != Version::HTTP_2
+            && self.state.is_draining()
+            && !response.status().is_informational()
+        {
             // hyper announces the end of a connection only in responses that it begins later.
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);

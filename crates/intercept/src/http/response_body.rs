@@ -15,6 +15,7 @@ use super::in_flight::InFlightRecord;
 use super::stall_monitor::Progress;
 use crate::audit::AuditRecord;
 use crate::request::buffered_body::BufferedBody;
+use crate::stream::client_socket::CutResponse;
 use crate::upstream::Lease;
 
 /// A response's body. When it ends or is aborted, the audit line is written; once it has ended, the connection that it
@@ -23,6 +24,8 @@ use crate::upstream::Lease;
 pub(crate) struct ResponseBody {
     source: Source,
     request: Option<BufferedBody>,
+    /// Set if the body breaks off, where the client would not notice it otherwise.
+    cut: Option<CutResponse>,
 }
 
 #[derive(Debug)]
@@ -61,6 +64,7 @@ impl ResponseBody {
         Self {
             source: Source::Proxy(body, record),
             request: None,
+            cut: None,
         }
     }
 
@@ -90,7 +94,13 @@ impl ResponseBody {
         Self {
             source: Source::Origin(transfer),
             request: None,
+            cut: None,
         }
+    }
+
+    /// Resets the client's connection if the body breaks off.
+    pub(crate) fn reset_if_cut(&mut self, cut: &CutResponse) {
+        self.cut = Some(cut.clone());
     }
 
     /// Holds the request's body until the response has gone.
@@ -185,9 +195,16 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
-        let (body, record) = match &mut self.get_mut().source {
+        let this = self.get_mut();
+        let (body, record) = match &mut this.source {
             Source::Proxy(body, record) => (body, record),
-            Source::Origin(transfer) => return transfer.0.lock().poll_frame(cx),
+            Source::Origin(transfer) => {
+                let frame = transfer.0.lock().poll_frame(cx);
+                if let (Poll::Ready(Some(Err(_))), Some(cut)) = (&frame, &this.cut) {
+                    cut.set();
+                }
+                return frame;
+            }
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         let frame = frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})));

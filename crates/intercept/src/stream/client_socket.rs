@@ -1,8 +1,9 @@
-//! A client's socket, which is reset if its connection is ended from outside.
+//! A client's socket, which is reset if its connection is ended from outside, or in the middle of a response without a length.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use peername_server::workers::connections::ConnectionEntry;
@@ -10,20 +11,36 @@ use peername_sys::tcp::stream::reset_on_close;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Closes with RST once [`ConnectionEntry::end_reason`] is set. Its task is dropped then, wherever it is, and after a FIN a
-/// client would take what it has of a response for all of it, if the end of the connection is the only end that it has.
+/// Closes with RST once [`ConnectionEntry::end_reason`] or [`CutResponse`] is set. After a FIN a client would take what it has
+/// of a response for all of it, if the end of the connection is the only end that the response has.
 #[derive(Debug)]
 pub(crate) struct ClientSocket {
     /// `None` once it is given to a relay.
     stream: Option<TcpStream>,
     entry: Arc<ConnectionEntry>,
+    cut: CutResponse,
+}
+
+/// Whether a response that only the end of the connection ends (HTTP/1.0) was cut. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CutResponse(Arc<AtomicBool>);
+
+impl CutResponse {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 impl ClientSocket {
-    pub(crate) fn new(stream: TcpStream, entry: &Arc<ConnectionEntry>) -> Self {
+    pub(crate) fn new(stream: TcpStream, entry: &Arc<ConnectionEntry>, cut: &CutResponse) -> Self {
         Self {
             stream: Some(stream),
             entry: Arc::clone(entry),
+            cut: cut.clone(),
         }
     }
 
@@ -52,7 +69,7 @@ impl ClientSocket {
 
 impl Drop for ClientSocket {
     fn drop(&mut self) {
-        if self.entry.end_reason().is_some() {
+        if self.entry.end_reason().is_some() || self.cut.is_set() {
             self.reset_on_close();
         }
     }
