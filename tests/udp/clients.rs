@@ -100,6 +100,29 @@ fn header_without_the_required_tlv_ends_its_flow() {
     }
 }
 
+/// As over TCP: a balancer's own datagrams need neither an entry nor a TLV, without a client or with its own address.
+#[test]
+fn health_checks_need_no_entry_and_no_tlv() {
+    for dialect in ["each", "first"] {
+        let rig = UdpRig::new(&[
+            &format!("--udp-header={dialect}"),
+            "--allow-client=203.0.113.0/24",
+            "--deny-client=10.81.0.2",
+            "--require-tlv=authority=example.org",
+        ]);
+        let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+        rig.send_from_balancer(&[&local, b"local"]);
+        assert_eq!(rig.backend_v4.recv().0, b"local");
+        let own = rig.add_balancer_socket();
+        let header = datagram_header_for(own.socket().local_addr().expect("an address"));
+        own.send(LISTEN_V4, &[&header, b"own"]);
+        assert_eq!(rig.backend_v4.recv().0, b"own");
+        // From another port the same header is a client's.
+        rig.send_from_balancer(&[&header, b"of another socket"]);
+        rig.backend_v4.assert_silent();
+    }
+}
+
 #[test]
 fn spp_can_have_no_required_tlv() {
     let lab = Lab::new();

@@ -98,11 +98,22 @@ impl ClientAccess {
         peer: PeerAddr,
         tlvs: Result<(), ClientRefusal>,
     ) -> Result<(), ClientRefusal> {
-        if claim.is_some() && judged_client(claim, peer).is_none() {
-            return Ok(());
-        }
-        tlvs?;
+        Self::admit_tlvs(claim, peer, tlvs)?;
         self.judge_claim(claim, peer)
+    }
+
+    /// Decides by the result of [`ClientAccess::judge_tlvs`]: the balancer's own connection needs no TLV.
+    ///
+    /// # Errors
+    ///
+    /// That of `tlvs`.
+    pub fn admit_tlvs(
+        claim: Option<ClaimedSource>,
+        peer: PeerAddr,
+        tlvs: Result<(), ClientRefusal>,
+    ) -> Result<(), ClientRefusal> {
+        let is_own = claim.is_some() && judged_client(claim, peer).is_none();
+        if is_own { Ok(()) } else { tlvs }
     }
 
     /// Decides by a header's claim alone. The lists may have changed since a connection or session began.

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
 use crate::udp::drop_reason::DropReason;
-use peername_server::access::clients::ClientRefusal;
+use peername_server::access::clients::{ClientAccess, ClientRefusal};
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
@@ -32,7 +32,8 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP), over the limits, or lacks a required TLV;
+    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP), over the limits, or a client's that lacks a
+    /// required TLV;
     /// [`DropReason::StreamTransport`] where it is the header of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
@@ -50,9 +51,12 @@ impl DatagramHeader {
         if header.transport() == Some(Transport::Stream) {
             return Err(DropReason::StreamTransport);
         }
-        config.clients.judge_tlvs(&header).map_err(Failure::from)?;
+        let claim = header.source().map(ClaimedSource::canonical);
+        // Judged here and not with the claim, which is judged once a session: each datagram has TLVs of its own.
+        let tlvs = config.clients.judge_tlvs(&header);
+        ClientAccess::admit_tlvs(claim, peer, tlvs).map_err(Failure::from)?;
         Ok(Self {
-            claim: header.source().map(ClaimedSource::canonical),
+            claim,
             destination: header.destination().map(canonical),
             peer,
             len: header.len,
