@@ -28,6 +28,37 @@ fn setup_routes_adds_rules_and_removes_them() {
     assert_as_before(&site.lab.server, &before);
 }
 
+/// Any user can bind the names by which proxies know the slots of others. Two proxies still take a slot each, and none removes
+/// another's rules when the names become free.
+#[test]
+fn names_bound_by_another_user_do_not_block_the_routes() {
+    let site = Site::new();
+    let server = &site.lab.server;
+    let before = server.routing_rules();
+    let squatter =
+        Process::start_through(server, AS_NOBODY, "/usr/bin/python3", &["-uc", SQUATTER]);
+    squatter.wait_line("all names", |line| (line == "bound 63").then_some(()));
+    let mut first = site.proxy(8443, &["--setup-routes"]);
+    let mut second = site.proxy(8444, &["--setup-routes"]);
+    for port in [8443, 8444] {
+        site.assert_clients_served(port);
+    }
+    let tables = server.run(
+        "sh",
+        &["-c", "ip rule | grep -o 'lookup 211[0-9]*' | sort -u"],
+    );
+    assert_eq!(tables.lines().count(), 2, "{tables}");
+    drop(squatter);
+    let mut third = site.proxy(8445, &["--setup-routes"]);
+    for port in [8443, 8444, 8445] {
+        site.assert_clients_served(port);
+    }
+    for proxy in [&mut first, &mut second, &mut third] {
+        stop(proxy);
+    }
+    assert_as_before(server, &before);
+}
+
 /// As in the container image: capabilities of the file that the process may have, and no effective bit, with which
 /// execve(2) would fail where one of them is not in the bounding set.
 #[test]
@@ -242,3 +273,14 @@ fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
     let changed: Vec<&String> = now.symmetric_difference(before).collect();
     assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
 }
+
+/// Binds each name as each type of socket.
+const SQUATTER: &str = r#"
+import signal, socket
+kinds = [socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET]
+held = [socket.socket(socket.AF_UNIX, kind) for kind in kinds for _ in range(63)]
+for number, one in enumerate(held):
+    one.bind("\0peername-routes-%d" % (number % 63 + 1))
+print("bound", len(held) // 3)
+signal.pause()
+"#;

@@ -156,6 +156,12 @@ pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysR
     Ok(())
 }
 
+/// Whether `slot` has rules or routes.
+pub(super) async fn is_occupied(netlink: &Netlink, slot: TableSlot) -> SysResult<bool> {
+    let found = find_entries(netlink).await?;
+    Ok(found.iter().any(|what| what.table() == slot.table()))
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RuleOrRoute {
     Rule(Rule),

@@ -167,16 +167,22 @@ impl KeptRoutes {
         ignore_signals().map_err(Error::Start)?;
         let netlink = Netlink::open()?;
         let rules = rules_for(&netlink, targets).await?;
+        let mut found = None;
         for slot in TableSlot::running() {
-            if let Some((installed, lock)) = try_slot(&netlink, slot, &rules).await? {
-                return Ok(Self {
-                    netlink,
-                    installed,
-                    _lock: lock,
-                });
+            found = try_slot(&netlink, slot, &rules).await?;
+            if found.is_some() {
+                break;
             }
         }
-        Err(Error::NoFreeSlot)
+        if found.is_none() {
+            found = try_empty_slots(&netlink, &rules).await?;
+        }
+        let (installed, lock) = found.ok_or(Error::NoFreeSlot)?;
+        Ok(Self {
+            netlink,
+            installed,
+            _lock: lock,
+        })
     }
 
     async fn release(self) -> peername_sys::Result<()> {
@@ -199,6 +205,27 @@ async fn try_slot(
         Err(Error::Syscall(error)) if netlink::already_exists(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Installs the rules in a slot that is empty, although another process has its name.
+async fn try_empty_slots(
+    netlink: &Netlink,
+    rules: &[BackendRule],
+) -> Result<Option<(InstalledRoutes, SlotLock)>, Error> {
+    for slot in TableSlot::running() {
+        let Some(lock) = slot.try_lock_file() else {
+            continue;
+        };
+        if inventory::is_occupied(netlink, slot).await? {
+            continue;
+        }
+        match InstalledRoutes::install_new(netlink, slot, rules).await {
+            Ok(installed) => return Ok(Some((installed, lock))),
+            Err(Error::Syscall(error)) if netlink::already_exists(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Ignores signals to the process group: once tokio has a handler for one, the default action is off until the process

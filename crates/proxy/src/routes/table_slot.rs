@@ -1,8 +1,11 @@
 //! Slots: a routing table number and a rule priority for each owner of rules.
 
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 
 /// The numbers of one owner. Slot 0 is the administrator's, the others are for running proxies.
 ///
@@ -44,10 +47,7 @@ impl TableSlot {
     /// The lock is the name of an abstract UNIX socket: the kernel gives a name to one socket only, releases it with the
     /// process however that exits, and keeps one set of names for each network namespace, exactly as it does with rules. A
     /// process id would fail on all three counts: it is reused, it must be looked up, and in another container it means
-    /// another process.
-    ///
-    /// The name grants no right. A local user who binds all of them stops `--setup-routes` from working, but affects
-    /// neither the administrator's slot nor a running proxy.
+    /// another process. A file is locked too, where this process is root: see [`TableSlot::try_lock_file`].
     ///
     /// # Errors
     ///
@@ -55,19 +55,79 @@ impl TableSlot {
     pub(super) fn try_lock(self) -> io::Result<Option<SlotLock>> {
         let name = format!("peername-routes-{}", self.0);
         let address = SocketAddr::from_abstract_name(name)?;
-        match UnixDatagram::bind_addr(&address) {
-            Ok(socket) => Ok(Some(SlotLock(socket))),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-            Err(error) => Err(error),
+        let name = match UnixDatagram::bind_addr(&address) {
+            Ok(socket) => Some(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(match self.lock_file() {
+            FileLock::Locked(file) => Some(SlotLock {
+                _name: name,
+                _file: Some(file),
+            }),
+            FileLock::Unavailable => Some(SlotLock {
+                _name: name,
+                _file: None,
+            }),
+            FileLock::Busy => None,
+        })
+    }
+
+    /// Locks the slot without its name, for when no name is free: any local user can bind all of them. Only root can lock the
+    /// file, and only for the network namespace that it is in. `None` where another process has locked it, or this process
+    /// can't.
+    ///
+    /// Processes with another /run, in a container that shares the network namespace, do not see this lock. So the slot may
+    /// be used only if it is empty, and nothing in it may be removed.
+    pub(super) fn try_lock_file(self) -> Option<SlotLock> {
+        match self.lock_file() {
+            FileLock::Locked(file) => Some(SlotLock {
+                _name: None,
+                _file: Some(file),
+            }),
+            FileLock::Busy | FileLock::Unavailable => None,
+        }
+    }
+
+    fn lock_file(self) -> FileLock {
+        let open = || {
+            match DirBuilder::new().mode(0o700).create(LOCKS) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            let network = fs::metadata("/proc/self/ns/net")?.ino();
+            let path = Path::new(LOCKS).join(format!("{network}-{}", self.0));
+            let mut options = File::options();
+            options.write(true).create(true).truncate(false).mode(0o600);
+            options.open(path)
+        };
+        let Ok(file) = open() else {
+            return FileLock::Unavailable;
+        };
+        match file.try_lock() {
+            Ok(()) => FileLock::Locked(file),
+            Err(TryLockError::WouldBlock) => FileLock::Busy,
+            Err(TryLockError::Error(_)) => FileLock::Unavailable,
         }
     }
 }
 
 /// Holds the lock of a slot.
 #[derive(Debug)]
-pub(super) struct SlotLock(
-    #[expect(dead_code, reason = "held, not used: the name is its use")] UnixDatagram,
-);
+pub(super) struct SlotLock {
+    _name: Option<UnixDatagram>,
+    _file: Option<File>,
+}
+
+enum FileLock {
+    Locked(File),
+    Busy,
+    /// This process is not root, or there is no writable /run.
+    Unavailable,
+}
+
+/// The directory of the lock files, which only root can enter.
+const LOCKS: &str = "/run/peername-routes";
 
 /// The number that marks rules and routes as peername's (`rtm_protocol`, FRA_PROTOCOL).
 ///
