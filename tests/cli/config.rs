@@ -137,6 +137,69 @@ fn config_check_reports_all_parse_errors() {
     }
 }
 
+/// A table with a mistake is validated further, and each table with all of its contradictions; an error that may be the
+/// consequence of a mistake is left out.
+#[test]
+fn config_check_reports_errors_of_all_stages_at_once() {
+    let content = "\
+wrokers = 3
+[[listen]]
+address = [\"nonsense\", \"127.0.0.1:1\", \"more nonsense\"]
+relay = \"fast\"
+trust = [\"10.0.0.0/33\", \"everyone\", \"@/nonexistent\"]
+deny-client = [\"nobody\"]
+protocol = \"both\"
+send-proxy = \"v2\"
+[[listen]]
+address = [\"127.0.0.1:80\"]
+trsut = [\"any\"]
+allow-destination = [\"10.0.0.0/8\"]
+[[listen]]
+address = [\"127.0.0.1:90\"]
+trust = [\"any\"]
+target-v4 = \"127.0.0.1:90\"
+[[forward]]
+udp-header = \"first\"
+[intercept]
+check-cache = \"1s\"
+check-take = [\"x-user\"]
+listen = [\"0.0.0.0:8080\"]
+accept-proxy = [\"nowhere\"]
+";
+    let expected = [
+        "line 1, wrokers: ",
+        "line 3, address: \"nonsense\"",
+        "line 3, address: \"more nonsense\"",
+        "line 4, relay: ",
+        "line 11, trsut: ",
+        "line 2, [[listen]]: send-proxy is for TCP only",
+        "line 2, [[listen]]: deny-client \"nobody\"",
+        "line 2, [[listen]]: trust \"10.0.0.0/33\"",
+        "line 2, [[listen]]: trust \"everyone\"",
+        "line 2, [[listen]]: trust @/nonexistent",
+        "line 13, [[listen]]: target-v4 127.0.0.1:90: the proxy would connect to itself",
+        "line 17, [[forward]]: listen needs an address",
+        "line 17, [[forward]]: udp-header is for UDP",
+        "line 17, [[forward]]: to needs the address of the server",
+        "line 19, [intercept]: check-cache has no effect without check",
+        "line 19, [intercept]: check-take has no effect without check",
+        "line 19, [intercept]: accept-proxy \"nowhere\"",
+    ];
+    let scratch = Scratch::new();
+    let path = scratch.write("peername.toml", content);
+    let output = run(&["config", "check", &path]);
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<_> = said
+        .lines()
+        .map(|line| line.strip_prefix(&format!("{path}, ")).expect(&path))
+        .collect();
+    assert_eq!(lines.len(), expected.len(), "{said}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{expected}: {line}\n{said}");
+    }
+}
+
 /// Each command reads its own tables: an error in those of another is reported by `config check` alone.
 #[test]
 fn one_file_serves_all_commands() {

@@ -86,17 +86,32 @@ pub(crate) fn read(
     kinds: &[Kind],
     files: &mut Fingerprints,
 ) -> Result<Configuration, Problems> {
-    let problem = |why: &str| Problems(vec![format!("{}: {why}", path.display())]);
+    let (config, problems) = read_partial(path, kinds, files);
+    match problems.is_empty() {
+        true => Ok(config),
+        false => Err(Problems(problems)),
+    }
+}
+
+/// As [`read`]; with errors, what could be read nevertheless is validated further.
+pub(crate) fn read_partial(
+    path: &Path,
+    kinds: &[Kind],
+    files: &mut Fingerprints,
+) -> (Configuration, Vec<String>) {
+    let problem = |why: &str| vec![format!("{}: {why}", path.display())];
     files.note(path);
-    let text = text_file::read(path).map_err(|why| problem(&why.to_string()))?;
+    let text = match text_file::read(path) {
+        Ok(text) => text,
+        Err(why) => return (Configuration::default(), problem(&why.to_string())),
+    };
     let mut mistakes = Vec::new();
     let config = parse((path, &text), kinds, &mut mistakes);
     mistakes.sort_by_key(|mistake| mistake.at);
     let problems: Vec<_> = mistakes.iter().map(|one| one.locate(path, &text)).collect();
-    match (problems.is_empty(), config.is_empty()) {
-        (false, _) => Err(Problems(problems)),
-        (true, true) => Err(problem(&no_table(kinds))),
-        (true, false) => Ok(config),
+    match problems.is_empty() && config.is_empty() {
+        true => (config, problem(&no_table(kinds))),
+        false => (config, problems),
     }
 }
 
@@ -134,7 +149,7 @@ fn parse(
     let forward = tables(Kind::Forward, "forward");
     let intercept = tables(Kind::Intercept, "intercept");
     Configuration {
-        top: read_options(table, mistakes),
+        top: read_options(table, mistakes).0,
         listen: listen.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
         forward: forward.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
         intercept: intercept.and_then(|table| intercept_table::read(table, mistakes)),

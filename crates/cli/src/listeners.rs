@@ -15,6 +15,8 @@ use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr
 use peername_sys::netlink::Transport;
 
 use crate::logging::{join, ranges};
+use crate::usage::{Usage, UsageErrors};
+use crate::value::Listen;
 
 /// The listeners of one table or command line.
 #[derive(Clone, Debug)]
@@ -43,6 +45,22 @@ impl ListenPlan {
             addrs.map(move |&addr| (transport, addr))
         })
     }
+}
+
+/// Resolves the addresses that an option lists.
+///
+/// # Errors
+///
+/// All that are invalid or do not resolve.
+pub(crate) fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, Usage> {
+    let mut errors = UsageErrors::default();
+    let mut found = Vec::new();
+    for written in all {
+        let resolved = written.addresses();
+        let resolved = resolved.map_err(|why| Usage(format!("{option} {written}: {why}")));
+        found.extend(errors.note(resolved).into_iter().flatten());
+    }
+    errors.into_result(Some(found))
 }
 
 /// A short summary for the service manager and `config check`.

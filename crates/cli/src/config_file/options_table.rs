@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::{JsonSchema, schema_for};
 use serde::Deserialize;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer, Error};
+use toml::de::{DeArray, DeString, DeTable, DeValue, Deserializer, Error};
 
 use super::origin::{Origin, Table};
 
@@ -16,8 +16,11 @@ pub(super) struct Mistake {
     why: String,
 }
 
-/// Reads a table. With any mistake, the result is the default.
-pub(super) fn read_options<'t, T>(table: DeTable<'t>, mistakes: &mut Vec<Mistake>) -> T
+/// Reads a table. Returns the options, with the keys of mistakes, whose options have their defaults.
+pub(super) fn read_options<'t, T>(
+    mut table: DeTable<'t>,
+    mistakes: &mut Vec<Mistake>,
+) -> (T, Vec<String>)
 where
     T: Deserialize<'t> + Default + JsonSchema,
 {
@@ -27,26 +30,61 @@ where
         .into_iter()
         .flat_map(|all| all.keys().map(String::as_str))
         .collect();
-    let before = mistakes.len();
+    let mut unread = Vec::new();
     for (key, value) in &table {
         let name = key.get_ref().as_ref();
         if !known.contains(&name) {
             mistakes.push(Mistake::unknown_key(key.span().start, name, &known));
+            unread.push(name.to_owned());
             continue;
         }
-        let alone = DeTable::from_iter([(key.clone(), value.clone())]);
-        let alone = Deserializer::from(Spanned::new(value.span(), alone));
-        if let Err(error) = T::deserialize(alone) {
-            mistakes.push(Mistake::from_parser(&error));
+        let errors = errors_of::<T>(key, value);
+        if !errors.is_empty() {
+            mistakes.extend(errors.iter().map(Mistake::from_parser));
+            unread.push(name.to_owned());
         }
     }
-    if mistakes.len() > before {
-        return T::default();
+    let has_unknown = unread.iter().any(|key| !known.contains(&key.as_str()));
+    if has_unknown {
+        // Each key that is absent may be what an unknown one was meant to be.
+        let absent = known.iter().filter(|key| !table.contains_key(**key));
+        unread.extend(absent.map(|key| (*key).to_owned()));
     }
-    T::deserialize(Deserializer::from(Spanned::new(0..0, table))).unwrap_or_else(|error| {
+    for key in &unread {
+        table.remove(key.as_str());
+    }
+    let options = T::deserialize(Deserializer::from(Spanned::new(0..0, table)));
+    let options = options.unwrap_or_else(|error| {
         mistakes.push(Mistake::from_parser(&error));
         T::default()
-    })
+    });
+    (options, unread)
+}
+
+/// The errors of one key: of a list, those of each of its values.
+fn errors_of<'t, T: Deserialize<'t>>(
+    key: &Spanned<DeString<'t>>,
+    value: &Spanned<DeValue<'t>>,
+) -> Vec<Error> {
+    let error_of = |value: Spanned<DeValue<'t>>| {
+        let span = value.span();
+        let alone = DeTable::from_iter([(key.clone(), value)]);
+        T::deserialize(Deserializer::from(Spanned::new(span, alone))).err()
+    };
+    let Some(whole) = error_of(value.clone()) else {
+        return Vec::new();
+    };
+    let list = value.get_ref().as_array().into_iter().flatten();
+    let of_one = |one: &Spanned<DeValue<'t>>| {
+        let list = DeValue::Array(DeArray::from_iter([one.clone()]));
+        error_of(Spanned::new(one.span(), list))
+    };
+    let of_each: Vec<_> = list.filter_map(of_one).collect();
+    if of_each.is_empty() {
+        vec![whole]
+    } else {
+        of_each
+    }
 }
 
 /// One table, or an array of tables, that is not read yet.
@@ -104,8 +142,10 @@ impl<'t> Tables<'t> {
             return None;
         };
         let line = line_of(self.text, at);
+        let (options, unread) = read_options(table, mistakes);
         Some(Table {
-            options: read_options(table, mistakes),
+            options,
+            unread,
             origin: Origin::Table {
                 place: format!("{}, line {line}", self.path.display()),
                 name: self.name,

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
+use crate::usage::Usage;
+
 /// Where options were given.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
@@ -22,12 +24,47 @@ pub(crate) enum Origin {
 pub(crate) struct Table<T> {
     pub(crate) options: T,
     pub(crate) origin: Origin,
+    /// The keys that could not be read. The options have their defaults.
+    pub(super) unread: Vec<String>,
 }
 
 impl<T> Table<T> {
     pub(crate) fn of_command_line(options: T) -> Self {
-        let origin = Origin::CommandLine;
-        Self { options, origin }
+        Self {
+            options,
+            origin: Origin::CommandLine,
+            unread: Vec::new(),
+        }
+    }
+
+    /// Whether some keys could not be read.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// The errors of the options with their place, without those that name a key that could not be read: they may be
+    /// consequences.
+    pub(crate) fn located(&self, Usage(errors): &Usage) -> impl Iterator<Item = String> {
+        let is_own = |line: &&str| !self.unread.iter().any(|key| self.names(line, key));
+        errors
+            .lines()
+            .filter(is_own)
+            .map(|line| self.origin.of(line))
+    }
+
+    /// Whether an error names the option of this key.
+    fn names(&self, error: &str, key: &str) -> bool {
+        let option = match (&self.origin, key) {
+            (
+                Origin::Table {
+                    name: "[[listen]]", ..
+                },
+                "address",
+            ) => "listen",
+            (_, key) => key,
+        };
+        let mut words = error.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        words.any(|word| word.strip_prefix("--") == Some(option))
     }
 }
 

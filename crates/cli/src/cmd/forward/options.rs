@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use peername_proxy::forward::{ForwardService, HeaderTemplate};
+use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
 use peername_server::access::clients::RequiredTlvs;
 use peername_server::addr::Target;
@@ -14,9 +14,10 @@ use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
 use crate::config_file::table_options::{self, NotWithFile};
 use crate::listeners::ListenPlan;
+use crate::listeners::resolve_listeners;
 use crate::process::Process;
 use crate::reload::Source;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 use crate::value::{Address, Listen, Timeout};
 
 /// Options of `peername forward`.
@@ -82,17 +83,13 @@ impl Forward {
     ///
     /// # Errors
     ///
-    /// There is none, or a name does not resolve.
+    /// There is none, or some names do not resolve.
     pub(super) fn listen_plan(&self) -> Result<ListenPlan, Usage> {
         if self.listen.is_empty() {
             let text = "--listen needs an address, such as 0.0.0.0:8080";
             return Err(Usage(text.to_owned()));
         }
-        let mut listen = Vec::new();
-        for written in &self.listen {
-            let wrong = |why| Usage(format!("--listen {written}: {why}"));
-            listen.extend(written.addresses().map_err(wrong)?);
-        }
+        let listen = resolve_listeners("--listen", &self.listen)?;
         let (tcp, udp) = match self.protocol {
             Protocol::Tcp => (listen, Vec::new()),
             Protocol::Udp => (Vec::new(), listen),
@@ -110,19 +107,25 @@ impl Forward {
     ///
     /// # Errors
     ///
-    /// The options contradict each other, or the name does not resolve.
+    /// All contradictions of options, and names that do not resolve.
     pub(super) fn service(&self) -> Result<ForwardService, Usage> {
-        self.check_udp()?;
-        let header_template: HeaderTemplate = match self.protocol {
-            Protocol::Tcp => self.header.header_template()?,
-            Protocol::Udp => self.header.datagram_header_template()?,
+        let mut errors = UsageErrors::default();
+        errors.note(self.check_udp());
+        let header_template = errors.note(match self.protocol {
+            Protocol::Tcp => self.header.header_template(),
+            Protocol::Udp => self.header.datagram_header_template(),
+        });
+        let target = errors.note(self.target());
+        let clients = errors.note(self.clients.access(RequiredTlvs::default()));
+        let service = || {
+            Some(ForwardService {
+                target: Target(target?),
+                header_template: header_template?,
+                connect_timeout: self.connect_timeout.0,
+                clients: clients?,
+            })
         };
-        Ok(ForwardService {
-            target: Target(self.target()?),
-            header_template,
-            connect_timeout: self.connect_timeout.0,
-            clients: self.clients.access(RequiredTlvs::default())?,
-        })
+        errors.into_result(service())
     }
 
     fn target(&self) -> Result<SocketAddr, Usage> {

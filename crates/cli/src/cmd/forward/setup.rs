@@ -16,7 +16,7 @@ use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
 use crate::process::Process;
 use crate::reload::client_lists::ClientPolicies;
 use crate::reload::file_watch::Fingerprints;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -68,8 +68,9 @@ impl Setup {
         let mut groups = Vec::new();
         for table in config.forward {
             match Group::new(&table) {
+                Ok(group) if table.is_partial() => drop(group),
                 Ok(group) => groups.push(group),
-                Err(Usage(problem)) => problems.push(table.origin.of(&problem)),
+                Err(errors) => problems.extend(table.located(&errors)),
             }
         }
         let setup = Self {
@@ -173,9 +174,13 @@ impl Setup {
 
 impl Group {
     fn new(table: &Table<Forward>) -> Result<Self, Usage> {
+        let mut errors = UsageErrors::default();
+        let sockets = errors.note(table.options.listen_plan());
+        let service = errors.note(table.options.service());
+        let (sockets, service) = errors.into_result(sockets.zip(service))?;
         Ok(Self {
-            sockets: table.options.listen_plan()?,
-            service: Arc::new(table.options.service()?),
+            sockets,
+            service: Arc::new(service),
             origin: table.origin.clone(),
         })
     }

@@ -22,10 +22,12 @@ use serde::{Deserialize, Serialize};
 
 use super::redacted::Redacted;
 use crate::cmd::ca::ca_dir::CaDir;
+use crate::cmd::proxy::clients::list_errors;
 use crate::config_file::table_options::{self, NotWithFile};
+use crate::listeners::resolve_listeners;
 use crate::process::Process;
 use crate::reload::Source;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 use crate::value::{AsWritten, Listen, Number, Time, Timeout, list_file};
 
 /// Options of `peername intercept`.
@@ -165,7 +167,7 @@ impl Intercept {
     pub(super) fn explicit(&self) -> Result<Vec<SocketAddr>, Usage> {
         match (self.listen.as_slice(), self.transparent.as_slice()) {
             ([], []) => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8080))]),
-            (listen, _) => addresses("--listen", listen),
+            (listen, _) => resolve_listeners("--listen", listen),
         }
     }
 
@@ -175,7 +177,7 @@ impl Intercept {
     ///
     /// A name does not resolve.
     pub(super) fn transparent(&self) -> Result<Vec<SocketAddr>, Usage> {
-        addresses("--transparent", &self.transparent)
+        resolve_listeners("--transparent", &self.transparent)
     }
 
     /// The files that the options name, but for those of the authority.
@@ -190,8 +192,9 @@ impl Intercept {
     ///
     /// # Errors
     ///
-    /// The first contradiction.
+    /// All contradictions.
     pub(super) fn contradictions(&self) -> Result<(), Usage> {
+        let mut errors = UsageErrors::default();
         let for_checks = [
             (self.fails_open(), "--on-check-failure"),
             (self.check_cache.is_some(), "--check-cache"),
@@ -199,18 +202,17 @@ impl Intercept {
             (self.check_body.is_some(), "--check-body"),
             (!self.check_take.is_empty(), "--check-take"),
         ];
-        let unused = for_checks.iter().find(|(given, _)| *given);
-        let text = match (&self.check, unused) {
-            (None, Some((_, option))) => format!("{option} has no effect without --check"),
-            (Some(_), _) if self.auto_passthrough => {
-                "--auto-passthrough can't be combined with --check".to_owned()
+        if self.check.is_none() {
+            for (_, option) in for_checks.iter().filter(|(given, _)| *given) {
+                errors.push(format!("{option} has no effect without --check"));
             }
-            _ if self.send_proxy.is_some() && self.upstream_proxy.is_some() => {
-                "--send-proxy can't be combined with --upstream-proxy".to_owned()
-            }
-            _ => return Ok(()),
-        };
-        Err(Usage(text))
+        } else if self.auto_passthrough {
+            errors.push("--auto-passthrough can't be combined with --check");
+        }
+        if self.send_proxy.is_some() && self.upstream_proxy.is_some() {
+            errors.push("--send-proxy can't be combined with --upstream-proxy");
+        }
+        errors.into_result(Some(()))
     }
 
     pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {
@@ -237,12 +239,19 @@ impl Intercept {
             [] => Ok(None),
             words => TrustList::parse_option(option, words)
                 .map(Some)
-                .map_err(Usage::from_error),
+                .map_err(|first| {
+                    let by_itself = words.iter();
+                    let by_itself = by_itself.map(|word| TrustList::parse_option(option, &[word]));
+                    list_errors(by_itself, first)
+                }),
         };
-        let accept_proxy = list("--accept-proxy", &self.accept_proxy)?;
-        let clients = list("--allow-client", &self.allow_client)?;
+        let mut errors = UsageErrors::default();
+        let accept_proxy = errors.note(list("--accept-proxy", &self.accept_proxy));
+        let clients = errors.note(list("--allow-client", &self.allow_client));
         let users = self.proxy_auth.as_deref().map(Users::read);
-        let users = users.transpose().map_err(Usage::from_error)?;
+        let users = errors.note(users.transpose().map_err(Usage::from_error));
+        let lists = accept_proxy.zip(clients).zip(users);
+        let ((accept_proxy, clients), users) = errors.into_result(lists)?;
         let explicit = self.explicit()?;
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {
@@ -305,15 +314,6 @@ impl Intercept {
 
 fn values<T: Clone>(all: &[AsWritten<T>]) -> Vec<T> {
     all.iter().map(|one| one.value.clone()).collect()
-}
-
-fn addresses(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, Usage> {
-    let mut found = Vec::new();
-    for written in all {
-        let wrong = |why| Usage(format!("{option} {written}: {why}"));
-        found.extend(written.addresses().map_err(wrong)?);
-    }
-    Ok(found)
 }
 
 /// Long enough for a phone with a bad connection.

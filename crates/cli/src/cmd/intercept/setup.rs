@@ -16,12 +16,12 @@ use peername_server::workers::services::Services;
 use peername_sys::netlink::Transport;
 
 use super::options::{Args, Intercept};
-use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::config_file::{self, Configuration, Kind, Problems, Table};
 use crate::lifecycle::default_workers;
 use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
 use crate::process::Process;
 use crate::reload::file_watch::Fingerprints;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 pub(crate) struct Setup {
@@ -62,32 +62,38 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// The first error.
+    /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         config.top.process.set_defaults(default_workers());
         let json = config.to_json();
         let table = config
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Intercept::default()));
-        let origin: Origin = table.origin;
-        Self::of(config.top.process, table.options, json)
-            .map_err(|Usage(text)| Problems(vec![origin.of(&text)]))
+        let setup = Self::of(config.top.process, table.options.clone(), json);
+        setup.map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
     fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
-        options.contradictions()?;
+        let mut errors = UsageErrors::default();
+        errors.note(options.contradictions());
         let check = options.check();
-        if let Some(check) = check.clone() {
-            CheckService::new(check).map_err(Usage::from_error)?;
-        }
-        let (explicit, transparent) = (options.explicit()?, options.transparent()?);
-        let mut all: Vec<_> = explicit.iter().chain(&transparent).collect();
+        let service = check.clone().map(CheckService::new).transpose();
+        errors.note(service.map_err(Usage::from_error));
+        let explicit = errors.note(options.explicit());
+        let transparent = errors.note(options.transparent());
+        let mut all: Vec<_> = explicit.iter().chain(&transparent).flatten().collect();
         all.sort_unstable();
         if let Some([addr, _]) = all.array_windows().find(|[one, next]| one == next) {
-            return Err(Usage(format!("--listen {addr} is given twice")));
+            errors.push(format!("--listen {addr} is given twice"));
         }
+        // It would report the addresses again.
+        let access = explicit
+            .as_ref()
+            .and_then(|_| errors.note(options.access()));
+        let parts = explicit.zip(transparent).zip(access);
+        let ((explicit, transparent), access) = errors.into_result(parts)?;
         Ok(Self {
-            access: Arc::new(options.access()?),
+            access: Arc::new(access),
             check,
             explicit,
             transparent,

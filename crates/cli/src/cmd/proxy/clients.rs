@@ -1,12 +1,14 @@
 //! The options that list clients. They are options of `proxy`, `forward` and `exec`.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
-use peername_server::access::clients::{ClientAccess, RequiredTlvs};
+use peername_server::access::clients::{ClientAccess, ClientLists, RequiredTlvs};
+use peername_server::access::network_list::NetworkListError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 
 /// Which clients may connect.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
@@ -26,12 +28,37 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// A value, a file, or a line of a file is invalid.
+    /// Each value that is invalid, or whose file is.
     pub(crate) fn access(&self, required_tlvs: RequiredTlvs) -> Result<Arc<ClientAccess>, Usage> {
         let (allow, deny) = (self.allow_client.clone(), self.deny_client.clone());
-        let access = ClientAccess::new(allow, deny, required_tlvs);
-        access.map(Arc::new).map_err(Usage::from_error)
+        match ClientAccess::new(allow, deny, required_tlvs) {
+            Ok(access) => Ok(Arc::new(access)),
+            Err(first) => {
+                let allow = self.allow_client.iter().map(from_ref);
+                let deny = self.deny_client.iter().map(from_ref);
+                let by_itself = allow
+                    .map(|value| ClientLists::read(value, &[]))
+                    .chain(deny.map(|value| ClientLists::read(&[], value)));
+                Err(list_errors(by_itself, first))
+            }
+        }
     }
+}
+
+/// The errors of the values of a list, each read by itself; `whole` if only all of them together are wrong.
+pub(crate) fn list_errors<T>(
+    by_itself: impl Iterator<Item = Result<T, NetworkListError>>,
+    whole: NetworkListError,
+) -> Usage {
+    let mut errors = UsageErrors::default();
+    for read in by_itself {
+        errors.note(read.map_err(Usage::from_error));
+    }
+    errors
+        .into_result(None::<()>)
+        .err()
+        .filter(|Usage(text)| !text.is_empty())
+        .unwrap_or_else(|| Usage::from_error(whole))
 }
 
 #[cfg(feature = "exec")]

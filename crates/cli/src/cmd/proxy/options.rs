@@ -23,7 +23,7 @@ use crate::cmd::routes::{Protocol, Targets};
 use crate::config_file::table_options::{self, NotWithFile};
 use crate::process::Process;
 use crate::reload::Source;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 use crate::value::{
     AllowDestination, AsWritten, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout,
     TlvKind, list_file,
@@ -231,53 +231,83 @@ impl Default for Listener {
 
 impl Listener {
     /// The configuration by the options. Reads the files that they name.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
     pub(super) fn config(&self) -> Result<Config, Usage> {
-        if self.send_proxy.is_some() && self.protocol.has_udp() {
-            let text = "--send-proxy is for TCP only; without it, UDP needs a proxy of its own";
-            return Err(Usage(text.to_owned()));
+        let mut errors = UsageErrors::default();
+        self.note_contradictions(&mut errors);
+        let required_tlvs = self.require_tlv.iter().map(|tlv| tlv.value.clone());
+        let clients = errors.note(self.clients.access(required_tlvs.collect()));
+        let destination_policy = errors.note(destinations(
+            self.dynamic_destination,
+            &self.allow_destination,
+        ));
+        let trust = errors.note(self.trust());
+        let upstream = errors.note(self.upstream());
+        let relay = errors.note(self.relay_method());
+        let config = || {
+            Some(Config {
+                clients: clients?,
+                transparent: self.listen_transparent,
+                destination_policy: destination_policy?,
+                trust: trust?,
+                header: self.header_limits(),
+                source_policy: match self.source_policy {
+                    Policy::Strict => SourcePolicy::Strict,
+                    Policy::AllowLocal => SourcePolicy::AllowLocal,
+                },
+                upstream: upstream?,
+                relay: relay?,
+                limits: Limits {
+                    idle: self.idle_timeout.map(|timeout| timeout.0),
+                    half_closed: self.half_closed_timeout.0,
+                    ..Limits::default()
+                },
+                log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
+            })
+        };
+        errors.into_result(config())
+    }
+
+    fn note_contradictions(&self, errors: &mut UsageErrors) {
+        let has_udp = self.protocol.has_udp();
+        if self.send_proxy.is_some() && has_udp {
+            errors.push("--send-proxy is for TCP only; without it, UDP needs a proxy of its own");
         }
         // Other options for UDP only limit it. This one means that datagrams are expected.
-        if self.udp.udp_header.is_some() && !self.protocol.has_udp() {
-            let text =
-                "--udp-header is for UDP, which is not listened for: add --protocol udp, or both";
-            return Err(Usage(text.to_owned()));
+        if self.udp.udp_header.is_some() && !has_udp {
+            errors.push(
+                "--udp-header is for UDP, which is not listened for: add --protocol udp, or both",
+            );
         }
-        if !self.require_tlv.is_empty()
-            && self.protocol.has_udp()
-            && self.udp.udp_header == Some(udp::UdpHeader(Dialect::Spp))
-        {
-            let text = "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one";
-            return Err(Usage(text.to_owned()));
+        let is_spp = self.udp.udp_header == Some(udp::UdpHeader(Dialect::Spp));
+        if !self.require_tlv.is_empty() && has_udp && is_spp {
+            errors.push(
+                "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",
+            );
         }
-        let required_tlvs = self.require_tlv.iter().map(|tlv| tlv.value.clone());
-        Ok(Config {
-            clients: self.clients.access(required_tlvs.collect())?,
-            transparent: self.listen_transparent,
-            destination_policy: destinations(self.dynamic_destination, &self.allow_destination)?,
-            trust: TrustList::parse(&self.trust).map_err(Usage::from_error)?,
-            header: self.header_limits(),
-            source_policy: match self.source_policy {
-                Policy::Strict => SourcePolicy::Strict,
-                Policy::AllowLocal => SourcePolicy::AllowLocal,
-            },
-            upstream: self.upstream()?,
-            relay: match self.relay {
-                Relay::Auto => Method::Auto,
-                Relay::Copy => Method::Copy,
-                Relay::Splice => Method::Splice,
-                Relay::Uring => {
-                    let hint = "Linux 6.0, kernel.io_uring_disabled = 0, 32 KiB of RLIMIT_MEMLOCK a worker, no system call filter; or --relay auto";
-                    check_uring()
-                        .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
-                    Method::Uring
-                }
-            },
-            limits: Limits {
-                idle: self.idle_timeout.map(|timeout| timeout.0),
-                half_closed: self.half_closed_timeout.0,
-                ..Limits::default()
-            },
-            log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
+    }
+
+    fn trust(&self) -> Result<TrustList, Usage> {
+        TrustList::parse(&self.trust).map_err(|first| {
+            let by_itself = self.trust.iter().map(|value| TrustList::parse(&[value]));
+            clients::list_errors(by_itself, first)
+        })
+    }
+
+    fn relay_method(&self) -> Result<Method, Usage> {
+        Ok(match self.relay {
+            Relay::Auto => Method::Auto,
+            Relay::Copy => Method::Copy,
+            Relay::Splice => Method::Splice,
+            Relay::Uring => {
+                let hint = "Linux 6.0, kernel.io_uring_disabled = 0, 32 KiB of RLIMIT_MEMLOCK a worker, no system call filter; or --relay auto";
+                check_uring()
+                    .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
+                Method::Uring
+            }
         })
     }
 
@@ -329,15 +359,19 @@ impl Listener {
 
     fn upstream(&self) -> Result<UpstreamConfig, Usage> {
         let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
+        let mut errors = UsageErrors::default();
+        let target_v4 = match &self.target_v4 {
+            Some(target) => errors.note(target.target_rule().map_err(named("--target-v4"))),
+            None => Some(Targets::DEFAULT_V4.into()),
+        };
+        let target_v6 = match &self.target_v6 {
+            Some(target) => errors.note(target.target_rule().map_err(named("--target-v6"))),
+            None => Some(Targets::DEFAULT_V6.into()),
+        };
+        let (target_v4, target_v6) = errors.into_result(target_v4.zip(target_v6))?;
         Ok(UpstreamConfig {
-            target_v4: match &self.target_v4 {
-                Some(target) => target.target_rule().map_err(named("--target-v4"))?,
-                None => Targets::DEFAULT_V4.into(),
-            },
-            target_v6: match &self.target_v6 {
-                Some(target) => target.target_rule().map_err(named("--target-v6"))?,
-                None => Targets::DEFAULT_V6.into(),
-            },
+            target_v4,
+            target_v6,
             mark: NonZeroU32::new(self.mark.0),
             source_port: match self.source_port {
                 Port::Keep => SourcePort::Keep,

@@ -15,13 +15,15 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::options::{HostArgs, Listener};
-use crate::config_file::{Configuration, Origin, Problems};
+use crate::config_file::{Configuration, Origin, Problems, Table};
 use crate::lifecycle::default_workers;
 use crate::listeners::self_connect::connects_to_listener;
-use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS};
+use crate::listeners::{
+    self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
+};
 use crate::process::Process;
 use crate::reload::client_lists::ClientPolicies;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -67,9 +69,10 @@ impl Setup {
         let mut problems = Vec::new();
         let mut services = Vec::new();
         for table in config.listen {
-            match ServicePlan::new(&table.options, table.origin) {
+            match ServicePlan::new(&table) {
+                Ok(plan) if table.is_partial() => drop(plan),
                 Ok(plan) => services.push(plan),
-                Err(Usage(problem)) => problems.push(problem),
+                Err(errors) => problems.extend(table.located(&errors)),
             }
         }
         let setup = Self {
@@ -202,7 +205,7 @@ impl Setup {
         }
     }
 
-    /// Contradictions between parts that are valid by themselves: at most one for each service and protocol.
+    /// Contradictions between parts that are valid by themselves.
     /// `is_own` recognizes addresses of this host beside loopback.
     pub(super) fn problems(&self, is_own: impl Fn(IpAddr) -> bool + Copy) -> Vec<String> {
         TRANSPORTS
@@ -231,12 +234,10 @@ impl Setup {
         }
         for plan in &self.services {
             let targets = plan.backends().map(|(backend, _)| backend);
-            let mut targets = targets
+            let targets = targets
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
-            if let Some(target) =
-                targets.find(|&target| connects_to_listener(&taken, target, is_own))
-            {
+            for target in targets.filter(|&target| connects_to_listener(&taken, target, is_own)) {
                 let option = if target.is_ipv4() {
                     "--target-v4"
                 } else {
@@ -245,11 +246,11 @@ impl Setup {
                 let text = format!("{option} {target}: the proxy would connect to itself");
                 problems.push(plan.origin.of(&text));
             }
-            let mut only = plan.only_allowed.iter();
-            if !plan.listen(transport).is_empty()
-                && let Some(target) =
-                    only.find(|&&target| connects_to_listener(&taken, target, is_own))
-            {
+            if plan.listen(transport).is_empty() {
+                continue;
+            }
+            let only = plan.only_allowed.iter();
+            for target in only.filter(|&&target| connects_to_listener(&taken, target, is_own)) {
                 let text =
                     format!("--allow-destination {target}: the proxy would connect to itself");
                 problems.push(plan.origin.of(&text));
@@ -260,18 +261,20 @@ impl Setup {
 }
 
 impl ServicePlan {
-    pub(super) fn new(listener: &Listener, origin: Origin) -> Result<Self, Usage> {
-        let config = listener.config();
-        let config = config.map_err(|Usage(text)| Usage(origin.of(&text)))?;
+    /// Validates a table by itself.
+    ///
+    /// # Errors
+    ///
+    /// All errors, without their place.
+    fn new(table: &Table<Listener>) -> Result<Self, Usage> {
+        let listener = &table.options;
+        let mut errors = UsageErrors::default();
+        let config = errors.note(listener.config());
         if listener.listen.is_empty() {
-            let text = "--listen needs an address, such as 0.0.0.0:8443";
-            return Err(Usage(origin.of(text)));
+            errors.push("--listen needs an address, such as 0.0.0.0:8443");
         }
-        let mut listen = Vec::new();
-        for written in &listener.listen {
-            let wrong = |why| Usage(origin.of(&format!("--listen {written}: {why}")));
-            listen.extend(written.addresses().map_err(wrong)?);
-        }
+        let listen = errors.note(resolve_listeners("--listen", &listener.listen));
+        let (config, listen) = errors.into_result(config.zip(listen))?;
         let datagrams = listener.datagrams();
         Ok(Self {
             sockets: ListenPlan {
@@ -287,7 +290,7 @@ impl ServicePlan {
                 v6: listener.expects(false),
             },
             only_allowed: listener.only_allowed(),
-            origin,
+            origin: table.origin.clone(),
         })
     }
 
