@@ -10,7 +10,7 @@ use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::browser::{browse_until, wait_page_shows};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, wait_for};
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, front_of};
 
@@ -137,6 +137,29 @@ fn event_streams_are_bounded() {
             .recv_text_until(|text| text.contains("open already") || first_event(text).is_some());
         text.starts_with("HTTP/1.1 200 ").then_some(())
     });
+}
+
+/// Streams that are not read lock no client out: neither from the other paths, nor from the events of another address.
+#[test]
+fn event_streams_that_are_not_read_lock_no_client_out() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("unix:{path}");
+    let rig = ProxyRig::new(&[ADMIN, "--admin", &socket]);
+    let host = &rig.lab.server;
+    let streams: Vec<_> = (0..20).map(|_| open_stream(host)).collect();
+    let head = streams[19].recv_text_until(|text| text.contains("open already"));
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    let by_path = ["--unix-socket", &path];
+    for by in [&["--max-time", "5"][..], &by_path] {
+        assert_eq!(get(host, by, "/readyz"), "ready\n200");
+        assert!(get(host, by, "/metrics").ends_with("# EOF\n200"));
+        assert!(get(host, by, "/").contains("EventSource"));
+    }
+    let top = Peername::run(host, &["top", "--admin", &socket]);
+    let said = String::from_utf8_lossy(&top.stdout);
+    assert!(said.starts_with("peername proxy"), "{said} {top:?}");
+    drop(streams);
 }
 
 /// A stream has an event each second, and ends with the one that reports the drain.

@@ -38,7 +38,7 @@ pub use address::{AdminAddr, ParseAdminAddrError};
 pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
 pub use status::ACCEPT_PAUSED;
 
-use events::EventFeed;
+use events::{EventFeed, StreamPermits};
 use history::History;
 use process_metrics::{LimitGauge, ProcessCollector};
 
@@ -46,7 +46,10 @@ use crate::connections::ConnectionSource;
 
 /// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
-    /// Returns once every worker has answered; the endpoint sets the deadline.
+    /// What is wrong while `check_liveness` does not return.
+    const HANGS: &'static str = "a worker hangs";
+
+    /// Returns once every worker, or what serves in their stead, has answered; the endpoint sets the deadline.
     fn check_liveness(&self) -> impl Future<Output = ()> + Send;
 
     /// Whether clients should be sent here.
@@ -158,8 +161,8 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    /// Answers on each of `listeners`, on the current runtime, until its task is aborted. Each has its own limit of open
-    /// connections, so that clients of one can't keep those of another out.
+    /// Answers on each of `listeners`, on the current runtime, until its task is aborted. Each has its own limits of
+    /// open connections and streams, so that clients of one can't keep those of another out.
     pub fn start(self, listeners: Vec<AdminListener>) -> Vec<AbortHandle> {
         let server = Arc::new(self);
         let events = Arc::clone(&server);
@@ -182,9 +185,13 @@ impl<H: Health> AdminServer<H> {
     async fn serve_tcp(self: Arc<Self>, socket: std::net::TcpListener) -> io::Result<()> {
         let listener = TcpListener::from_std(socket)?;
         let mut open = OpenConnections::default();
+        let streams = StreamPermits::default();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => open.insert(self.spawn_connection(stream, Via::Network)),
+                Ok((stream, _)) => {
+                    let via = (Via::Network, streams.clone());
+                    open.insert(self.spawn_connection(stream, via));
+                }
                 Err(_) => sleep(ACCEPT_RETRY).await,
             }
         }
@@ -194,10 +201,12 @@ impl<H: Health> AdminServer<H> {
         file.is_owner.store(true, Ordering::Relaxed);
         let listener = UnixListener::from_std(file.socket.try_clone()?)?;
         let mut open = OpenConnections::default();
+        let streams = StreamPermits::default();
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let via = Via::UnixSocket(stream.peer_cred().ok());
+                    let via = (via, streams.clone());
                     open.insert(self.spawn_connection(stream, via));
                 }
                 Err(_) => sleep(ACCEPT_RETRY).await,
@@ -205,15 +214,19 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    fn spawn_connection<IO>(self: &Arc<Self>, stream: IO, via: Via) -> AbortHandle
+    fn spawn_connection<IO>(
+        self: &Arc<Self>,
+        stream: IO,
+        (via, streams): (Via, StreamPermits),
+    ) -> AbortHandle
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let server = Arc::clone(self);
         let task = tokio::spawn(async move {
             let service = service_fn(|request| {
-                let server = &server;
-                async move { Ok::<_, Infallible>(server.respond(request, via).await) }
+                let (server, streams) = (&server, &streams);
+                async move { Ok::<_, Infallible>(server.respond(request, via, streams).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())

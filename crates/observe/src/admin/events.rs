@@ -49,7 +49,16 @@ pub struct StatusEvent {
 pub(super) struct EventFeed {
     latest: watch::Sender<Option<Published>>,
     subscribed: Notify,
-    permits: Arc<Semaphore>,
+}
+
+/// The permits for streams of one listener, so that those of another one do not lock it out. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct StreamPermits(Arc<Semaphore>);
+
+impl Default for StreamPermits {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_STREAMS)))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -63,15 +72,14 @@ impl Default for EventFeed {
         Self {
             latest: watch::Sender::new(None),
             subscribed: Notify::new(),
-            permits: Arc::new(Semaphore::new(MAX_STREAMS)),
         }
     }
 }
 
 impl EventFeed {
     /// A stream of events; `None` if there are too many.
-    pub(super) fn subscribe(&self) -> Option<BoxStream<'static, Bytes>> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+    pub(super) fn subscribe(&self, permits: &StreamPermits) -> Option<BoxStream<'static, Bytes>> {
+        let permit = Arc::clone(&permits.0).try_acquire_owned().ok()?;
         let mut latest = self.latest.subscribe();
         // The event of this second, if there is one.
         latest.mark_changed();
@@ -111,7 +119,7 @@ impl EventFeed {
     }
 }
 
-/// Far fewer than the endpoint has connections.
+/// Of one listener: far fewer than it has connections.
 const MAX_STREAMS: usize = 8;
 /// How long a browser waits before it connects again.
 const RETRY: &[u8] = b"retry: 2000\n\n";

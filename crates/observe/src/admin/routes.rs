@@ -17,6 +17,7 @@ use tokio::net::unix::UCred;
 use tokio::time::timeout;
 use tracing::Level;
 
+use super::events::StreamPermits;
 use super::listing::ListQuery;
 use super::page::{PAGE, POLICY};
 use super::{AdminServer, Health, Via};
@@ -25,12 +26,17 @@ use crate::connections::ConnectionSource;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl<H: Health> AdminServer<H> {
-    pub(super) async fn respond(&self, request: Request<Incoming>, via: Via) -> Answer {
+    pub(super) async fn respond(
+        &self,
+        request: Request<Incoming>,
+        via: Via,
+        streams: &StreamPermits,
+    ) -> Answer {
         if !self.hosts.admit(request.headers()) {
             return plain(StatusCode::MISDIRECTED_REQUEST, OTHER_HOST);
         }
         match (request.method(), via) {
-            (&Method::GET | &Method::HEAD, _) => self.get(&request).await,
+            (&Method::GET | &Method::HEAD, _) => self.get(&request, streams).await,
             (&Method::PUT | &Method::DELETE, Via::Network) => {
                 plain(StatusCode::FORBIDDEN, NEEDS_UNIX_SOCKET)
             }
@@ -40,19 +46,22 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    async fn get(&self, request: &Request<Incoming>) -> Answer {
+    async fn get(&self, request: &Request<Incoming>, streams: &StreamPermits) -> Answer {
         let query = request.uri().query();
         let resources = &self.resources;
         match request.uri().path() {
             "/" => page(),
-            "/events" => match self.feed.subscribe() {
+            "/events" => match self.feed.subscribe(streams) {
                 Some(events) => stream(EVENT_STREAM, events),
                 None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
             },
             "/metrics" => self.metrics(),
             "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
                 Ok(()) => plain(StatusCode::OK, "ok\n"),
-                Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "a worker hangs\n"),
+                Err(_) => {
+                    let text = format!("{}\n", H::HANGS);
+                    respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+                }
             },
             "/readyz" => match self.health.check_readiness().await {
                 Ok(()) => plain(StatusCode::OK, "ready\n"),
@@ -218,8 +227,7 @@ fn answer(
 const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
 const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH); \
     its mode restricts them to its owner and group\n";
-const TOO_MANY_STREAMS: &str =
-    "8 event streams are open already: close a page, or `peername top`\n";
+const TOO_MANY_STREAMS: &str = "8 event streams of this address are open already: close a page, or `peername top`; the other paths answer\n";
 const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /status, /connections, /sessions, /config, /log-level, \
     as far as this command has them\n";
 const HTML: &str = "text/html; charset=utf-8";

@@ -56,7 +56,7 @@ impl<H: Health> AdminServer<H> {
     async fn not_ready(&self) -> Option<String> {
         let liveness = timeout(ANSWER_TIMEOUT, self.health.check_liveness());
         if liveness.await.is_err() {
-            return Some("a worker hangs".to_owned());
+            return Some(H::HANGS.to_owned());
         }
         match timeout(ANSWER_TIMEOUT, self.health.check_readiness()).await {
             Ok(readiness) => readiness.err(),
