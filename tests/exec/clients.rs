@@ -234,6 +234,29 @@ fn private_network_denies_clients_and_ends_their_connections() {
     );
 }
 
+/// The proxy inside has another working directory.
+#[test]
+fn private_network_reads_a_trust_list_with_a_relative_path() {
+    let (lab, list) = (Lab::without_routes(), Scratch::new());
+    let path = list.write("balancers", "10.81.0.0/24\n");
+    let directory = path.strip_suffix("/balancers").expect("its directory");
+    let args = [
+        "exec",
+        "--mode=netns",
+        "--ports=8443",
+        "--trust=@balancers",
+        "-v",
+        "--",
+    ];
+    let args = [&args[..], SPEAKS_FIRST].concat();
+    let through = ["env", "-C", directory];
+    let server = Process::start_through(&lab.server, &through, BINARY, &args);
+    server.wait_line("serving", |line| line.contains("serving").then_some(()));
+    let client = fresh_client_v4();
+    let open = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(client));
+    assert_eq!(greeting(&open), client.to_string());
+}
+
 fn start(mechanism: &str, options: &[&str]) -> ProgramRig {
     ProgramRig::with_mode(mechanism, options, SPEAKS_FIRST)
 }

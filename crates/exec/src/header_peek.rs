@@ -120,7 +120,10 @@ fn run(
             Step::PassThrough => {
                 return match denied(None) {
                     Some(DeniedClient { client, why }) => refused(table, connection, client, why),
-                    None => PeekOutcome::Ready(None),
+                    None => {
+                        table.settings().count(Counter::PassedThrough);
+                        PeekOutcome::Ready(None)
+                    }
                 };
             }
             Step::Wait(len) => return PeekOutcome::Incomplete(len),

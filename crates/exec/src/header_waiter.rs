@@ -106,8 +106,8 @@ impl HeaderWaiter {
     /// Parks a connection with an incomplete header. `listener` is the listener's own address, as getsockname(2) returns
     /// it. Beyond [`MAX_WAITING`], and beyond the limit of descriptors, the connection is refused.
     pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
-        let ready: usize = self.ready.values().map(VecDeque::len).sum();
-        if self.pending.len() + ready >= self.capacity {
+        let (pending, ready) = self.counts();
+        if pending + ready >= self.capacity {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let id = self.new_id();
@@ -190,6 +190,12 @@ impl HeaderWaiter {
         ready.extend(self.expire());
         self.wake_again();
         Ok(ready)
+    }
+
+    /// The number of pending connections, and of ready ones.
+    pub fn counts(&self) -> (usize, usize) {
+        let ready = self.ready.values().map(VecDeque::len).sum();
+        (self.pending.len(), ready)
     }
 
     /// When [`HeaderWaiter::process_due`] must be called even without an event.
@@ -311,6 +317,7 @@ impl HeaderWaiter {
             self.refuse(connection, denied.why);
             return None;
         }
+        self.table.settings().count(Counter::PassedThrough);
         self.make_ready(id)
     }
 

@@ -15,6 +15,7 @@
 //! Nothing is enforced against the program: a thread that changes a call's arguments while they are read may see its
 //! balancer as its client, and deceives only itself.
 
+mod admin_line;
 mod config;
 mod epoll_token;
 mod failsafe;
@@ -80,15 +81,22 @@ pub enum NotifyError {
 ///
 /// [`NotifyError`]: the kernel is too old or does not allow a filter, there is another supervisor above, /proc is foreign, or
 /// the supervisor exited.
-pub fn start(config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
+pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     let started = NotifyError::Start;
     PidFd::check_proc().map_err(NotifyError::Proc)?;
     let (settings, has_library) = (config.table.settings(), config.library.is_some());
     let program = process::id();
     let target = PidFd::current().map_err(started)?;
     let (ours, theirs) = fd_passing::seqpacket_pair().map_err(started)?;
-    daemonize::spawn_detached([theirs, target.into()], |[line, target]| {
-        let ended = supervise(&config, line, program, target.into());
+    let admin = config.admin.take();
+    let has_admin = admin.is_some();
+    let inherited: Vec<OwnedFd> = [theirs, target.into()].into_iter().chain(admin).collect();
+    daemonize::spawn_detached(inherited, |mut inherited| {
+        config.admin = has_admin.then(|| inherited.pop()).flatten();
+        let Ok([line, target]) = <[OwnedFd; 2]>::try_from(inherited) else {
+            return 1;
+        };
+        let ended = supervise(&mut config, line, program, target.into());
         config.library.iter().for_each(SharedTable::remove);
         match ended {
             Ok(()) => 0,
@@ -135,7 +143,7 @@ fn drop_capabilities() -> Result<(), SyscallError> {
 
 /// Runs the supervisor's process, until no process with the filter is left.
 fn supervise(
-    config: &SupervisorConfig,
+    config: &mut SupervisorConfig,
     line: OwnedFd,
     program: u32,
     target: PidFd,
@@ -149,7 +157,10 @@ fn supervise(
     let calls = NotificationListener::from(listener);
     let inflight = InflightCalls::new()?;
     drop_capabilities()?;
-    let supervisor = Supervisor::new(config, calls, inflight, (program, target))?;
+    let mut supervisor = Supervisor::new(config, calls, inflight, (program, target))?;
+    if let Some(line) = config.admin.take() {
+        supervisor.answer_admin(line)?;
+    }
     fd_passing::send_word(&line, 0, None)?;
     drop(line);
     supervisor.run()

@@ -5,6 +5,7 @@
 //! ([`peername_identity::Secrets::pass`]); the supervisor of [`crate::notify`] answers the others. So every process
 //! knows the clients that it accepts, with or without the library.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
@@ -15,23 +16,23 @@ use peername_sys::seccomp::NoNewPrivs;
 use crate::client_judge::ClientJudge;
 use crate::library::preloaded;
 use crate::notify::{self, NotifyError};
-use crate::table::{Rules, SharedTable, TableError};
+use crate::table::SharedTable;
 
 /// The configuration of `--mode preload`.
 #[derive(Debug)]
 pub struct Preload {
     /// The library, see [`crate::library`].
     pub library: PathBuf,
-    /// The settings of the table.
-    pub rules: Rules,
-    /// Connections that may be open at the same time: a power of two, at least 64.
-    pub slots: usize,
+    /// The table of clients.
+    pub table: SharedTable,
     /// From accept to the complete header.
     pub header_timeout: Duration,
     /// See [`notify::SupervisorConfig::clients`].
     pub clients: Option<Rc<dyn ClientJudge>>,
     /// See [`notify::SupervisorConfig::verbose`].
     pub verbose: bool,
+    /// See [`notify::SupervisorConfig::admin`].
+    pub admin: Option<OwnedFd>,
 }
 
 impl Preload {
@@ -42,29 +43,18 @@ impl Preload {
     ///
     /// # Errors
     ///
-    /// [`PreloadError`]: the table can't be created, or the supervisor can't be started.
-    pub fn prepare(&self, command: &mut Command) -> Result<NoNewPrivs, PreloadError> {
-        let shared = SharedTable::create(self.slots, &self.rules)?;
+    /// [`NotifyError`]: the supervisor can't be started. The table is removed then.
+    pub fn prepare(self, command: &mut Command) -> Result<NoNewPrivs, NotifyError> {
         command.env("LD_PRELOAD", preloaded(&self.library));
-        command.env("PEERNAME_TABLE", shared.path());
+        command.env("PEERNAME_TABLE", self.table.path());
         let started = notify::start(notify::SupervisorConfig {
-            table: shared.table(),
+            table: self.table.table(),
             header_timeout: self.header_timeout,
-            library: Some(shared.clone()),
-            clients: self.clients.clone(),
+            library: Some(self.table.clone()),
+            clients: self.clients,
             verbose: self.verbose,
+            admin: self.admin,
         });
-        Ok(started.inspect_err(|_| shared.remove())?)
+        started.inspect_err(|_| self.table.remove())
     }
-}
-
-/// Why a program can't be started with the library.
-#[derive(Debug, thiserror::Error)]
-pub enum PreloadError {
-    /// The table.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// The supervisor.
-    #[error(transparent)]
-    Supervisor(#[from] NotifyError),
 }

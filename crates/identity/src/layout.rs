@@ -56,7 +56,7 @@ pub(crate) const fn words(slots: usize) -> usize {
 }
 
 /// Words reserved for the settings' single words.
-pub(crate) const FIXED: usize = 32;
+pub(crate) const FIXED: usize = 40;
 /// Words of a slot's value: client, destination, their ports, the namespace, a spare one, and the last sweep that found
 /// the socket open. One cache line, so that no value spans two.
 pub(crate) const VALUE: usize = 8;

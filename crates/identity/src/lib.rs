@@ -32,6 +32,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod gauge;
 mod header_check;
 mod layout;
 mod network;
@@ -42,6 +43,7 @@ mod socket_family;
 mod table;
 mod waiter_request;
 
+pub use gauge::{Gauge, RefusalVerbosity};
 pub use header_check::{Ends, HeaderCheck, Peeked, Step};
 pub use network::Network;
 pub use peername_proto::SourcePolicy;

@@ -77,6 +77,8 @@ pub const PROBE_ERRNO: i32 = 78;
 pub enum Counter {
     /// Connections with a complete header, with or without a client (LOCAL, UNKNOWN).
     Accepted,
+    /// Connections without a header that the program got, since none is required.
+    PassedThrough,
     /// Refused: the peer may not send headers.
     Untrusted,
     /// Refused: no header, or an invalid one.
@@ -106,8 +108,9 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Accepted,
+        Self::PassedThrough,
         Self::Untrusted,
         Self::NotAHeader,
         Self::Closed,
@@ -329,7 +332,7 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x06");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x07");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
@@ -346,7 +349,7 @@ const SOURCES: usize = 13;
 const PASS: usize = 14;
 const REFUSALS: usize = 16;
 const UNREAD: usize = 17;
-/// The first counter; one word each, to the end.
+/// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
 const COUNTERS: usize = 18;
 
 #[cfg(test)]

@@ -122,10 +122,12 @@ impl Arrival {
             }
             Step::Wait(_) => Ok(self.park(settings, peer, listener)),
             Step::Refuse(why) => Ok(self.refuse(settings, peer, why)),
-            // `PassThrough`: no header is required. The other three do not occur here.
-            Step::PassThrough | Step::Peek | Step::Discard(_) | Step::Admit => {
+            Step::PassThrough => {
+                settings.count(Counter::PassedThrough);
                 Ok(Some((self.socket, self.address)))
             }
+            // They do not occur here.
+            Step::Peek | Step::Discard(_) | Step::Admit => Ok(Some((self.socket, self.address))),
         }
     }
 

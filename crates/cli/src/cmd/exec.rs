@@ -1,6 +1,7 @@
 //! `peername exec`: runs a server, in which accept(2) and getpeername(2) return the true client, or a client, with PROXY
 //! headers on its connections.
 
+mod admin;
 mod clients;
 mod connect;
 mod netns;
@@ -14,16 +15,18 @@ use std::time::Duration;
 
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::launch::become_program;
-use peername_exec::library::{Library, LibraryError};
+use peername_exec::library::Library;
 use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
-use peername_exec::table::{Rules, SharedTable};
+use peername_exec::table::{Rules, SharedTable, TableError};
 use peername_identity::{Network, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
+use serde::Serialize;
 
+use crate::admin::AdminArgs;
 use crate::cmd::proxy;
 use crate::cmd::routes::Protocol;
 use crate::usage::Usage;
@@ -72,6 +75,8 @@ pub(crate) struct Args {
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     dst: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// CMD is a client: each of its TCP connections begins with a header that names --source
     #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS)]
     connect: bool,
@@ -97,7 +102,8 @@ enum Mode {
     Netns,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 enum Header {
     /// Refuse them
     Require,
@@ -105,7 +111,8 @@ enum Header {
     Optional,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 enum Sources {
     /// Refuse special and loopback addresses
     Strict,
@@ -145,7 +152,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
         Ok((Mechanism::Preload, _)) => {
-            let gaining = args.preload(rules, clients)?.prepare(&mut command)?;
+            let gaining = args.preload(&rules, clients)?.prepare(&mut command)?;
             report_lost_privileges(gaining);
         }
         Ok((Mechanism::Notify, _)) => args.supervise(&rules, clients)?,
@@ -216,19 +223,24 @@ impl Args {
     }
 
     fn networks(&self) -> Result<Vec<Network>, Usage> {
-        let list = if self.trust.is_empty() {
+        if self.trust.is_empty() {
             eprintln!(
                 "peername: headers are accepted from private networks (set --trust to choose others)"
             );
-            TrustList::parse(&["private"])
-        } else {
-            TrustList::parse(&self.trust)
-        };
-        let list = list.map_err(Usage::from_error)?;
+        }
+        let list = TrustList::parse(&self.trust()).map_err(Usage::from_error)?;
         let networks = list.networks().iter();
         Ok(networks
             .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
             .collect())
+    }
+
+    /// The trusted networks as they were written, or the default.
+    fn trust(&self) -> Vec<String> {
+        match self.trust.as_slice() {
+            [] => vec!["private".to_owned()],
+            trust => trust.to_vec(),
+        }
     }
 
     fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
@@ -246,10 +258,11 @@ impl Args {
 
     /// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
     fn supervise(&self, rules: &Rules, clients: Option<Rc<dyn ClientJudge>>) -> anyhow::Result<()> {
-        let shared = SharedTable::create(self.slots(), rules)?;
-        shared.remove();
+        let table = self.table(rules)?;
+        table.remove();
         let gaining = notify::start(notify::SupervisorConfig {
-            table: shared.table(),
+            admin: admin::start(self, table.table())?,
+            table: table.table(),
             header_timeout: self.header_timeout,
             library: None,
             clients,
@@ -259,23 +272,26 @@ impl Args {
         Ok(())
     }
 
-    fn slots(&self) -> usize {
+    fn table(&self, rules: &Rules) -> Result<SharedTable, TableError> {
         let wanted = self.max_connections as usize;
-        wanted.next_power_of_two().max(MIN_SLOTS)
+        SharedTable::create(wanted.next_power_of_two().max(MIN_SLOTS), rules)
     }
 
     fn preload(
         &self,
-        rules: Rules,
+        rules: &Rules,
         clients: Option<Rc<dyn ClientJudge>>,
-    ) -> Result<Preload, LibraryError> {
+    ) -> anyhow::Result<Preload> {
+        let library = Library::Accept.find()?;
+        let table = self.table(rules)?;
+        let admin = admin::start(self, table.table()).inspect_err(|_| table.remove())?;
         Ok(Preload {
-            library: Library::Accept.find()?,
-            rules,
-            slots: self.slots(),
+            library,
+            table,
             header_timeout: self.header_timeout,
             clients,
             verbose: self.verbose > 0,
+            admin,
         })
     }
 }
@@ -298,7 +314,7 @@ fn refuse_io_uring(consequence: &str) {
 }
 
 /// The options that do not apply to clients (`--connect`).
-const OF_SERVERS: [&str; 13] = [
+const OF_SERVERS: [&str; 15] = [
     "mode",
     "trust",
     "allow_client",
@@ -312,6 +328,8 @@ const OF_SERVERS: [&str; 13] = [
     "max_header",
     "max_connections",
     "dst",
+    "admin",
+    "admin_host",
 ];
 /// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
 const LAUNCHER_FAILED: u8 = 125;

@@ -1,5 +1,6 @@
 //! The supervisor's configuration.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,4 +24,6 @@ pub struct SupervisorConfig {
     pub clients: Option<Rc<dyn ClientJudge>>,
     /// Log each refused connection, not only the first of each reason in ten seconds.
     pub verbose: bool,
+    /// The supervisor's end of the line to the process of the admin endpoint ([`crate::admin`]).
+    pub admin: Option<OwnedFd>,
 }

@@ -11,6 +11,8 @@ pub(super) enum EpollToken {
     Waiter,
     /// A process with the library has a request for the header waiter.
     Channel,
+    /// The admin endpoint's process asks whether the loop runs, or has exited.
+    Admin,
     /// The listener of a pending call is ready.
     ListenerReady(u64),
     /// The thread of a pending call has exited.
@@ -26,6 +28,7 @@ impl From<EpollToken> for u64 {
             EpollToken::ListenerReady(serial) => (3, serial),
             EpollToken::ThreadExited(serial) => (4, serial),
             EpollToken::Channel => (5, 0),
+            EpollToken::Admin => (6, 0),
         };
         // Serial numbers count up from 1, one a call.
         serial << KIND_BITS | kind
@@ -41,6 +44,7 @@ impl From<u64> for EpollToken {
             3 => Self::ListenerReady(serial),
             4 => Self::ThreadExited(serial),
             5 => Self::Channel,
+            6 => Self::Admin,
             _ => Self::Calls,
         }
     }
@@ -59,6 +63,7 @@ mod tests {
             EpollToken::MonitorExited,
             EpollToken::Waiter,
             EpollToken::Channel,
+            EpollToken::Admin,
             EpollToken::ListenerReady(9),
             EpollToken::ThreadExited(1 << 40),
         ] {

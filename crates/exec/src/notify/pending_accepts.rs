@@ -102,6 +102,10 @@ impl PendingAccepts {
         found.map(|(&serial, _)| serial).collect()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -3,15 +3,14 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Counter, Refusal, RefusalReader, Settings};
+use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
 use peername_sys::process::stderr::try_write_line;
 
-/// Reads the refusals that the program's processes and the supervisor record in the table, and logs them: one line each
-/// if `verbose`, else one line for each reason in [`INTERVAL`].
+/// Reads the refusals that the program's processes and the supervisor record in the table, and logs them as the table's
+/// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`INTERVAL`].
 #[derive(Debug)]
 pub(super) struct RefusalLog {
     reader: RefusalReader,
-    verbose: bool,
     /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
     next_read: Instant,
     reasons: [Reason; Counter::ALL.len()],
@@ -26,10 +25,9 @@ struct Reason {
 }
 
 impl RefusalLog {
-    pub(super) fn new(verbose: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             reader: RefusalReader::default(),
-            verbose,
             next_read: Instant::now(),
             reasons: Default::default(),
         }
@@ -61,8 +59,12 @@ impl RefusalLog {
 
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
         let explained = Explained(refusal);
-        if self.verbose {
-            return Some(format!("peername: refused a connection {explained}"));
+        match settings.refusal_verbosity() {
+            RefusalVerbosity::Off => return None,
+            RefusalVerbosity::Each => {
+                return Some(format!("peername: refused a connection {explained}"));
+            }
+            RefusalVerbosity::Throttled => {}
         }
         let reason = self.reasons.get_mut(refusal.why as usize)?;
         let recent = reason.logged.is_some_and(|at| now < at + INTERVAL);
@@ -136,7 +138,7 @@ impl Display for Explained {
                 "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
                  wait)",
             ),
-            Counter::Accepted | Counter::Parked => f.write_str("no reason"),
+            Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
         }
     }
 }
@@ -171,7 +173,8 @@ mod tests {
     fn each_reason_is_logged_once_in_ten_seconds_with_the_number() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
-        let (mut log, start) = (RefusalLog::new(false), Instant::now());
+        settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
+        let (mut log, start) = (RefusalLog::new(), Instant::now());
         let mut after = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
@@ -192,15 +195,14 @@ mod tests {
     fn connection_without_data_is_logged_with_verbose_only() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
-        settings.refused(refusal(Counter::Closed));
-        assert_eq!(
-            RefusalLog::new(false).lines(settings, Instant::now()),
-            [""; 0]
-        );
-        settings.refused(refusal(Counter::Closed));
-        assert_eq!(
-            RefusalLog::new(true).lines(settings, Instant::now()).len(),
-            2
-        );
+        for (verbosity, lines) in [
+            (RefusalVerbosity::Throttled, 0),
+            (RefusalVerbosity::Each, 2),
+        ] {
+            settings.set_refusal_verbosity(verbosity);
+            settings.refused(refusal(Counter::Closed));
+            let logged = RefusalLog::new().lines(settings, Instant::now());
+            assert_eq!(logged.len(), lines, "{verbosity:?}: {logged:?}");
+        }
     }
 }

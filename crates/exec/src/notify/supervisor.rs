@@ -1,5 +1,6 @@
 //! The supervisor's event loop: one thread, which never blocks on a single process.
 
+mod admin;
 mod serve;
 
 use std::io;
@@ -8,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Identity, Table, as_socket_family};
+use peername_identity::{Identity, RefusalVerbosity, Table, as_socket_family};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
@@ -19,6 +20,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
 
+use super::admin_line::AdminLine;
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
 use super::failsafe::Failsafe;
@@ -42,6 +44,7 @@ pub(super) struct Supervisor {
     waiter: HeaderWaiter,
     /// The channel by which processes with the library reach the header waiter.
     channel: Option<RequestChannel>,
+    admin: Option<AdminLine>,
     pending: PendingAccepts,
     threads: ThreadCache,
     listeners: ListenerCache,
@@ -89,7 +92,12 @@ impl Supervisor {
             ref library,
             ref clients,
             verbose,
+            admin: _,
         } = config;
+        table.settings().set_refusal_verbosity(match verbose {
+            true => RefusalVerbosity::Each,
+            false => RefusalVerbosity::Throttled,
+        });
         let epoll = Epoll::new()?;
         let (failsafe, channel) = match library {
             Some(_) => (None, Some(RequestChannel::open(table.settings())?)),
@@ -112,10 +120,11 @@ impl Supervisor {
             table,
             waiter,
             channel,
+            admin: None,
             pending: PendingAccepts::default(),
             threads: ThreadCache::default(),
             listeners: ListenerCache::default(),
-            refusals: RefusalLog::new(verbose),
+            refusals: RefusalLog::new(),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             clients: clients.clone(),
@@ -131,6 +140,7 @@ impl Supervisor {
     pub(super) fn run(mut self) -> Result<()> {
         let mut found = Vec::new();
         loop {
+            self.store_gauges();
             self.epoll.wait(self.wait_limit(), &mut found)?;
             for event in found.drain(..) {
                 match EpollToken::from(event.token) {
@@ -142,6 +152,7 @@ impl Supervisor {
                         }
                     }
                     EpollToken::Channel => self.serve_channel(),
+                    EpollToken::Admin => self.serve_admin(),
                     EpollToken::ListenerReady(serial) => self.retry_pending(serial),
                     EpollToken::ThreadExited(serial) => self.drop_pending(serial),
                     EpollToken::Waiter => self.run_waiter()?,

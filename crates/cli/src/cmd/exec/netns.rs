@@ -8,10 +8,13 @@ use std::os::fd::OwnedFd;
 
 use anyhow::Context;
 use peername_exec::netns;
+use peername_observe::admin::AdminListener;
+use peername_server::listeners::InheritedSockets;
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
+use super::clients::with_absolute_path;
 use super::{Args, Header, Sources};
 use crate::usage::Usage;
 
@@ -45,8 +48,20 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
             sockets.push(OwnedFd::from(socket));
         }
     }
+    sockets.extend(admin_sockets(args)?);
     netns::start(sockets, proxy(args, &addrs))?;
     Ok(())
+}
+
+/// The TCP sockets of `--admin`. A Unix socket is reachable from every network by its path, so the proxy opens it; here it is
+/// only tried, so that an error is known before the program starts.
+fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
+    let listeners = args.admin.open(&mut InheritedSockets::default(), None)?;
+    let tcp = |listener| match listener {
+        AdminListener::Tcp(socket) => Some(OwnedFd::from(socket)),
+        AdminListener::Unix(_) => None,
+    };
+    Ok(listeners.into_iter().filter_map(tcp))
 }
 
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
@@ -97,11 +112,6 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
         (_, true) => "udp",
         _ => "tcp",
     };
-    let trust: &[String] = if args.trust.is_empty() {
-        &["private".to_owned()]
-    } else {
-        &args.trust
-    };
     let sources = match args.source_policy {
         Sources::Strict => "strict",
         Sources::AllowLocal => "allow-local",
@@ -117,10 +127,13 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    words.extend(trust.iter().map(|network| format!("--trust={network}")));
+    let trust = args.trust();
+    let trust = trust.iter().map(|network| with_absolute_path(network));
+    words.extend(trust.map(|network| format!("--trust={network}")));
     words.extend(args.client_lists().words());
     let tlvs = args.require_tlv.iter();
     words.extend(tlvs.map(|tlv| format!("--require-tlv={tlv}")));
+    words.extend(args.admin.words());
     words.extend((0..args.verbose).map(|_| "-v".to_owned()));
     words.into_iter().map(OsString::from).collect()
 }

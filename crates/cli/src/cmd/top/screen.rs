@@ -30,7 +30,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     frame.render_widget(Line::styled(title(&app.event), BOLD), head);
     frame.render_widget(Line::raw(rates_line(app)), rates);
     frame.render_widget(Paragraph::new(summary), whole);
-    if app.event.command != "intercept" {
+    if !matches!(app.event.command.as_str(), "intercept" | "exec") {
         draw_connections(frame, app, list);
     }
     frame.render_widget(Paragraph::new(refusals), reasons);
@@ -51,6 +51,7 @@ fn rates_line(app: &App) -> String {
             rate("peername_check_total"),
             now("peername_certificates_issued_total"),
         ),
+        "exec" => summary::exec(&app.event),
         _ => format!(
             "{open}   new {}/s   UDP sessions {}   to backends {}/s   to clients {}/s",
             rate("peername_connections_accepted_total"),

@@ -39,6 +39,15 @@ pub(super) fn open(event: &StatusEvent) -> String {
     }
 }
 
+/// What `exec` shows in the place of open connections, which are its program's own.
+pub(super) fn exec(event: &StatusEvent) -> String {
+    format!(
+        "accepted {}   wait for their header {}   open connections are the program's own: `ss -tn` lists them",
+        amount(total(event, "peername_connections_accepted_total", None)),
+        amount(total(event, "peername_exec_pending_headers", None)),
+    )
+}
+
 fn peers(event: &StatusEvent) -> Vec<String> {
     let line = |name: &str, of: fn(&Summary) -> &TopPeers| {
         let summaries = [&event.connections, &event.sessions].into_iter().flatten();

@@ -55,6 +55,7 @@ fn totals(event: &StatusEvent) -> String {
             amount(all("peername_intercept_requests_total")),
             amount(all("peername_certificates_issued_total")),
         ),
+        "exec" => summary::exec(event),
         _ => format!(
             "{open}, UDP sessions {}, accepted {}, to backends {}, to clients {}",
             amount(all("peername_udp_sessions")),

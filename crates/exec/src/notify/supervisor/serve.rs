@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use peername_identity::as_socket_family;
+use peername_identity::{Counter, as_socket_family};
 use peername_sys::is_per_connection_error;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
@@ -67,7 +67,10 @@ impl Supervisor {
             PeekOutcome::Ready(Some(client)) => {
                 return Some((connection, as_socket_family(client, peer.is_ipv6())));
             }
-            PeekOutcome::Incomplete(_) => self.waiter.park(connection, listening.addr),
+            PeekOutcome::Incomplete(_) => {
+                self.table.settings().count(Counter::Parked);
+                self.waiter.park(connection, listening.addr);
+            }
             PeekOutcome::Refused => refuse(connection),
         }
         None

@@ -1,0 +1,182 @@
+//! `peername exec --admin`: the endpoint of modes preload and notify, served by a process beside the program.
+
+mod counters;
+mod health;
+
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::Context;
+use peername_exec::admin::{self, AdminProcess};
+use peername_identity::{RefusalVerbosity, Table};
+use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
+use peername_server::access::clients::RequiredTlv;
+use peername_server::confinement::Needs;
+use peername_sys::process::caps::{CapabilitySet, keep_only};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use tracing::Level;
+
+use super::{Args, Header, Sources};
+use crate::admin::{AdminArgs, RunningAdmin};
+use crate::cmd::proxy::clients;
+use crate::logging::{self, LevelHandle};
+use crate::value::{AsWritten, Time};
+use crate::{confinement, lifecycle};
+use counters::{ExecCollector, advise};
+use health::{ExecHealth, SupervisorLine};
+
+/// Starts the process, if `--admin` is given. Returns the supervisor's end of the line to it.
+///
+/// # Errors
+///
+/// An address or path can't be listened on, or the process can't be started.
+pub(super) fn start(args: &Args, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
+    let sockets = args.admin.open_for_child()?;
+    if sockets.is_empty() {
+        return Ok(None);
+    }
+    let served = Served {
+        args: args.admin.clone(),
+        table,
+        config: ConfigInForce::new(&Shown::new(args).to_json()),
+        logging: logging::Args {
+            verbose: args.verbose,
+            ..logging::Args::default()
+        },
+    };
+    let supervisor = admin::start(sockets, |process| match run(served, process) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("peername: the admin endpoint: {error:#}");
+            1
+        }
+    })?;
+    Ok(Some(supervisor))
+}
+
+/// What the endpoint shows.
+struct Served {
+    args: AdminArgs,
+    table: Table<'static>,
+    config: ConfigInForce,
+    logging: logging::Args,
+}
+
+/// What `/config` shows: the options in force, without the program's arguments, which may be secret.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Shown<'a> {
+    program: Option<Cow<'a, str>>,
+    trust: Vec<String>,
+    #[serde(flatten)]
+    clients: &'a clients::Args,
+    require_tlv: &'a [AsWritten<RequiredTlv>],
+    header: Header,
+    source_policy: Sources,
+    ports: Vec<String>,
+    header_timeout: Time,
+    max_header: u32,
+    max_connections: u32,
+    dst: bool,
+    #[serde(flatten)]
+    admin: &'a AdminArgs,
+}
+
+impl<'a> Shown<'a> {
+    fn new(args: &'a Args) -> Self {
+        let ports = args.ports.iter().map(|ports| match ports.len() {
+            1 => ports.start().to_string(),
+            _ => format!("{}-{}", ports.start(), ports.end()),
+        });
+        Self {
+            program: args
+                .command
+                .first()
+                .map(|program| program.to_string_lossy()),
+            trust: args.trust(),
+            clients: &args.clients,
+            require_tlv: &args.require_tlv,
+            header: args.header,
+            source_policy: args.source_policy,
+            ports: ports.collect(),
+            header_timeout: Time(args.header_timeout),
+            max_header: args.max_header,
+            max_connections: args.max_connections,
+            dst: args.dst,
+            admin: &args.admin,
+        }
+    }
+
+    fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string()) + "\n"
+    }
+}
+
+/// Serves until the program's first process and the supervisor have exited.
+fn run(served: Served, mut process: AdminProcess) -> anyhow::Result<()> {
+    keep_only(CapabilitySet::empty())?;
+    let needs = Needs {
+        removes: served.args.socket_files(),
+        ..Needs::default()
+    };
+    let confinement = confinement::Args::default().confine(needs)?;
+    lifecycle::block_on(async {
+        let (_log, level) = served.logging.start();
+        confinement.log();
+        process.report_ready().context("socketpair(2)")?;
+        serve(served, process, level).await
+    })
+}
+
+async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyhow::Result<()> {
+    let Served {
+        args,
+        table,
+        config,
+        ..
+    } = served;
+    let AdminProcess {
+        sockets,
+        supervisor,
+        program,
+    } = process;
+    let line = Arc::new(SupervisorLine::new(supervisor)?);
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ExecCollector(table)));
+    let resources = Resources {
+        command: "exec",
+        advise: Some(advise),
+        log_level: Some(Box::new(ExecLogLevel { own, table })),
+        config: Some(config),
+        ..Resources::default()
+    };
+    let health = ExecHealth(Arc::clone(&line));
+    let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
+    let _running = RunningAdmin::serve(&args, args.adopt(sockets), server)?;
+    let ((), exited) = tokio::join!(line.run(), program.wait_exit());
+    Ok(exited?)
+}
+
+/// The level of the log, which for the supervisor is which refusals it logs.
+struct ExecLogLevel {
+    own: LevelHandle,
+    table: Table<'static>,
+}
+
+impl LogLevel for ExecLogLevel {
+    fn get(&self) -> Level {
+        self.own.get()
+    }
+
+    fn set(&self, level: Level) -> Result<(), String> {
+        self.own.set(level)?;
+        self.table.settings().set_refusal_verbosity(match level {
+            Level::ERROR => RefusalVerbosity::Off,
+            Level::WARN | Level::INFO => RefusalVerbosity::Throttled,
+            Level::DEBUG | Level::TRACE => RefusalVerbosity::Each,
+        });
+        Ok(())
+    }
+}

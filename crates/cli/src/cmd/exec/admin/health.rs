@@ -1,0 +1,91 @@
+//! The health of the supervisor, as its admin endpoint reports it.
+
+use std::future::pending;
+use std::io::ErrorKind;
+use std::os::unix::net;
+use std::sync::Arc;
+
+use anyhow::Context;
+use peername_observe::admin::Health;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+/// The line to the supervisor, which answers a byte for what it gets.
+#[derive(Debug)]
+pub(super) struct SupervisorLine {
+    socket: UnixStream,
+    state: watch::Sender<SupervisorState>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SupervisorState {
+    /// It has answered so often.
+    Running(u64),
+    Exited,
+}
+
+impl SupervisorLine {
+    /// Needs a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll_ctl(2).
+    pub(super) fn new(socket: net::UnixStream) -> anyhow::Result<Self> {
+        socket.set_nonblocking(true).context("ioctl(FIONBIO)")?;
+        Ok(Self {
+            socket: UnixStream::from_std(socket).context("epoll_ctl(2)")?,
+            state: watch::Sender::new(SupervisorState::Running(0)),
+        })
+    }
+
+    /// Reads answers until the supervisor has exited.
+    pub(super) async fn run(&self) {
+        while self.socket.readable().await.is_ok() {
+            match self.socket.try_read(&mut [0; 64]) {
+                Ok(1..) => self.state.send_modify(|state| {
+                    if let SupervisorState::Running(answers) = state {
+                        *answers += 1;
+                    }
+                }),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.state.send_replace(SupervisorState::Exited);
+    }
+
+    /// Returns once the supervisor has answered; never if it has exited.
+    async fn wait_answer(&self) {
+        let mut state = self.state.subscribe();
+        if self.socket.writable().await.is_ok() {
+            // A full buffer has requests enough.
+            let _ = self.socket.try_write(b"?");
+        }
+        let answered = state.changed().await.is_ok() && !self.has_exited();
+        if !answered {
+            pending::<()>().await;
+        }
+    }
+
+    fn has_exited(&self) -> bool {
+        *self.state.borrow() == SupervisorState::Exited
+    }
+}
+
+/// The health of `exec` by the supervisor's.
+pub(super) struct ExecHealth(pub(super) Arc<SupervisorLine>);
+
+impl Health for ExecHealth {
+    const HANGS: &'static str = "the supervisor does not answer";
+
+    async fn check_liveness(&self) {
+        self.0.wait_answer().await;
+    }
+
+    async fn check_readiness(&self) -> Result<(), String> {
+        if self.0.has_exited() {
+            return Err("the supervisor has exited: restart the program".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The supervisor's end of the line to the process of the admin endpoint ([`crate::admin`]).
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// The supervisor's end.
+#[derive(Debug)]
+pub(super) struct AdminLine(UnixStream);
+
+impl AdminLine {
+    /// Makes the socket non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// None for a socket.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// Answers what has come, by a byte: the event loop runs. Returns whether the process of the admin endpoint is alive.
+    pub(super) fn answer(&mut self) -> bool {
+        match self.0.read(&mut [0; MAX_REQUESTS]) {
+            Ok(0) => false,
+            // If it fails, that process does not read. The next read reports whether it has exited.
+            Ok(_) => self.0.write(ANSWER).map_or(true, |_| true),
+            Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
+    }
+}
+
+impl AsFd for AdminLine {
+    /// Readable when there is a request, or once that process has exited.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The requests that one answer is for: a byte each.
+const MAX_REQUESTS: usize = 64;
+const ANSWER: &[u8] = b"+";

@@ -1,0 +1,104 @@
+//! What the supervisor holds at this moment, and what it is to log: words that it shares with the admin endpoint.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::settings::Settings;
+
+/// A number that the supervisor stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gauge {
+    /// Connections that wait at the header waiter for the rest of their header.
+    PendingHeaders,
+    /// Connections with a complete header that wait for the program's next accept(2).
+    ReadyConnections,
+    /// Calls of accept(2) that wait at the supervisor for a connection.
+    PendingAccepts,
+}
+
+/// Which refusals the supervisor logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalVerbosity {
+    /// None.
+    Off,
+    /// The first of each reason in ten seconds, with their number.
+    Throttled,
+    /// Each.
+    Each,
+}
+
+impl<'m> Settings<'m> {
+    /// Stores a gauge.
+    pub fn set_gauge(self, gauge: Gauge, value: u64) {
+        if let Some(word) = self.shared_word(gauge as usize) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The value of a gauge.
+    pub fn gauge(self, gauge: Gauge) -> u64 {
+        let word = self.shared_word(gauge as usize);
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Sets which refusals are logged from now on.
+    pub fn set_refusal_verbosity(self, verbosity: RefusalVerbosity) {
+        if let Some(word) = self.shared_word(VERBOSITY) {
+            word.store(verbosity as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Which refusals are logged.
+    pub fn refusal_verbosity(self) -> RefusalVerbosity {
+        let word = self.shared_word(VERBOSITY);
+        match word.map_or(0, |word| word.load(Ordering::Relaxed)) {
+            0 => RefusalVerbosity::Off,
+            1 => RefusalVerbosity::Throttled,
+            _ => RefusalVerbosity::Each,
+        }
+    }
+
+    fn shared_word(self, number: usize) -> Option<&'m AtomicU64> {
+        self.0.fixed.get(GAUGES.saturating_add(number))
+    }
+}
+
+/// The first word behind the counters.
+const GAUGES: usize = 32;
+/// The word behind the last gauge.
+const VERBOSITY: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::{Counter, Table};
+
+    /// Each has a word of its own, which no counter has.
+    #[test]
+    fn gauges_and_counters_do_not_overlap() {
+        let memory: Vec<AtomicU64> = (0..Table::size(64) / 8)
+            .map(|_| AtomicU64::new(0))
+            .collect();
+        let settings = Table::new(&memory).unwrap().settings();
+        let gauges = [
+            Gauge::PendingHeaders,
+            Gauge::ReadyConnections,
+            Gauge::PendingAccepts,
+        ];
+        for (value, gauge) in (10..).zip(gauges) {
+            settings.set_gauge(gauge, value);
+        }
+        settings.set_refusal_verbosity(RefusalVerbosity::Each);
+        for counter in Counter::ALL {
+            settings.count(counter);
+        }
+        for counter in Counter::ALL {
+            assert_eq!(settings.counted(counter), 1, "{counter:?}");
+        }
+        for (value, gauge) in (10..).zip(gauges) {
+            assert_eq!(settings.gauge(gauge), value, "{gauge:?}");
+        }
+        assert_eq!(settings.refusal_verbosity(), RefusalVerbosity::Each);
+    }
+}

@@ -1,0 +1,296 @@
+//! `peername exec --admin`: metrics, health and the level of the log, with Redis as the program, by each mode.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::browser::wait_page_shows;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, built_library, v2};
+use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
+
+/// Redis behind `peername exec`, with two addresses of the admin endpoint.
+struct Served {
+    process: Process,
+    lab: Lab,
+    socket: String,
+    _scratch: Scratch,
+}
+
+impl Served {
+    fn start(mode: &str, options: &[&str]) -> Self {
+        Self::start_through(mode, &[], options)
+    }
+
+    fn start_through(mode: &str, through: &[&str], options: &[&str]) -> Self {
+        built_library();
+        let (lab, scratch) = (Lab::without_routes(), Scratch::new());
+        let socket = scratch.path_text("admin.sock");
+        let by_path = format!("--admin=unix:{socket}");
+        let binary = match through {
+            [] => BINARY.to_owned(),
+            _ => copy_executable(&lab.server, &scratch),
+        };
+        let args = [
+            &["exec", mode, "--ports=8443", ADMIN, &by_path][..],
+            options,
+            &["--", "redis-server", "--bind", "0.0.0.0", "--port", "8443"],
+            &["--protected-mode", "no", "--save", ""],
+        ]
+        .concat();
+        let process = Process::start_through(&lab.server, through, &binary, &args);
+        Self {
+            process: process.wait_listening(&[LISTEN_V4]),
+            lab,
+            socket,
+            _scratch: scratch,
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> Conn {
+        Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
+    }
+
+    /// Asserts that Redis itself reports this client.
+    #[track_caller]
+    fn assert_serves(&self, client: SocketAddr) {
+        let conn = self.send(&[&v2(client)[..], b"CLIENT INFO\r\n"].concat());
+        conn.recv_text_until(|text| text.contains(&format!(" addr={client} ")));
+    }
+
+    fn get(&self, path: &str) -> String {
+        get(&self.lab.server, &[], path)
+    }
+
+    fn wait_metric(&self, line: &str) {
+        wait_metric(&self.lab.server, &[], line);
+    }
+
+    fn network(&self) -> std::path::PathBuf {
+        let ours = || network_of("thread-self").expect("a network");
+        self.lab.server.enter(ours)
+    }
+}
+
+#[test]
+fn metrics_agree_with_what_redis_and_the_clients_saw() {
+    for mode in [PRELOAD, NOTIFY] {
+        let served = Served::start(mode, &["--deny-client=203.0.113.99"]);
+        assert_eq!(served.get("/healthz"), "ok\n200", "{mode}");
+        assert_eq!(served.get("/readyz"), "ready\n200", "{mode}");
+        served.assert_serves(fresh_client_v4());
+        served.assert_serves(fresh_client_v4());
+        let refused: [&[u8]; 3] = [
+            b"PING\r\n",
+            &v2("127.0.0.1:4711".parse().expect("an address")),
+            &v2("203.0.113.99:4711".parse().expect("an address")),
+        ];
+        for bytes in refused {
+            assert_eq!(served.send(bytes).wait_closed().0, End::Reset);
+        }
+        let slow = served.send(&v2(fresh_client_v4())[..20]);
+        for line in [
+            "peername_connections_accepted_total 5",
+            "peername_connections_total{protocol=\"tcp\",outcome=\"handed_over\"} 2",
+            "peername_connections_total{protocol=\"tcp\",outcome=\"no_header\"} 1",
+            "peername_header_errors_total{reason=\"no_header\"} 1",
+            "peername_denied_total{reason=\"source_refused\"} 1",
+            "peername_denied_total{reason=\"client_denied\"} 1",
+            "peername_exec_pending_headers 1",
+            "peername_exec_table_slots 65536",
+        ] {
+            served.wait_metric(line);
+        }
+        let version = served.get("/metrics");
+        assert!(
+            version.contains("peername_build_info{version="),
+            "{version}"
+        );
+        let status = served.get("/status");
+        assert!(status.contains("\"command\": \"exec\""), "{status}");
+        let config = served.get("/config");
+        for part in [
+            "\"redis-server\"",
+            "\"203.0.113.99\"",
+            "\"header-timeout\": \"5s\"",
+        ] {
+            assert!(config.contains(part), "{part}: {config}");
+        }
+        assert!(!config.contains("--protected-mode"), "{config}");
+        drop(slow);
+        served.wait_metric("peername_exec_pending_headers 0");
+    }
+}
+
+/// Connections without a header that the program got are counted as such.
+#[test]
+fn optional_headers_are_counted() {
+    for mode in [PRELOAD, NOTIFY] {
+        let served = Served::start(mode, &["--header=optional"]);
+        let conn = served.send(b"PING\r\n");
+        conn.recv_text_until(|text| text == "+PONG\r\n");
+        served.wait_metric(
+            "peername_connections_total{protocol=\"tcp\",outcome=\"passed_through\"} 1",
+        );
+    }
+}
+
+#[test]
+fn level_of_the_log_is_changed_over_the_unix_socket() {
+    for mode in [PRELOAD, NOTIFY] {
+        let served = Served::start(mode, &[]);
+        let host = &served.lab.server;
+        let refuse = || assert_eq!(served.send(b"PING\r\n").wait_closed().0, End::Reset);
+        let lines = || served.process.log().matches("refused a").count();
+        let put = ["-X", "PUT", "-d", "debug"];
+        assert!(get(host, &put, "/log-level").ends_with("403"));
+        refuse();
+        wait_for("the first line", || (lines() == 1).then_some(()));
+        let by_path = [&["--unix-socket", &served.socket][..], &put].concat();
+        assert_eq!(get(host, &by_path, "/log-level"), "debug\n200");
+        // Each has a line now, also within ten seconds.
+        refuse();
+        refuse();
+        wait_for("a line each", || (lines() == 3).then_some(()));
+        assert_eq!(served.get("/log-level"), "debug\n200");
+    }
+}
+
+/// The endpoint reports a supervisor that was killed, and ends with the program.
+#[test]
+fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
+    let mut served = Served::start(PRELOAD, &[]);
+    let supervisor = wait_helper_pid("peername-notify", &served.network());
+    kill_pid(supervisor);
+    wait_for("unreadiness", || {
+        let ready = served.get("/readyz");
+        (ready.contains("the supervisor has exited") && ready.ends_with("503")).then_some(())
+    });
+    assert_eq!(
+        served.get("/healthz"),
+        "the supervisor does not answer\n503"
+    );
+    served.assert_serves(fresh_client_v4());
+    served.wait_metric("peername_connections_total{protocol=\"tcp\",outcome=\"handed_over\"} 1");
+
+    served.process.signal(Signal::TERM);
+    assert!(served.process.wait_exit(Duration::from_secs(5)).is_some());
+    wait_for("the end of the endpoint", || {
+        (!fs::exists(&served.socket).expect("stat")).then_some(())
+    });
+}
+
+/// The program does not depend on the endpoint's process.
+#[test]
+fn killed_endpoint_is_reported_and_harms_no_client() {
+    for mode in [PRELOAD, NOTIFY] {
+        let served = Served::start(mode, &[]);
+        kill_pid(wait_helper_pid("peername-admin", &served.network()));
+        served.process.wait_line("that it has exited", |line| {
+            line.contains("the admin endpoint has exited").then_some(())
+        });
+        served.assert_serves(fresh_client_v4());
+    }
+}
+
+/// The sockets are outside of the private network; as an ordinary user, too.
+#[test]
+fn netns_serves_the_endpoint_outside() {
+    for through in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {
+        let lab = Lab::without_routes();
+        let scratch = Scratch::new();
+        let binary = copy_executable(&lab.server, &scratch);
+        let socket = scratch.path_text("admin.sock");
+        let by_path = format!("--admin=unix:{socket}");
+        let args = [
+            "exec",
+            "--mode=netns",
+            "--ports=8443",
+            ADMIN,
+            &by_path,
+            "--",
+        ];
+        let redis = [
+            "redis-server",
+            "--port",
+            "8443",
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+        ];
+        let args = [&args[..], &redis].concat();
+        let _process = Process::start_through(&lab.server, through, &binary, &args);
+        let host = &lab.server;
+        wait_for("readiness", || {
+            (get(host, &[], "/readyz") == "ready\n200").then_some(())
+        });
+        let client = fresh_client_v4();
+        let request = [&v2(client)[..], b"CLIENT INFO\r\nQUIT\r\n"].concat();
+        wait_for("the client in Redis", || {
+            let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
+            let (said, _) = conn.recv_to_end();
+            let said = String::from_utf8_lossy(&said);
+            said.contains(&format!(" addr={client} ")).then_some(())
+        });
+        wait_metric(
+            host,
+            &["--unix-socket", &socket],
+            "peername_connections_active 0",
+        );
+        assert!(get(host, &[], "/metrics").contains("outcome=\"finished\""));
+    }
+}
+
+#[test]
+fn address_in_use_fails_before_the_program_starts() {
+    built_library();
+    let lab = Lab::without_routes();
+    let _other = Process::start(
+        &lab.server,
+        "redis-server",
+        &["--port", "9300", "--save", ""],
+    )
+    .wait_listening(&["127.0.0.1:9300".parse().expect("an address")]);
+    for mode in [PRELOAD, NOTIFY, "--mode=netns"] {
+        let args = ["exec", mode, "--ports=8443", ADMIN, "--", "echo", "started"];
+        let output = Peername::run(&lab.server, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(
+            said.contains("--admin: can't listen on 127.0.0.1:9300"),
+            "{said}"
+        );
+        assert_eq!(output.stdout, b"");
+    }
+}
+
+/// The page and `top` show refusals with what to do, and say where the connections are.
+#[test]
+fn page_and_top_show_what_there_is() {
+    let served = Served::start(PRELOAD, &[]);
+    let host = &served.lab.server;
+    served.assert_serves(fresh_client_v4());
+    assert_eq!(served.send(b"PING\r\n").wait_closed().0, End::Reset);
+    let shown = [
+        "peername exec",
+        "ready",
+        "no_header\tconnections\t1\t",
+        "Turn the PROXY protocol on at the balancer.",
+        "handed_over\t1",
+        "Open connections are the program's own",
+    ];
+    wait_page_shows(host, &shown);
+    let top = Peername::run(host, &["top", "--admin", "127.0.0.1:9300"]);
+    let said = String::from_utf8_lossy(&top.stdout);
+    assert!(
+        said.contains("peername exec") && said.contains("no_header 1"),
+        "{said}"
+    );
+}
