@@ -10,5 +10,6 @@ mod cli;
 mod exec;
 mod harness;
 mod intercept;
+mod jail;
 mod proxy;
 mod udp;

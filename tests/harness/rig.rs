@@ -6,6 +6,7 @@ pub(crate) mod exec;
 pub(crate) mod exec_connect;
 pub(crate) mod exec_notify;
 pub(crate) mod intercept;
+pub(crate) mod jail;
 pub(crate) mod proxy;
 pub(crate) mod udp;
 pub(crate) mod upgrade;

@@ -30,6 +30,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "intercept"))]
     ("intercept", "intercept"),
     #[cfg(not(feature = "intercept"))]
+    ("jail", "intercept"),
+    #[cfg(not(feature = "intercept"))]
     ("ca", "intercept"),
     #[cfg(not(feature = "top"))]
     ("top", "top"),
@@ -56,6 +58,9 @@ pub(crate) enum Command {
     /// Intercept outbound TLS and forward the requests that an external check allows
     #[cfg(feature = "intercept")]
     Intercept(Box<intercept::Args>),
+    /// Run a program whose only way out is the interceptor, which checks its requests
+    #[cfg(feature = "intercept")]
+    Jail(Box<intercept::jail::Args>),
     /// Show in a terminal what a running command does
     #[cfg(feature = "top")]
     Top(top::Args),
@@ -96,6 +101,8 @@ impl Command {
             Self::Forward(args) => forward::run(&args),
             #[cfg(feature = "intercept")]
             Self::Intercept(args) => intercept::run(&args),
+            #[cfg(feature = "intercept")]
+            Self::Jail(args) => intercept::jail::run(&args),
             #[cfg(feature = "top")]
             Self::Top(args) => top::run(&args),
             Self::Upgrade(args) => upgrade::run(&args),

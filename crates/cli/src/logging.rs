@@ -8,6 +8,7 @@ mod level;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -74,16 +75,23 @@ impl Args {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub(crate) fn start(self) -> (WorkerGuard, LevelHandle) {
-        let terminal = stderr().is_terminal();
+        self.start_at(self.level(), None)
+    }
+
+    /// Starts logging at this level, as [`Args::start`], or to a file: JSON, unless text is asked for.
+    pub(crate) fn start_at(self, level: Level, file: Option<File>) -> (WorkerGuard, LevelHandle) {
+        let terminal = file.is_none() && stderr().is_terminal();
         let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
-        let (writer, guard) = match self.log_format {
-            None if journal::native::connect() => queue.finish(JournalWriter),
-            Some(Format::GoMmproxy) => queue.finish(stdout()),
-            _ => queue.finish(stderr()),
+        let is_journal = file.is_none() && self.log_format.is_none() && journal::native::connect();
+        let (writer, guard) = match (file, self.log_format) {
+            (Some(file), _) => queue.finish(file),
+            (None, None) if is_journal => queue.finish(JournalWriter),
+            (None, Some(Format::GoMmproxy)) => queue.finish(stdout()),
+            (None, _) => queue.finish(stderr()),
         };
         tokio::spawn(report_lost_lines(writer.error_counter()));
         let lines = match self.log_format {
-            None if journal::native::connect() => JournalLayer::new(writer).boxed(),
+            None if is_journal => JournalLayer::new(writer).boxed(),
             Some(Format::Text) => text(writer, terminal),
             None if terminal => text(writer, terminal),
             Some(Format::Json) | None => json(writer),
@@ -92,7 +100,7 @@ impl Args {
                 .event_format(GoMmproxyFormat::new(self.verbose))
                 .boxed(),
         };
-        let (filter, level) = level::filter(self.level());
+        let (filter, level) = level::filter(level);
         tracing_subscriber::registry()
             .with(lines.with_filter(filter))
             .init();

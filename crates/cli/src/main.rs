@@ -115,7 +115,7 @@ mod tests {
     /// `make test` runs this in a build without optional commands, too.
     #[test]
     fn commands_that_are_left_out_name_their_feature() {
-        for name in ["exec", "intercept", "ca", "top"] {
+        for name in ["exec", "intercept", "jail", "ca", "top"] {
             let exists = crate::Args::command().find_subcommand(name).is_some();
             let why = crate::cmd::explain_left_out(name.as_ref());
             assert_eq!(why.is_none(), exists, "{why:?}");

@@ -15,7 +15,6 @@
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | [`header_waiter`] | keeps connections with an incomplete header, so that accept(2) never waits for one |
 //! | [`admin`] | a process beside the program that serves its admin endpoint |
-//! | [`launch`] | replaces this process by the program (execve(2)) |
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -23,7 +22,6 @@ pub mod client_judge;
 pub mod connect;
 pub mod header_peek;
 pub mod header_waiter;
-pub mod launch;
 pub mod library;
 pub mod netns;
 pub mod notify;

@@ -23,16 +23,15 @@ use std::time::Duration;
 use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::listen_fds;
-use peername_sys::netlink::{Family, LocalRoute, Netlink, is_family_disabled};
+use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::caps::{CapabilitySet, is_effective, raise_ambient};
 use peername_sys::process::daemonize;
 use peername_sys::process::kill_on_close::KillOnClose;
+use peername_sys::process::launch::become_program;
 use peername_sys::process::namespace::{
     NetworkNamespace, allow_unprivileged_ports, become_capable_in_new_user_namespace,
 };
 use peername_sys::process::pidfd::{PidFd, Signal};
-
-use crate::launch::become_program;
 
 /// Why the private network can't be started.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +48,6 @@ pub enum NetnsError {
     /// The proxy can't be started.
     #[error("starting the proxy: {0}")]
     Start(#[from] SyscallError),
-    /// The tokio runtime can't be created.
-    #[error("starting the runtime for netlink: {0}")]
-    Runtime(std::io::Error),
 }
 
 /// Moves this process into a private network, and starts `peername` with the arguments `proxy` beside it. The proxy
@@ -67,7 +63,8 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
         become_capable_in_new_user_namespace().map_err(NetnsError::Namespace)?;
     }
     NetworkNamespace::unshare().map_err(NetnsError::Namespace)?;
-    set_up()?;
+    make_every_address_local(&[]).map_err(NetnsError::SetUp)?;
+    allow_unprivileged_ports().map_err(NetnsError::SetUp)?;
     let mut inherited = sockets;
     inherited.push(PidFd::current()?.into());
     let pid = process::id();
@@ -85,31 +82,6 @@ pub fn start(sockets: Vec<OwnedFd>, proxy: Vec<OsString>) -> Result<(), NetnsErr
         }
     })?;
     Ok(())
-}
-
-/// Makes every address local, and opens ports below 1024 to unprivileged processes.
-fn set_up() -> Result<(), NetnsError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(NetnsError::Runtime)?;
-    let configured = runtime.block_on(async {
-        let netlink = Netlink::open()?;
-        netlink.set_loopback_up().await?;
-        for family in [Family::V4, Family::V6] {
-            let default_route = LocalRoute {
-                family,
-                table: LOCAL_TABLE,
-                protocol: BOOT,
-            };
-            match netlink.add_local_route(&default_route).await {
-                Err(error) if family == Family::V6 && is_family_disabled(&error) => {}
-                added => added?,
-            }
-        }
-        allow_unprivileged_ports()
-    });
-    configured.map_err(NetnsError::SetUp)
 }
 
 /// Starts the proxy, and ends the proxy or the program when the other has exited.
@@ -188,7 +160,3 @@ const PROGRAM: u64 = 0;
 const PROXY: u64 = 1;
 /// From SIGTERM to SIGKILL.
 const GRACE_PERIOD: Duration = Duration::from_secs(10);
-/// RT_TABLE_LOCAL, which is looked up first, before any rule.
-const LOCAL_TABLE: u32 = 255;
-/// RTPROT_BOOT: a route that was added when the network came up.
-const BOOT: u8 = 3;

@@ -19,6 +19,7 @@ pub mod mint;
 mod options;
 mod pem;
 pub(crate) mod profile;
+mod subject_hash;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validity;
@@ -29,6 +30,7 @@ pub use facts::CertificateFacts;
 pub use options::AuthorityOptions;
 pub use pem::encode_certificates as to_pem;
 pub use rustls::pki_types::CertificateDer;
+pub use subject_hash::subject_hash;
 
 use ca_store::CaStore;
 

@@ -1,8 +1,10 @@
 //! Admission of accepted connections.
 
 mod connect_proxy;
+pub mod jail;
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,14 +30,17 @@ use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::Tunnel;
 use crate::upstream::Upstream;
+use jail::JailListener;
 
 /// Which clients connect to a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum ListenerKind {
     /// Clients that are configured with the proxy.
     Explicit,
     /// Connections to other destinations, redirected by a REDIRECT or a TPROXY rule.
     Transparent,
+    /// Connections of a jailed program to any destination.
+    Jail(Arc<JailListener>),
 }
 
 /// What the connections of a listener are served with.
@@ -108,7 +113,11 @@ impl ListenerService {
     /// the per-client connection limit.
     async fn admit(&self, stream: TcpStream, listener: LocalAddr, entry: Arc<ConnectionEntry>) {
         let peer = PeerAddr(canonical(entry.peer().0));
-        let mut client = peer.0;
+        let mut client = match self.kind {
+            // In the jail every address is local: the peer may have any, and is this host all the same.
+            ListenerKind::Jail(_) => (Ipv4Addr::LOCALHOST, peer.0.port()).into(),
+            _ => peer.0,
+        };
         let limits = HeaderLimits::default();
         let access = self.state.access();
         if access.expects_header(peer.ip()) {
@@ -158,12 +167,13 @@ impl ListenerService {
             return;
         };
         let connection = ClientConnection::new((peer, client), listener, entry);
-        match self.kind {
+        match &self.kind {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
                 connect_proxy::serve(&self.state, connection, socket).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
+            ListenerKind::Jail(jail) => jail.serve(&self.state, stream, connection).await,
         }
     }
 

@@ -1,3 +1,4 @@
-//! Files that an operator writes.
+//! Files that an operator writes, and mounts.
 
+pub mod mounts;
 pub mod text_file;

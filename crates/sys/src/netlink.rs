@@ -6,6 +6,7 @@
 //! changed. Reading needs no capability, changing CAP_NET_ADMIN.
 
 mod address;
+mod any_ip;
 mod egress;
 mod link;
 pub(crate) mod raw;
@@ -22,6 +23,7 @@ use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
 pub use address::{AddressChange, AddressMonitor, InterfaceAddress};
+pub use any_ip::make_every_address_local;
 pub use egress::Egress;
 pub use route::{LocalNetwork, LocalRoute};
 pub use rule::{Rule, Selector};

@@ -10,6 +10,7 @@ mod deny_io_uring;
 mod filter;
 #[cfg(target_arch = "x86_64")]
 mod i386;
+mod jail;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,6 +19,7 @@ use crate::{NameCall, Result};
 
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
+pub use jail::deny_ways_out;
 
 /// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
 /// is pending; reports a hang-up once no process with the filter is left.

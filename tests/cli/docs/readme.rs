@@ -1,7 +1,8 @@
-//! The README's three terminals, word for word.
+//! The README's commands, word for word: the three terminals, and the jail with an origin of the test's own.
 
 use crate::harness::lab::{Host, Process};
 use crate::harness::peername::BINARY;
+use crate::harness::rig::jail::{JailRig, User};
 
 #[test]
 fn readmes_three_terminals_show_the_client() {
@@ -42,4 +43,41 @@ fn commands() -> [String; 3] {
             .to_owned()
     };
     ["nc -kvnl", "sudo target/release/peername proxy", "printf"].map(command)
+}
+
+#[test]
+fn readmes_jail_lets_one_request_out() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme
+        .split_once("## A program whose only way out is checked")
+        .expect("the section");
+    let command: Vec<_> = rest
+        .lines()
+        .skip_while(|line| !line.starts_with("    "))
+        .take_while(|line| line.starts_with("    "))
+        .collect();
+    let rig = JailRig::new();
+    let [root, log] = ["root.pem", "requests.log"].map(|name| rig.scratch().path_text(name));
+    let options = format!(
+        "{} jail --extra-ca {root} --allow-destination 10.81.0.0/24",
+        rig.scratch().path_text("peername")
+    );
+    let command = command
+        .join("\n")
+        .replace("target/release/peername jail", &options)
+        .replace("requests.log", &log)
+        .replace("https://example.com/", "https://a.test/echo")
+        .replace("example.com", "a.test");
+    let output = rig.run_outside(User::Nobody, &command);
+    let [printed, errors] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(printed.starts_with("GET a.test "), "{output:?}");
+    assert!(printed.contains("destination_metadata"), "{printed}");
+    assert!(
+        printed.trim_end().ends_with('}'),
+        "nothing after the page: {printed}"
+    );
+    assert!(errors.contains("port 25"), "{errors}");
+    let log = rig.scratch().read("requests.log");
+    assert!(log.contains("\"path\":\"/echo\""), "{log}");
 }

@@ -13,6 +13,7 @@ mod env;
 mod java_truststore;
 mod publish;
 mod shell;
+pub(crate) mod trust_store;
 
 use ca_dir::CaDir;
 
@@ -238,7 +239,7 @@ fn common_name(text: &str) -> Result<String, &'static str> {
         .ok_or("use 1 to 64 printable characters")
 }
 
-fn default_common_name() -> String {
+pub(crate) fn default_common_name() -> String {
     let host: String = peername_sys::host_name().chars().take(48).collect();
     format!("peername on {host}")
         .trim_end_matches(" on ")

@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use peername_exec::client_judge::ClientJudge;
-use peername_exec::launch::become_program;
 use peername_exec::library::Library;
 use peername_exec::notify;
 use peername_exec::preload::Preload;
@@ -23,6 +22,7 @@ use peername_exec::table::{Rules, SharedTable, TableError};
 use peername_identity::{Network, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
+use peername_sys::process::launch::become_program;
 use peername_sys::seccomp::NoNewPrivs;
 use serde::Serialize;
 

@@ -1,5 +1,6 @@
 //! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
+pub(crate) mod jail;
 pub(crate) mod options;
 mod redacted;
 mod reload;
@@ -13,9 +14,11 @@ use std::sync::Arc;
 use peername_intercept::admin::InterceptHealth;
 use peername_intercept::admin::advice::advise;
 use peername_intercept::authz::CheckService;
+use peername_intercept::ca::Authority;
 use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
 use peername_intercept::listener::{CurrentState, Intercept};
+use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
@@ -74,23 +77,9 @@ async fn start(
     let destinations = setup.destinations(&own, &open.sockets.actual());
     let (capacity, max_upstream) =
         split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
-    let upstream = Upstream::new(
-        setup.options.upstream(max_upstream),
-        destinations,
-        &authority.certificates(),
-    );
-    let upstream = upstream.map_err(|error| match error {
-        TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
-        error => error.into(),
-    })?;
-    let mint = Mint::with_config(
-        authority,
-        MintConfig {
-            capacity: MAX_CERTIFICATES,
-            per_client: setup.options.certificates_per_client(),
-            ..MintConfig::default()
-        },
-    )?;
+    let limits = (capacity.connections, max_upstream);
+    let state = new_state(&setup, authority, destinations, check.clone(), limits)?;
+    let state = Arc::new(state);
     let confinement = setup
         .process
         .sandbox
@@ -101,14 +90,6 @@ async fn start(
     if let Some(check) = check.clone() {
         tokio::spawn(check.await_service());
     }
-    let state = Arc::new(InterceptState::new(
-        Arc::clone(&setup.access),
-        setup.options.rules(),
-        mint,
-        upstream,
-        check,
-        capacity.connections,
-    ));
     let services = setup.services(&open.sockets.numbers(), &state);
     let services = ServiceHandle::new(services);
     let current = CurrentState::new(Arc::clone(&state));
@@ -158,6 +139,46 @@ async fn start(
     serve(control, running).await
 }
 
+/// What requests are served with: reads the trusted roots of origins, and makes a leaf key. `limits` are those of connections
+/// of clients and to origins.
+///
+/// # Errors
+///
+/// [`Usage`] for an unusable `--extra-ca`; no trusted root; or no leaf key.
+pub(crate) fn new_state(
+    setup: &Setup,
+    authority: Authority,
+    destinations: Destinations,
+    check: Option<CheckService>,
+    (connections, max_upstream): (usize, usize),
+) -> anyhow::Result<InterceptState> {
+    let upstream = Upstream::new(
+        setup.options.upstream(max_upstream),
+        destinations,
+        &authority.certificates(),
+    );
+    let upstream = upstream.map_err(|error| match error {
+        TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
+        error => error.into(),
+    })?;
+    let mint = Mint::with_config(
+        authority,
+        MintConfig {
+            capacity: MAX_CERTIFICATES,
+            per_client: setup.options.certificates_per_client(),
+            ..MintConfig::default()
+        },
+    )?;
+    Ok(InterceptState::new(
+        Arc::clone(&setup.access),
+        setup.options.rules(),
+        mint,
+        upstream,
+        check,
+        connections,
+    ))
+}
+
 /// What this process needs after its start.
 fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
     Ok(Needs {
@@ -186,7 +207,7 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 
 /// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its
 /// own limit because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
-fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
+pub(crate) fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
     let connections = (capacity.connections * 4 / 5).max(1);
     let client_capacity = Capacity {
         connections,
@@ -224,6 +245,6 @@ const TRUST_ROOTS: [&str; 6] = [
     "/var/lib/ca-certificates",
 ];
 /// Tasks of each worker beside its connections.
-const TASKS_PER_WORKER: usize = 1;
+pub(crate) const TASKS_PER_WORKER: usize = 1;
 /// Certificates in the cache, of a kilobyte or two each.
 const MAX_CERTIFICATES: u64 = 32_768;

@@ -17,6 +17,8 @@ use peername_server::own_addresses::OwnAddresses;
 pub struct Destinations {
     /// Destinations that are allowed beyond ports 80 and 443 of public addresses (`--allow-destination`).
     pub allowed: Vec<AllowedDestination>,
+    /// Ports of public addresses that are allowed beside 80 and 443.
+    pub ports: Vec<u16>,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// The ports on which this process listens.
@@ -41,7 +43,7 @@ pub enum DestinationDenied {
     /// A network that is not public: private, shared, link-local, unique local, for documentation and tests.
     #[error("not a public address")]
     NotPublic,
-    /// A port other than 80 and 443.
+    /// A port other than 80, 443 and those of [`Destinations::ports`].
     #[error("a port other than 80 and 443")]
     Port,
 }
@@ -82,6 +84,7 @@ impl Destinations {
         meanings(ip).try_for_each(|ip| self.deny_unless_listed(ip))?;
         match port {
             80 | 443 => Ok(()),
+            other if self.ports.contains(&other) => Ok(()),
             _ => Err(DestinationDenied::Port),
         }
     }

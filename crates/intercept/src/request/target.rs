@@ -44,6 +44,8 @@ pub(crate) enum Destination {
     Connect(HostPort),
     /// The original destination of a connection that was redirected to the proxy.
     Redirected(SocketAddr),
+    /// The name that the original destination of a jailed program's connection stands for, or an address that stands for none.
+    Named(HostPort),
 }
 
 impl Destination {
@@ -58,6 +60,7 @@ impl Destination {
                 },
                 None,
             ),
+            Self::Named(to) => RequestTarget::plain(to.clone(), None),
         }
     }
 }
@@ -84,6 +87,7 @@ impl RequestTarget {
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
         let (to, via, connect) = match destination {
             Destination::Connect(to) => (to.clone(), None, Some(to.clone())),
+            Destination::Named(to) => (to.clone(), None, None),
             Destination::Redirected(addr) => match &sni {
                 Some(name) => {
                     let (host, port) = (name.clone(), addr.port());
@@ -100,7 +104,11 @@ impl RequestTarget {
             },
         };
         let refusal = sni.as_ref().filter(|sni| **sni != to.host).map(|sni| {
-            let detail = format!("CONNECT names {} and SNI {sni}", to.host);
+            let what = match destination {
+                Destination::Named(_) => "the destination",
+                _ => "CONNECT",
+            };
+            let detail = format!("{what} names {} and SNI {sni}", to.host);
             Box::new(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail))
         });
         let host = sni.as_ref().unwrap_or(&to.host).clone();

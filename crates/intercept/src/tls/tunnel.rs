@@ -64,6 +64,24 @@ impl Tunnel {
         }
     }
 
+    /// Relays the connection to its end without reading first, for protocols in which the server may be the first to send.
+    pub(crate) async fn serve_unread(
+        self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        stream: ClientStream,
+    ) {
+        let target = self.destination.to_target();
+        self.relay_unopened(state, connection, stream, target).await;
+    }
+
+    /// Resets the connection, and records why.
+    pub(crate) fn refuse_unread(mut self, stream: ClientStream, refusal: &Refusal) {
+        let target = self.destination.to_target();
+        self.refuse(target, refusal);
+        reset(stream);
+    }
+
     async fn serve_tls(
         mut self,
         state: &Arc<InterceptState>,
@@ -114,7 +132,7 @@ impl Tunnel {
         let server = HttpServer::new(state, connection, target);
         self.record.defer_to_tunnel_requests(&server.target);
         match self.destination {
-            Destination::Connect(_) => server.serve_http1(stream).await,
+            Destination::Connect(_) | Destination::Named(_) => server.serve_http1(stream).await,
             Destination::Redirected(addr) => {
                 transparent_http::serve(state, connection, stream, addr.port()).await;
             }
@@ -149,8 +167,8 @@ impl Tunnel {
     ) {
         connection.set_opening(false);
         let client = &connection.info;
-        let redirected = matches!(self.destination, Destination::Redirected(_));
-        if redirected && let Err(refusal) = check(state, client, &target, &mut self.record).await {
+        let is_checked = matches!(self.destination, Destination::Connect(_));
+        if !is_checked && let Err(refusal) = check(state, client, &target, &mut self.record).await {
             self.refuse(target, &refusal);
             return reset(stream);
         }
@@ -271,7 +289,7 @@ pub(crate) fn is_passed_through(state: &InterceptState, ip: IpAddr, host: &Host)
             .is_some_and(|pinned| pinned.includes(ip, host))
 }
 
-/// Checks a redirected connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
+/// Checks a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
 /// it stands for.
 async fn check(
     state: &InterceptState,

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
+use super::readiness::register_readable;
 use crate::{NameCall, Result};
 
 /// An epoll instance (epoll(7)) that is registered with the tokio runtime. Level-triggered: a socket that is not
@@ -26,10 +26,7 @@ impl AsyncEpoll {
     /// EMFILE, ENFILE, ENOMEM, or ENOSPC (`fs.epoll.max_user_watches`).
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
-        // SAFETY: an OwnedFd is open and the same for as long as it lives, and AsyncFd owns it.
-        let registered = unsafe { AsyncFd::register_with_interest(epoll, Interest::READABLE) };
-        let registered = registered.map_err(|error| error.into_parts().1);
-        Ok(Self(registered.call("epoll_ctl(EPOLL_CTL_ADD)")?))
+        Ok(Self(register_readable(epoll)?))
     }
 
     /// Waits until a socket may be ready. Once all are drained, call [`AsyncFdReadyGuard::clear_ready`] of the guard;

@@ -1,8 +1,11 @@
 //! Interfaces: loopback, which is down in a new network namespace, and those that carry Ethernet frames.
 
+use std::net::IpAddr;
+
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 
+use super::route::prefix_bits;
 use super::{LOOPBACK, Netlink, all, named};
 use crate::Result;
 
@@ -15,6 +18,17 @@ impl Netlink {
     pub async fn set_loopback_up(&self) -> Result<()> {
         let up = LinkUnspec::new_with_index(LOOPBACK).up().build();
         named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
+    }
+
+    /// Adds an address to the loopback interface. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without the capability, EEXIST where it is there already.
+    pub async fn add_loopback_address(&self, address: IpAddr) -> Result<()> {
+        let request = self.handle.address();
+        let request = request.add(LOOPBACK, address, prefix_bits(address));
+        named(request.execute().await, "RTM_NEWADDR")
     }
 
     /// The names of all interfaces of this network namespace that put an Ethernet header before a packet, up or

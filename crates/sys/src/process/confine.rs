@@ -6,6 +6,7 @@
 
 mod denied_call;
 pub mod files;
+pub mod scopes;
 pub mod system_calls;
 
 use std::io;

@@ -1,13 +1,16 @@
-//! Network and user namespaces: a private network for the calling thread, as root or as an unprivileged user.
+//! Network, mount and user namespaces: a private network for the calling thread, as root or as an unprivileged user.
 //!
 //! A network namespace belongs to a thread; a user namespace can be entered only by a process with one thread. Children
 //! that the thread starts afterwards inherit both.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use super::caps::{CapabilitySet, is_effective};
+use super::daemonize::{fork_to_exec, set_parent_death_signal, wait_exit};
 
 use crate::{NameCall, Result};
 
@@ -87,10 +90,7 @@ pub fn become_capable_in_new_user_namespace() -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: NEWUSER leaves the descriptor table alone.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.call("unshare(CLONE_NEWUSER)")?;
-    let (uid, gid) = (uid.as_raw(), gid.as_raw());
-    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
-    write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
+    map_one(uid.as_raw(), gid.as_raw())
 }
 
 /// Lets any program of the calling thread's network namespace listen on ports below 1024
@@ -101,6 +101,101 @@ pub fn become_capable_in_new_user_namespace() -> Result<()> {
 /// EACCES or EPERM without the capability; EROFS or ENOENT without a writable /proc/sys.
 pub fn allow_unprivileged_ports() -> Result<()> {
     write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+}
+
+/// The namespaces that [`unshare_with_new_user_namespace`] creates beside the user namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unshared {
+    /// A mount namespace.
+    Mounts,
+    /// A mount namespace and an empty network namespace.
+    MountsAndNetwork,
+}
+
+/// Moves this process, which must have one thread only, into a new user namespace and into namespaces that belong to it
+/// ([`Unshared`]), with every capability over them until it executes another program; as root, beyond that.
+///
+/// Users and groups keep their numbers: all that are there where this process may map them (CAP_SETUID and CAP_SETGID),
+/// else its own only, and then setgroups(2) is denied. In the mount namespace, mounts of the old one can't be unmounted or
+/// uncovered (mount_namespaces(7), "locked"), and their changes still propagate to it, but not from it.
+///
+/// # Errors
+///
+/// EBUSY or EINVAL with several threads; EPERM, EACCES or ENOSPC where user namespaces are not allowed.
+pub fn unshare_with_new_user_namespace(what: Unshared) -> Result<()> {
+    let others = match what {
+        Unshared::Mounts => UnshareFlags::NEWNS,
+        Unshared::MountsAndNetwork => UnshareFlags::NEWNS | UnshareFlags::NEWNET,
+    };
+    let unshare = || {
+        // SAFETY: none of the flags affects the descriptor table.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER | others) }.call("unshare(CLONE_NEWUSER)")
+    };
+    let (users, groups) = (IdMap::read("uid_map")?, IdMap::read("gid_map")?);
+    let may_map_all = is_effective(CapabilitySet::SETUID | CapabilitySet::SETGID);
+    if may_map_all && (users.is_several() || groups.is_several()) {
+        return unshare_and_map(unshare, &users, &groups);
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    unshare()?;
+    map_one(uid.as_raw(), gid.as_raw())
+}
+
+fn map_one(uid: u32, gid: u32) -> Result<()> {
+    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+    // Since Linux 3.19 a group map may be written without privilege only after this.
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))
+}
+
+/// Maps by a child that stays in the old namespace: only there is it privileged over the maps.
+fn unshare_and_map(
+    unshare: impl FnOnce() -> Result<()>,
+    users: &IdMap,
+    groups: &IdMap,
+) -> Result<()> {
+    let (mut reader, mut writer) = io::pipe().call("pipe2(2)")?;
+    let process = std::process::id();
+    let child = fork_to_exec(|| {
+        let waited = set_parent_death_signal()
+            .map_err(|error| error.source)
+            .and_then(|()| reader.read_exact(&mut [0]));
+        let maps = [("uid_map", users), ("gid_map", groups)];
+        let mut files = maps
+            .iter()
+            .map(|(file, map)| (format!("/proc/{process}/{file}"), &map.0));
+        let written = files.try_for_each(|(file, text)| fs::write(file, text));
+        u8::from(waited.and(written).is_err())
+    })?;
+    let outcome = unshare();
+    // The child holds a write end itself, so it waits for a byte rather than for the end.
+    let told = writer.write_all(&[0]).call("write(2)");
+    let mapped = wait_exit(child)?;
+    outcome.and(told)?;
+    match mapped.success() {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EPERM)).call("write(/proc/PID/uid_map)"),
+    }
+}
+
+/// The lines of a map (user_namespaces(7)) that gives each number of this namespace the same number in a new one.
+struct IdMap(String);
+
+impl IdMap {
+    fn read(file: &str) -> Result<Self> {
+        let map =
+            fs::read_to_string(format!("/proc/self/{file}")).call("open(/proc/self/uid_map)")?;
+        let identity = map.lines().filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let (inside, count) = (words.next()?, words.nth(1)?);
+            Some(format!("{inside} {inside} {count}\n"))
+        });
+        Ok(Self(identity.collect()))
+    }
+
+    fn is_several(&self) -> bool {
+        self.0.lines().count() > 1 || !self.0.trim_end().ends_with(" 1")
+    }
 }
 
 fn write(path: &'static str, text: &str) -> Result<()> {

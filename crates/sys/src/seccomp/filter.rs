@@ -104,52 +104,52 @@ fn failure(errno: i32) -> u32 {
 }
 
 /// Runs `body`, which always returns, if the accumulator equals `value`; else continues.
-fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
+pub(super) fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
     // Every body is shorter than a jump's 255.
     let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
     all.extend_from_slice(body);
     all
 }
 
-fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
+pub(super) fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
     let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), ret(action)];
     table.iter().flat_map(one)
 }
 
-fn load(offset: usize) -> sock_filter {
+pub(super) fn load(offset: usize) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
 }
 
-fn ret(action: u32) -> sock_filter {
+pub(super) fn ret(action: u32) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
 }
 
-fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
+pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
     // SAFETY: BPF_JUMP only fills in a struct.
     unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
 }
 
-const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
-const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
-/// The lower half of the argument, on a little-endian machine; socketcall's is an int.
-#[cfg(target_arch = "x86_64")]
-const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
+pub(super) const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
+/// The lower half of the argument, on a little-endian machine; what is compared are ints.
+pub(super) const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+pub(super) const SECOND_ARGUMENT: usize = FIRST_ARGUMENT + size_of::<u64>();
 
 /// Little-endian, as all supported machines: the lower half first. The sixth follows.
 const FIFTH_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args) + 4 * size_of::<u64>();
 
 const NOTIFY: u32 = SECCOMP_RET_USER_NOTIF;
-const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+pub(super) const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
 #[cfg(target_arch = "x86_64")]
-const NATIVE: u32 = 0xc000_003e;
+pub(super) const NATIVE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-const NATIVE: u32 = 0xc000_00b7;
+pub(super) const NATIVE: u32 = 0xc000_00b7;
 #[cfg(target_arch = "riscv64")]
-const NATIVE: u32 = 0xc000_00f3;
+pub(super) const NATIVE: u32 = 0xc000_00f3;
 /// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
 #[cfg(target_arch = "x86_64")]
-const X32: u32 = 0x4000_0000;
+pub(super) const X32: u32 = 0x4000_0000;

@@ -1,7 +1,7 @@
 //! The directory of the authority.
 
 use std::env::var_os;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,11 @@ impl CaDir {
     /// The value of a `--ca` that a command declares itself.
     pub(crate) fn new(ca: Option<PathBuf>) -> Self {
         Self { ca }
+    }
+
+    /// The directory given, if any.
+    pub(crate) fn given(&self) -> Option<&Path> {
+        self.ca.as_deref()
     }
 
     /// The directory given, or the default.

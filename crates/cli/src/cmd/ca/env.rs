@@ -3,17 +3,15 @@
 //! Most programs read one file instead of the host's roots, so that file has to contain both. Some read a file
 //! in addition to the roots. Java reads a keystore.
 
-use std::env::var_os;
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use peername_intercept::ca::{Authority, CertificateDer, to_pem};
-use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
+use peername_intercept::ca::Authority;
 
 use super::ca_dir::CaDir;
-use super::java_truststore;
 use super::publish::publish;
 use super::shell::quoted;
+use super::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
 use crate::usage::Usage;
 
 /// Where the files are written.
@@ -41,13 +39,10 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
         file("bundle.pem"),
         file("truststore.p12"),
     );
-    let own_certificates = authority.certificates();
-    let mut all = host_ca_certificates(&bundle);
-    all.retain(|certificate| !own_certificates.contains(certificate));
-    all.splice(0..0, own_certificates);
-    publish(&own, authority.certificate_pem().as_bytes())?;
-    publish(&bundle, to_pem(&all).as_bytes())?;
-    publish(&java, &java_truststore::encode(&all))?;
+    let store = TrustStore::with_host_authorities(&authority, Some(&bundle));
+    publish(&own, &store.own)?;
+    publish(&bundle, &store.bundle)?;
+    publish(&java, &store.java)?;
     print(text(&own)?, text(&bundle)?, text(&java)?)
 }
 
@@ -72,10 +67,7 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
         }
     }
     // The user's own options stay, and peername's are added once, however often this is evaluated.
-    let options = quoted(&format!(
-        "-Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=PKCS12",
-        quoted(java)
-    ));
+    let options = quoted(&java_options(java));
     writeln!(
         out,
         "case \" ${{JAVA_TOOL_OPTIONS-}} \" in\n  \
@@ -84,33 +76,6 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
          esac"
     )?;
     Ok(())
-}
-
-/// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the
-/// bundle. The system's directories are read then: otherwise an authority that was trusted once would stay in the
-/// bundle for ever.
-fn host_ca_certificates(bundle: &Path) -> Vec<CertificateDer<'static>> {
-    let is_bundle_set = var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == bundle);
-    let found = if is_bundle_set {
-        system_ca_certificates()
-    } else {
-        load_native_certs()
-    };
-    for error in &found.errors {
-        eprintln!("peername: left out of the bundle: {error}");
-    }
-    if found.certs.is_empty() {
-        eprintln!("peername: this host trusts no authority; is ca-certificates installed?");
-    }
-    found.certs
-}
-
-fn system_ca_certificates() -> CertificateResult {
-    let dir = SYSTEM_CA_DIRS
-        .into_iter()
-        .map(Path::new)
-        .find(|path| path.is_dir());
-    load_certs_from_paths(None, dir)
 }
 
 /// The path as text, for the variables.
@@ -122,22 +87,3 @@ fn text(path: &Path) -> Result<&str, Usage> {
         ))
     })
 }
-
-/// Variables for a file that programs read instead of the host's roots.
-const BUNDLE_VARIABLES: &[&str] = &[
-    // OpenSSL and what uses its defaults: Python's ssl, Ruby, PHP, wget; also Go, and curl.
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "PIP_CERT",
-    "GIT_SSL_CAINFO",
-    "CARGO_HTTP_CAINFO",
-    "AWS_CA_BUNDLE",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-];
-
-/// Variables for a file that programs read in addition to the host's roots.
-const EXTRA_CA_VARIABLES: &[&str] = &["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
-
-/// Debian, Alpine, Arch, SUSE; Fedora and its derivatives.
-const SYSTEM_CA_DIRS: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];

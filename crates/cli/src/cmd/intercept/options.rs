@@ -62,7 +62,7 @@ pub(crate) struct Intercept {
     proxy_auth: Option<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
-    pub(super) ca: CaDir,
+    pub(crate) ca: CaDir,
     /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
     /// or `opa+http://HOST:PORT/v1/data/RULE` [default: none, all are allowed]
     #[arg(long, value_name = "URL")]

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use peername_intercept::authz::{CheckConfig, CheckService};
 use peername_intercept::ca::Authority;
+use peername_intercept::listener::jail::JailListener;
+use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{ListenerKind, ListenerService};
 use peername_intercept::policy::access::Access;
 use peername_intercept::policy::destination::Destinations;
@@ -25,14 +27,23 @@ use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 pub(crate) struct Setup {
-    pub(super) process: Process,
+    pub(crate) process: Process,
     pub(super) options: Intercept,
     pub(super) access: Arc<Access>,
-    pub(super) check: Option<CheckConfig>,
+    pub(crate) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
     transparent: Vec<SocketAddr>,
+    jail: Option<JailPlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
+}
+
+/// The listeners of a jail.
+pub(crate) struct JailPlan {
+    /// Their addresses, in the jail's network.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What their connections are served by.
+    pub(crate) listener: Arc<JailListener>,
 }
 
 impl Setup {
@@ -73,6 +84,29 @@ impl Setup {
         setup.map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
+    /// Validates the options of a jail, which has no listeners but its own.
+    ///
+    /// # Errors
+    ///
+    /// The first error.
+    pub(crate) fn for_jail(
+        process: Process,
+        options: Intercept,
+        jail: JailPlan,
+    ) -> Result<Self, Usage> {
+        Ok(Self {
+            explicit: Vec::new(),
+            jail: Some(jail),
+            ..Self::of(process, options, String::new())?
+        })
+    }
+
+    /// The names of the jail, if there is one.
+    pub(crate) fn jail_names(&self) -> Option<Arc<SyntheticNames>> {
+        let jail = self.jail.as_ref()?;
+        Some(Arc::clone(&jail.listener.names))
+    }
+
     fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
         errors.note(options.contradictions());
@@ -97,6 +131,7 @@ impl Setup {
             check,
             explicit,
             transparent,
+            jail: None,
             process,
             options,
             json,
@@ -125,7 +160,7 @@ impl Setup {
 
     /// The listeners: explicit ones, and transparent ones. `can_tproxy`: TPROXY rules need a privilege, REDIRECT rules
     /// don't.
-    pub(super) fn listen_plans(&self, can_tproxy: bool) -> Vec<ListenPlan> {
+    pub(crate) fn listen_plans(&self, can_tproxy: bool) -> Vec<ListenPlan> {
         let plan = |addresses: &[SocketAddr], transparent| ListenPlan {
             tcp: addresses.to_vec(),
             udp: Vec::new(),
@@ -133,23 +168,31 @@ impl Setup {
             datagrams: UdpConfig::default(),
             steered_by: None,
         };
+        let jail = self.jail.as_ref();
+        let jail = jail.map_or(&[][..], |jail| &jail.addresses);
         vec![
             plan(&self.explicit, false),
             plan(&self.transparent, can_tproxy),
+            plan(jail, false),
         ]
     }
 
     /// The service of each listener, by this state.
-    pub(super) fn services(
+    pub(crate) fn services(
         &self,
         ids: &ListenerIds,
         state: &Arc<InterceptState>,
     ) -> Services<ListenerService> {
+        let jail = self.jail.as_ref().map(|jail| {
+            let kind = ListenerKind::Jail(Arc::clone(&jail.listener));
+            (kind, &jail.addresses)
+        });
         let kinds = [
             (ListenerKind::Explicit, &self.explicit),
             (ListenerKind::Transparent, &self.transparent),
         ];
-        let services = kinds.into_iter().flat_map(|(kind, addresses)| {
+        let kinds = kinds.into_iter().chain(jail);
+        let services = kinds.flat_map(|(kind, addresses)| {
             let state = Arc::clone(state);
             let service = Arc::new(ListenerService { kind, state });
             let ids = addresses
@@ -160,11 +203,16 @@ impl Setup {
         services.collect()
     }
 
-    /// The destination policy: the ports of listeners and of the admin endpoint are this proxy's own.
-    pub(super) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
-        let listening = bound.values().map(SocketAddr::port);
+    /// The destination policy: the ports of listeners and of the admin endpoint are this proxy's own. Those of a jail are in
+    /// another network; they are destinations there, so they are allowed.
+    pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
+        let jail = self.jail.as_ref();
+        let in_jail = jail.map_or(&[][..], |jail| &jail.addresses);
+        let outside = bound.values().filter(|addr| !in_jail.contains(addr));
+        let listening = outside.map(SocketAddr::port);
         Destinations {
             allowed: self.options.allowed_destinations(),
+            ports: in_jail.iter().map(SocketAddr::port).collect(),
             own: own.clone(),
             listening: listening.chain(self.process.admin.ports()).collect(),
         }

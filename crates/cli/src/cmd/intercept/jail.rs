@@ -1,0 +1,136 @@
+//! `peername jail`: runs a program whose only way out is the interceptor.
+//!
+//! ```text
+//! this process                            supervisor ── interceptor
+//!   fork ───────────────────────────────▶ (outside, never confined by the namespaces)
+//!   enter the jail's network
+//!   ── listening sockets ───────────────────────────▶ start
+//!   cover files
+//!   ◀─────────────────────────────────────── ready ──
+//!   close the jail, execute the program               serve
+//!   exit ───────────────────────────────────────────▶ exit
+//!                                         remove the private directory
+//! ```
+
+mod environment;
+mod interceptor;
+mod options;
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use peername_intercept::ca::{Authority, AuthorityOptions};
+use peername_jail::files::{self, Covers, PrivateDir, TrustFiles};
+use peername_jail::{network, seal, unix_sockets};
+use peername_sys::ipc::fd_passing;
+use peername_sys::process::daemonize;
+use peername_sys::process::launch::become_program;
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::random;
+
+use crate::cmd::ca::default_common_name;
+use crate::cmd::ca::trust_store::{self, TrustStore};
+use crate::usage::Usage;
+use interceptor::Interceptor;
+pub(crate) use options::Args;
+
+/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match start(args) {
+        Err(error) if !error.is::<Usage>() => {
+            eprintln!("peername: {error:#}");
+            Ok(ExitCode::from(JAIL_FAILED))
+        }
+        other => other,
+    }
+}
+
+fn start(args: &Args) -> anyhow::Result<ExitCode> {
+    let authority = authority(args)?;
+    let store = TrustStore::with_host_authorities(&authority, None);
+    let trust = TrustFiles {
+        own: store.own,
+        bundle: store.bundle,
+        java: store.java,
+        hashed: trust_store::hashed(&authority),
+    };
+    let covers = Covers {
+        hidden: absolute(&args.hide)?,
+        reachable: absolute(&args.allow_unix)?,
+        // Before the network is left: they are those of the host's.
+        sockets: unix_sockets::find().context("/proc/net/unix")?,
+    };
+    let interceptor = Interceptor::new(args, authority)?;
+    if interceptor.is_unchecked() && !args.logging.quiet {
+        eprintln!(
+            "peername: no --check: the program may send any request to every public host (-q silences this)"
+        );
+    }
+    let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
+    let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
+    let sockets = network::enter(&args.opened_ports())?;
+    interceptor::send_sockets(&channel, &sockets)?;
+    drop(sockets);
+    files::cover(&dir, &trust, &covers)?;
+    let mut command = args.program();
+    environment::prepare(&mut command, &dir)?;
+    if !interceptor::wait_ready(&channel)? {
+        bail!("the interceptor did not start");
+    }
+    seal::seal()?;
+    let error = become_program(command);
+    eprintln!("peername: {error}");
+    Ok(ExitCode::from(error.exit_code()))
+}
+
+/// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
+/// channel to it.
+fn spawn(interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<OwnedFd> {
+    let (here, there) = fd_passing::seqpacket_pair()?;
+    let program = PidFd::current()?;
+    let mut inherited = vec![there, program.into()];
+    inherited.extend(interceptor.open_log()?);
+    daemonize::spawn_detached(inherited, |inherited| {
+        daemonize::set_thread_name(c"peername-jail");
+        let child = daemonize::fork_child(inherited, |inherited| interceptor.run(inherited));
+        let ended = child.and_then(daemonize::wait_exit);
+        dir.remove();
+        u8::from(ended.is_err())
+    })?;
+    Ok(here)
+}
+
+fn authority(args: &Args) -> anyhow::Result<Authority> {
+    Ok(match args.ca() {
+        Some(dir) => Authority::open(dir)?,
+        None => Authority::ephemeral(&AuthorityOptions {
+            common_name: default_common_name(),
+            days: EPHEMERAL_DAYS,
+            permitted: Vec::new(),
+        })?,
+    })
+}
+
+fn absolute(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Usage> {
+    let absolute = paths.iter().map(std::path::absolute);
+    absolute
+        .collect::<Result<_, _>>()
+        .map_err(Usage::from_error)
+}
+
+impl Args {
+    fn program(&self) -> Command {
+        let mut words = self.command.iter();
+        let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+        command.args(words);
+        command
+    }
+}
+
+/// The exit code of a failure of the jail, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
+const JAIL_FAILED: u8 = 125;
+/// The lifetime of an authority that ends with the program.
+const EPHEMERAL_DAYS: u16 = 365;

@@ -1,0 +1,296 @@
+//! The interceptor of a jail: a process of its own outside, with the jail's listening sockets.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use peername_intercept::authz::CheckService;
+use peername_intercept::ca::Authority;
+use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
+use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
+use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
+use peername_intercept::listener::{CurrentState, Intercept};
+use peername_jail::network::{NAMES, is_jailed};
+use peername_server::listeners::InheritedSockets;
+use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::Workers;
+use peername_server::workers::services::ServiceHandle;
+use peername_sys::event::readiness::register_readable;
+use peername_sys::ipc::fd_passing;
+use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::process::caps::{CapabilitySet, keep_only};
+use peername_sys::process::core_dump;
+use tokio::time::{Instant, sleep};
+use tracing::Level;
+
+use super::options::Args;
+use crate::cmd::intercept::options::Intercept as Options;
+use crate::cmd::intercept::setup::{JailPlan, Setup};
+use crate::cmd::intercept::{TASKS_PER_WORKER, new_state, split_capacity, usual_needs};
+use crate::lifecycle::{self, default_workers};
+use crate::listeners::running::{Opened, UdpTasks};
+use crate::process::Process;
+use crate::usage::Usage;
+use crate::value::Number;
+
+/// Everything that the interceptor is started with, but for the sockets.
+pub(super) struct Interceptor {
+    options: Options,
+    process: Process,
+    authority: Authority,
+    tunnelled: Vec<TunnelledDestination>,
+    opened: std::collections::BTreeSet<u16>,
+    log: Option<PathBuf>,
+    level: Level,
+    is_unchecked: bool,
+    /// The working directory: options may name files relative to it.
+    directory: Option<PathBuf>,
+}
+
+impl Interceptor {
+    /// Reads and validates the options.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`].
+    pub(super) fn new(args: &Args, authority: Authority) -> anyhow::Result<Self> {
+        let mut process = Process::default();
+        process.sandbox = args.sandbox;
+        process.logging = args.logging;
+        process.workers = Some(Number::clamp(default_workers().min(MAX_WORKERS)));
+        let interceptor = Self {
+            options: args.intercept.0.clone(),
+            process,
+            authority,
+            tunnelled: args.allow_tcp.clone(),
+            opened: args.http_ports(),
+            log: args.log.clone(),
+            level: level(args),
+            is_unchecked: false,
+            directory: env::current_dir().ok(),
+        };
+        // Reports what is wrong with the options before anything is started.
+        let setup = interceptor.setup(Vec::new(), false)?;
+        Ok(Self {
+            is_unchecked: setup.check.is_none(),
+            ..interceptor
+        })
+    }
+
+    fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
+        let listener = JailListener {
+            names: Arc::new(SyntheticNames::new(has_v6)),
+            opened: self.opened.clone(),
+            tunnelled: self.tunnelled.clone(),
+        };
+        let plan = JailPlan {
+            addresses,
+            listener: Arc::new(listener),
+        };
+        Setup::for_jail(self.process.clone(), self.options.clone(), plan)
+    }
+
+    /// Whether no check is configured.
+    pub(super) fn is_unchecked(&self) -> bool {
+        self.is_unchecked
+    }
+
+    /// Opens the file of `--log`, which it inherits beside the channel and the program.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be created or written.
+    pub(super) fn open_log(&self) -> anyhow::Result<Option<OwnedFd>> {
+        let Some(path) = &self.log else {
+            return Ok(None);
+        };
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).open(path);
+        let file = file.with_context(|| format!("--log {}", path.display()))?;
+        Ok(Some(file.into()))
+    }
+
+    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, and
+    /// the file of [`Interceptor::open_log`]. Returns the exit code.
+    pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
+        match self.try_run(inherited) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("peername: the interceptor: {error:#}");
+                1
+            }
+        }
+    }
+
+    fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
+        let mut inherited = inherited.into_iter();
+        let (channel, program) = (inherited.next(), inherited.next());
+        let (channel, program) = channel.zip(program).context("no channel")?;
+        let log = inherited.next().map(File::from);
+        if let Some(directory) = &self.directory {
+            let _ = env::set_current_dir(directory);
+        }
+        let Some(sockets) = receive_sockets(&channel)? else {
+            return Ok(());
+        };
+        lifecycle::block_on(self.serve(sockets, (channel, program), log))
+    }
+
+    async fn serve(
+        self,
+        sockets: Vec<OwnedFd>,
+        (channel, program): (OwnedFd, OwnedFd),
+        log: Option<File>,
+    ) -> anyhow::Result<()> {
+        core_dump::disable()?;
+        let sockets = JailSockets::sort(sockets)?;
+        let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
+        let check = setup.check.clone().map(CheckService::new);
+        let check = check.transpose().map_err(Usage::from_error)?;
+        let own = OwnAddresses::read().await?;
+        let workers = setup.process.workers();
+        let given = InheritedSockets::new(sockets.listeners);
+        let open = Opened::open(setup.listen_plans(false), workers, given, None)?;
+        keep_only(CapabilitySet::empty())?;
+        let mut destinations = setup.destinations(&own, &open.sockets.actual());
+        if is_jailed() {
+            // Names resolve to addresses of the outer jail, which has checks of its own.
+            let outer = synthetic_networks().map(|network| network.to_string().parse());
+            destinations.allowed.extend(outer.into_iter().flatten());
+        }
+        let (capacity, max_upstream) =
+            split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
+        let limits = (capacity.connections, max_upstream);
+        let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
+        let state = Arc::new(state);
+        let confinement = setup.process.sandbox.confine(usual_needs(None))?;
+        let (_log, _level) = setup.process.logging.start_at(self.level, log);
+        confinement.log();
+        if let Some(check) = check {
+            tokio::spawn(check.await_service());
+        }
+        let services = ServiceHandle::new(setup.services(&open.sockets.numbers(), &state));
+        let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
+        let beside = intercept.worker_tasks(workers);
+        let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
+        tokio::spawn(lifecycle::watch_own_addresses(own));
+        let names = setup.jail_names().context("no names")?;
+        for socket in sockets.names_udp {
+            tokio::spawn(serve_udp(socket, Arc::clone(&names)));
+        }
+        for socket in sockets.names_tcp {
+            tokio::spawn(serve_tcp(socket, Arc::clone(&names)));
+        }
+        fd_passing::send_word(&channel, READY, None)?;
+        drop(channel);
+        let program = register_readable(program)?;
+        let _ = program.readable().await?;
+        drain(&listeners.workers).await;
+        Ok(())
+    }
+}
+
+/// Waits until the connections of the program, which has exited, have ended by themselves: their audit lines are written.
+async fn drain(workers: &Workers) {
+    let deadline = Instant::now() + DRAIN_LIMIT;
+    while workers.open_connections() > 0 && Instant::now() < deadline {
+        sleep(DRAIN_POLL).await;
+    }
+}
+
+/// The sockets of the jail, by their use.
+struct JailSockets {
+    listeners: Vec<InheritedSocket>,
+    names_udp: Vec<OwnedFd>,
+    names_tcp: Vec<OwnedFd>,
+}
+
+impl JailSockets {
+    fn sort(sockets: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        let mut sorted = Self {
+            listeners: Vec::new(),
+            names_udp: Vec::new(),
+            names_tcp: Vec::new(),
+        };
+        for socket in sockets {
+            let socket = InheritedSocket::new(socket, "jail".to_owned())?;
+            match (socket.addr.port(), socket.is_stream) {
+                (NAMES, true) => sorted.names_tcp.push(socket.try_clone()?),
+                (NAMES, false) => sorted.names_udp.push(socket.try_clone()?),
+                _ => sorted.listeners.push(socket),
+            }
+        }
+        Ok(sorted)
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|socket| socket.addr).collect()
+    }
+
+    fn has_v6(&self) -> bool {
+        self.listeners.iter().any(|socket| socket.addr.is_ipv6())
+    }
+}
+
+/// Sends the jail's sockets to the interceptor.
+///
+/// # Errors
+///
+/// EPIPE: the interceptor has exited.
+pub(super) fn send_sockets(channel: &OwnedFd, sockets: &[OwnedFd]) -> peername_sys::Result<()> {
+    for chunk in sockets.chunks(fd_passing::MAX_FDS) {
+        let fds: Vec<_> = chunk.iter().map(AsFd::as_fd).collect();
+        fd_passing::send_message(channel, MORE, &fds)?;
+    }
+    fd_passing::send_message(channel, LAST, &[])
+}
+
+/// Waits until the interceptor serves; `false` if it has exited instead.
+///
+/// # Errors
+///
+/// Those of recvmsg(2): none in normal operation.
+pub(super) fn wait_ready(channel: &OwnedFd) -> peername_sys::Result<bool> {
+    let word = fd_passing::receive_word(channel)?;
+    Ok(word.is_some_and(|(word, _)| word == READY))
+}
+
+/// Receives the jail's sockets; `None` if the jail could not be made.
+fn receive_sockets(channel: &OwnedFd) -> peername_sys::Result<Option<Vec<OwnedFd>>> {
+    let mut sockets = Vec::new();
+    loop {
+        let mut bytes = [0; 1];
+        let (length, fds) = fd_passing::receive_message(channel, &mut bytes)?;
+        sockets.extend(fds);
+        match bytes.get(..length) {
+            Some(MORE) => {}
+            Some(LAST) => return Ok(Some(sockets)),
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// Errors only, unless the audit lines are asked for.
+fn level(args: &Args) -> Level {
+    match args.logging.verbose {
+        0 if args.log.is_none() => Level::ERROR,
+        0 | 1 => Level::INFO,
+        2 => Level::DEBUG,
+        _ => Level::TRACE,
+    }
+}
+
+const MORE: &[u8] = b"+";
+const LAST: &[u8] = b".";
+const READY: u64 = 1;
+/// One program rarely needs more; each has a thread and a pool of connections.
+const MAX_WORKERS: usize = 4;
+/// For connections that another process of the jail keeps open.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+const DRAIN_POLL: Duration = Duration::from_millis(5);

@@ -1,0 +1,154 @@
+//! The listeners of a jail: any destination's connections arrive, and each destination is a name.
+
+pub mod names;
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use http::StatusCode;
+use peername_server::addr::canonical;
+use tokio::net::TcpStream;
+
+use crate::host::HostPort;
+use crate::http::client_connection::ClientConnection;
+use crate::http::in_flight::InFlightRecord;
+use crate::policy::passthrough::{HostPattern, Passthrough};
+use crate::request::refusal::Refusal;
+use crate::request::target::Destination;
+use crate::state::InterceptState;
+use crate::stream::client_socket::ClientSocket;
+use crate::stream::prefixed::ClientStream;
+use crate::tls::tunnel::Tunnel;
+use names::table::{Destination as NameOf, SyntheticNames};
+
+/// What the connections of a jail are served by.
+#[derive(Debug)]
+pub struct JailListener {
+    /// The names that destinations stand for.
+    pub names: Arc<SyntheticNames>,
+    /// The ports on which TLS and HTTP are opened.
+    pub opened: BTreeSet<u16>,
+    /// The destinations of connections that are relayed as they are (`--allow-tcp`).
+    pub tunnelled: Vec<TunnelledDestination>,
+}
+
+/// A destination whose connections are relayed as they are: `HOST:PORT`, where HOST is what [`HostPattern`] accepts.
+#[derive(Clone, Debug)]
+pub struct TunnelledDestination {
+    host: Passthrough,
+    port: u16,
+}
+
+/// Not a host, domain or network with a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use HOST:PORT, such as github.com:22, *.example.com:5432 or 192.0.2.7:22")]
+pub struct ParseTunnelledError;
+
+impl FromStr for TunnelledDestination {
+    type Err = ParseTunnelledError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
+        let (host, port) = text.rsplit_once(':').ok_or(ParseTunnelledError)?;
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        let host: HostPattern = host.parse().map_err(|_| ParseTunnelledError)?;
+        let port = port.parse().ok().filter(|&port| port != 0);
+        Ok(Self {
+            host: Passthrough::new(vec![host]),
+            port: port.ok_or(ParseTunnelledError)?,
+        })
+    }
+}
+
+impl TunnelledDestination {
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn includes(&self, to: &HostPort) -> bool {
+        self.port == to.port && self.host.includes(&to.host)
+    }
+}
+
+impl JailListener {
+    /// Serves a connection to its end.
+    pub(super) async fn serve(
+        &self,
+        state: &Arc<InterceptState>,
+        stream: TcpStream,
+        connection: Arc<ClientConnection>,
+    ) {
+        let client = &connection.info;
+        let Ok(original) = stream.local_addr().map(canonical) else {
+            return state.count_unopened(client.peer, "closed");
+        };
+        let record = InFlightRecord::begin(&state.metrics, &connection, "CONNECT");
+        let (host, is_stale) = match self.names.find(original.ip()) {
+            NameOf::Name(host) => (host, false),
+            NameOf::Literal(ip) => (ip.into(), false),
+            NameOf::Stale => (original.ip().into(), true),
+        };
+        let to = HostPort {
+            host,
+            port: original.port(),
+        };
+        let (is_tunnelled, is_opened) = (
+            self.tunnelled.iter().any(|listed| listed.includes(&to)),
+            self.opened.contains(&to.port),
+        );
+        let tunnel = Tunnel {
+            destination: Destination::Named(to),
+            record,
+            denied_connect: None,
+        };
+        let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
+        let stream = ClientStream::new(socket, Vec::new());
+        if is_stale {
+            let detail = "an address of the jail's name server that stands for no name";
+            let refusal = Refusal::new(StatusCode::FORBIDDEN, "unknown_name", detail);
+            return tunnel.refuse_unread(stream, &refusal);
+        }
+        match (is_tunnelled, is_opened) {
+            (true, _) => tunnel.serve_unread(state, &connection, stream).await,
+            (false, true) => tunnel.serve(state, &connection, stream).await,
+            (false, false) => {
+                let detail = "a port that is open to the destinations of --allow-tcp only";
+                let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
+                tunnel.refuse_unread(stream, &refusal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnelled_destinations_are_hosts_domains_and_networks_with_a_port() {
+        let includes = |listed: &str, to: &str| {
+            let listed: TunnelledDestination = listed.parse().unwrap();
+            listed.includes(&HostPort::parse(to).unwrap())
+        };
+        assert!(includes("a.test:22", "A.test:22"));
+        assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
+        assert!(includes("*.a.test:22", "b.a.test:22"));
+        assert!(includes("192.0.2.7:22", "192.0.2.7:22"));
+        assert!(includes("[2001:db8::/32]:22", "[2001:db8::7]:22"));
+        for wrong in [
+            "a.test",
+            "a.test:0",
+            "a.test:65536",
+            ":22",
+            "*:22",
+            "a.test:ssh",
+        ] {
+            assert!(wrong.parse::<TunnelledDestination>().is_err(), "{wrong}");
+        }
+    }
+}

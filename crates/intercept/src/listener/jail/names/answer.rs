@@ -1,0 +1,214 @@
+//! The response to a query, without I/O.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use hickory_proto::op::{Edns, Message, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA};
+use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
+
+use super::table::{SyntheticNames, TTL};
+use crate::host::Host;
+
+/// Answers a query (RFC 1035); `None` where no response is due: to a response, and to what has no header.
+///
+/// A and AAAA of every host name get the name's synthetic addresses, whether or not the name exists: it is resolved when a
+/// connection to it is allowed. `localhost` gets loopback (RFC 6761). Other types have no data; so no client learns of
+/// HTTP/3, or of another address, by SVCB, and no TXT carries anything. What is no host name does not exist.
+pub fn answer(query: &[u8], names: &SyntheticNames) -> Option<Vec<u8>> {
+    let &[id0, id1, flags, _, count0, count1, ..] = query.first_chunk::<HEADER>()?;
+    if flags & RESPONSE != 0 {
+        return None;
+    }
+    let parsed = match u16::from_be_bytes([count0, count1]) {
+        1 => Message::from_vec(query).ok(),
+        // No program sends another number. The library would allocate for as many as are claimed.
+        _ => None,
+    };
+    let response = parsed.map_or_else(
+        || {
+            let id = u16::from_be_bytes([id0, id1]);
+            Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)
+        },
+        |query| respond(&query, names),
+    );
+    response.to_vec().ok()
+}
+
+fn respond(query: &Message, names: &SyntheticNames) -> Message {
+    let mut response = Message::response(query.metadata.id, query.metadata.op_code);
+    response.metadata.recursion_desired = query.metadata.recursion_desired;
+    response.metadata.recursion_available = true;
+    let code = match query.queries.as_slice() {
+        _ if query.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
+        [asked] => {
+            response.add_query(asked.clone());
+            match find(asked, names) {
+                Ok(data) => {
+                    let ttl = TTL.as_secs() as u32;
+                    let record = |data| Record::from_rdata(asked.name().clone(), ttl, data);
+                    response.add_answers(data.map(record));
+                    ResponseCode::NoError
+                }
+                Err(code) => code,
+            }
+        }
+        _ => ResponseCode::FormErr,
+    };
+    response.metadata.response_code = code;
+    if let Some(edns) = &query.edns {
+        let mut own = Edns::new();
+        own.set_max_payload(MAX_PAYLOAD);
+        if edns.version() > 0 {
+            response.answers.clear();
+            response.metadata.response_code = ResponseCode::BADVERS;
+        }
+        response.set_edns(own);
+    }
+    response
+}
+
+/// The data for a question; `None` for a type that the name does not have.
+fn find(asked: &Query, names: &SyntheticNames) -> Result<Option<RData>, ResponseCode> {
+    if asked.query_class() != DNSClass::IN {
+        return Err(ResponseCode::Refused);
+    }
+    // Labels with bytes that no host name has are escaped, and so are no host either.
+    let host = Host::parse(&asked.name().to_ascii()).map_err(|_| ResponseCode::NXDomain)?;
+    let name = host.as_name().ok_or(ResponseCode::NXDomain)?;
+    let is_localhost = name == "localhost" || name.ends_with(".localhost");
+    let full = ResponseCode::ServFail;
+    match asked.query_type() {
+        RecordType::A if is_localhost => Ok(Some(RData::A(A(Ipv4Addr::LOCALHOST)))),
+        RecordType::AAAA if is_localhost => Ok(Some(RData::AAAA(AAAA(Ipv6Addr::LOCALHOST)))),
+        RecordType::A => {
+            let ip = names.v4(&host).ok_or(full)?;
+            tracing::debug!(name, address = %ip, "name looked up in the jail");
+            Ok(Some(RData::A(A(ip))))
+        }
+        RecordType::AAAA if names.has_v6() => {
+            let ip = names.v6(&host).ok_or(full)?;
+            Ok(Some(RData::AAAA(AAAA(ip))))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Bytes of a message's header (RFC 1035, section 4.1.1).
+const HEADER: usize = 12;
+/// QR, in the third byte.
+const RESPONSE: u8 = 0x80;
+/// Bytes of a datagram that pass every network (DNS flag day 2020). No response here is as long.
+const MAX_PAYLOAD: u16 = 1232;
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use hickory_proto::op::MessageType;
+    use hickory_proto::rr::Name;
+    use proptest::prelude::*;
+
+    use super::super::table::Destination;
+    use super::*;
+
+    fn query(name: &str, kind: RecordType) -> Message {
+        let mut query = Message::new(7, MessageType::Query, OpCode::Query);
+        query.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        query
+    }
+
+    fn ask(query: &Message, names: &SyntheticNames) -> Message {
+        let response = answer(&query.to_vec().unwrap(), names).unwrap();
+        assert!(response.len() <= 512);
+        Message::from_vec(&response).unwrap()
+    }
+
+    fn address(response: &Message) -> Option<IpAddr> {
+        let data = response.answers.first().map(|record| &record.data);
+        data.and_then(RData::ip_addr)
+    }
+
+    #[test]
+    fn names_have_addresses_and_nothing_else() {
+        let names = SyntheticNames::new(true);
+        let host = Host::parse("a.test").unwrap();
+        for kind in [RecordType::A, RecordType::AAAA] {
+            let response = ask(&query("A.test.", kind), &names);
+            assert_eq!(response.metadata.response_code, ResponseCode::NoError);
+            let ip = address(&response).unwrap();
+            assert_eq!(names.find(ip), Destination::Name(host.clone()));
+        }
+        for kind in [
+            RecordType::TXT,
+            RecordType::HTTPS,
+            RecordType::SVCB,
+            RecordType::MX,
+            RecordType::PTR,
+            RecordType::ANY,
+        ] {
+            let response = ask(&query("secret.a.test.", kind), &names);
+            let code = response.metadata.response_code;
+            assert_eq!(
+                (code, response.answers.len()),
+                (ResponseCode::NoError, 0),
+                "{kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_ipv6_there_is_no_aaaa() {
+        let response = ask(
+            &query("a.test.", RecordType::AAAA),
+            &SyntheticNames::new(false),
+        );
+        assert_eq!(address(&response), None);
+        assert_eq!(response.metadata.response_code, ResponseCode::NoError);
+    }
+
+    #[test]
+    fn localhost_is_loopback_and_what_is_no_host_does_not_exist() {
+        let names = SyntheticNames::new(true);
+        let response = ask(&query("x.localhost.", RecordType::A), &names);
+        assert_eq!(address(&response), Some([127, 0, 0, 1].into()));
+        for none in ["192.0.2.1.", ".", "a\\032b.test."] {
+            let response = ask(&query(none, RecordType::A), &names);
+            assert_eq!(
+                response.metadata.response_code,
+                ResponseCode::NXDomain,
+                "{none}"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_and_foreign_messages_get_errors_or_nothing() {
+        let names = SyntheticNames::new(true);
+        let mut foreign = query("a.test.", RecordType::A);
+        foreign.metadata.op_code = OpCode::Update;
+        let code = ask(&foreign, &names).metadata.response_code;
+        assert_eq!(code, ResponseCode::NotImp);
+        let mut response = query("a.test.", RecordType::A);
+        response.metadata.message_type = MessageType::Response;
+        assert_eq!(answer(&response.to_vec().unwrap(), &names), None);
+        let mut two = query("a.test.", RecordType::A);
+        two.add_query(two.queries[0].clone());
+        let code = ask(&two, &names).metadata.response_code;
+        assert_eq!(code, ResponseCode::FormErr);
+        assert_eq!(answer(&[0; 11], &names), None);
+        let garbage = [&[0, 9, 0, 0, 0, 1][..], &[0xff; 30]].concat();
+        let response = Message::from_vec(&answer(&garbage, &names).unwrap()).unwrap();
+        assert_eq!(
+            (response.metadata.id, response.metadata.response_code),
+            (9, ResponseCode::FormErr)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_get_a_short_response_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let response = answer(&bytes, &SyntheticNames::new(true));
+            prop_assert!(response.is_none_or(|response| response.len() <= 1232));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The name server's sockets.
+
+use std::io::{self, IoSlice};
+use std::net::{self, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_sys::event::readiness::register_readable;
+use peername_sys::udp::{self, RecvBatch, SendBatch, Transmit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::answer::answer;
+use super::table::SyntheticNames;
+
+/// Answers on a UDP socket until it fails. Each response comes from the address that the query was sent to.
+///
+/// # Errors
+///
+/// Those of epoll_ctl(2) and recvmmsg(2): none in normal operation.
+pub async fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
+    let addr = UdpSocket::from(socket.try_clone()?).local_addr()?;
+    let socket = udp::adopt(socket, addr).map_err(|error| error.source)?;
+    socket.set_nonblocking(true)?;
+    let socket = register_readable(socket.into()).map_err(|error| error.source)?;
+    let (mut batch, mut sender) = (RecvBatch::new(BATCH), SendBatch::default());
+    loop {
+        let mut ready = socket.readable().await?;
+        let received = ready.try_io(|socket| batch.receive(socket, 0..BATCH));
+        match received {
+            Err(_) => {}
+            Ok(Ok(n)) => {
+                for entry in 0..n {
+                    respond(socket.get_ref(), (&batch, entry), &mut sender, &names);
+                }
+            }
+            Ok(Err(error)) => return Err(error),
+        }
+    }
+}
+
+/// Responds to one datagram. A response that can't be sent is lost, as on any network.
+fn respond(
+    socket: &OwnedFd,
+    (batch, entry): (&RecvBatch, usize),
+    sender: &mut SendBatch,
+    names: &SyntheticNames,
+) {
+    let Some((about, query)) = batch.get(entry) else {
+        return;
+    };
+    let Some(response) = answer(query, names) else {
+        return;
+    };
+    let transmit = Transmit {
+        parts: 0..1,
+        to: Some(about.peer),
+        from: about.local,
+        segment: None,
+    };
+    let _ = sender.send(socket, &[IoSlice::new(&response)], &[transmit]);
+}
+
+/// Answers on a listening TCP socket until it fails (RFC 7766).
+///
+/// # Errors
+///
+/// The socket does not listen any more.
+pub async fn serve_tcp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
+    let socket = net::TcpListener::from(socket);
+    socket.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(socket)?;
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let permit = Arc::clone(&permits).acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let names = Arc::clone(&names);
+                tokio::spawn(async move {
+                    // It ends by the client, or by its own timeout.
+                    let _ = serve_stream(stream, &names).await;
+                    drop(permit);
+                });
+            }
+            Err(error) if peername_sys::is_broken_listener(&error) => return Err(error),
+            Err(_) => sleep(RETRY_DELAY).await,
+        }
+    }
+}
+
+async fn serve_stream(mut stream: TcpStream, names: &SyntheticNames) -> io::Result<()> {
+    loop {
+        let query = timeout(IDLE_TIMEOUT, read_message(&mut stream)).await??;
+        let Some(response) = answer(&query, names) else {
+            return Ok(());
+        };
+        let length = u16::try_from(response.len()).map_err(io::Error::other)?;
+        let message = [&length.to_be_bytes()[..], &response].concat();
+        timeout(IDLE_TIMEOUT, stream.write_all(&message)).await??;
+    }
+}
+
+/// Reads a message behind its length. A query of a host name is short; longer ones end the connection.
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await?);
+    if length > MAX_QUERY {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+/// Datagrams received at once.
+const BATCH: usize = 16;
+/// TCP connections at once; further ones wait in the accept backlog.
+const MAX_CONNECTIONS: usize = 64;
+/// The name, the header, and EDNS with a few options.
+const MAX_QUERY: usize = 2048;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Until descriptors are free again.
+const RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -1,0 +1,249 @@
+//! Synthetic addresses: one of 198.18.0.0/15 (RFC 2544) and one of a /64 of unique local addresses (RFC 4193) for each name.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use parking_lot::Mutex;
+
+use crate::host::Host;
+
+/// A bounded table of names and their addresses. A name keeps its address until it is evicted for another name, which
+/// happens only when the table is full, and not while the name may be in a resolver's cache.
+#[derive(Debug)]
+pub struct SyntheticNames {
+    table: Mutex<Table>,
+    has_v6: bool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    slots: Vec<Slot>,
+    by_name: HashMap<Host, usize>,
+    /// The slot to be examined next for eviction.
+    hand: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: Host,
+    /// Part of the address: the next name of the slot gets another one, so that a client with an outdated address does not
+    /// reach the wrong name.
+    generation: usize,
+    used: Instant,
+}
+
+/// What a destination address stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The name that was looked up.
+    Name(Host),
+    /// A synthetic address that stands for no name, or no longer.
+    Stale,
+    /// No synthetic address.
+    Literal(IpAddr),
+}
+
+impl SyntheticNames {
+    /// An empty table. `has_v6`: names get IPv6 addresses, too.
+    #[must_use]
+    pub fn new(has_v6: bool) -> Self {
+        Self {
+            table: Mutex::default(),
+            has_v6,
+        }
+    }
+
+    /// The IPv4 address of this name, a new one if it has none. `None` where the table is full of names that were used
+    /// within [`MIN_LIFETIME`].
+    pub(super) fn v4(&self, name: &Host) -> Option<Ipv4Addr> {
+        let offset = self.offset(name)?;
+        Some(Ipv4Addr::from_bits(V4.addr().to_bits() + offset))
+    }
+
+    /// The IPv6 address of this name, as [`SyntheticNames::v4`].
+    pub(super) fn v6(&self, name: &Host) -> Option<Ipv6Addr> {
+        let offset = self.offset(name)?;
+        Some(Ipv6Addr::from_bits(
+            V6.addr().to_bits() + u128::from(offset),
+        ))
+    }
+
+    /// Whether names get IPv6 addresses.
+    pub(super) fn has_v6(&self) -> bool {
+        self.has_v6
+    }
+
+    /// What this address stands for. A name counts as used then.
+    #[must_use]
+    pub fn find(&self, ip: IpAddr) -> Destination {
+        let ip = ip.to_canonical();
+        let offset = match ip {
+            IpAddr::V4(v4) if V4.contains(&v4) => u128::from(v4.to_bits() - V4.addr().to_bits()),
+            IpAddr::V6(v6) if V6.contains(&v6) => v6.to_bits() - V6.addr().to_bits(),
+            _ => return Destination::Literal(ip),
+        };
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        let (slot, generation) = (offset / GENERATIONS, offset % GENERATIONS);
+        let mut table = self.table.lock();
+        match table.slots.get_mut(slot) {
+            Some(slot) if slot.generation == generation => {
+                slot.used = Instant::now();
+                Destination::Name(slot.name.clone())
+            }
+            _ => Destination::Stale,
+        }
+    }
+
+    fn offset(&self, name: &Host) -> Option<u32> {
+        let mut table = self.table.lock();
+        let slot = table.slot_of(name, Instant::now())?;
+        let generation = table.slots.get(slot)?.generation;
+        u32::try_from(slot * GENERATIONS + generation).ok()
+    }
+}
+
+impl Table {
+    fn slot_of(&mut self, name: &Host, now: Instant) -> Option<usize> {
+        if let Some(&at) = self.by_name.get(name) {
+            self.slots.get_mut(at)?.used = now;
+            return Some(at);
+        }
+        let at = match self.slots.len() {
+            free if free < MAX_NAMES => {
+                self.slots.push(Slot {
+                    name: name.clone(),
+                    // Never 0 at first: some programs refuse 198.18.0.0.
+                    generation: 1,
+                    used: now,
+                });
+                free
+            }
+            _ => self.evict_for(name, now)?,
+        };
+        self.by_name.insert(name.clone(), at);
+        Some(at)
+    }
+
+    /// Evicts the next name that was not used lately (second chance, by [`MAX_EXAMINED`] names a call).
+    fn evict_for(&mut self, name: &Host, now: Instant) -> Option<usize> {
+        for _ in 0..MAX_EXAMINED {
+            let at = self.hand;
+            self.hand = (at + 1) % MAX_NAMES;
+            let slot = self.slots.get_mut(at)?;
+            if now.saturating_duration_since(slot.used) < MIN_LIFETIME {
+                continue;
+            }
+            let generation = (slot.generation + 1) % GENERATIONS;
+            let evicted = std::mem::replace(
+                slot,
+                Slot {
+                    name: name.clone(),
+                    generation,
+                    used: now,
+                },
+            );
+            self.by_name.remove(&evicted.name);
+            return Some(at);
+        }
+        None
+    }
+}
+
+/// The networks of synthetic addresses. In a jail within a jail, the inner interceptor's origins have such addresses.
+#[must_use]
+pub fn synthetic_networks() -> [IpNet; 2] {
+    [V4.into(), V6.into()]
+}
+
+const V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15);
+const V6: Ipv6Net = Ipv6Net::new_assert(
+    Ipv6Addr::new(0xfd70, 0x6565, 0x726e, 0x616d, 0, 0, 0, 0),
+    64,
+);
+/// Names in the table: with the longest names these are 8 MB.
+const MAX_NAMES: usize = 1 << 14;
+/// Addresses of a slot. All slots together fill 198.18.0.0/15.
+const GENERATIONS: usize = 1 << 3;
+/// How long a response may be cached.
+pub(super) const TTL: Duration = Duration::from_secs(60);
+/// How long a name stays after it was looked up or connected to: longer than caches keep it, some of which have a minimum.
+const MIN_LIFETIME: Duration = Duration::from_secs(150);
+/// Bounds the time of a lookup while a flood of names has filled the table.
+const MAX_EXAMINED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_name_keeps_its_address_and_the_address_leads_back_to_it() {
+        let names = SyntheticNames::new(true);
+        let (a, b) = (host("a.test"), host("b.test"));
+        let (v4, v6) = (names.v4(&a).unwrap(), names.v6(&a).unwrap());
+        assert_ne!(names.v4(&b), Some(v4));
+        assert_eq!((names.v4(&a), names.v6(&a)), (Some(v4), Some(v6)));
+        assert!(V4.contains(&v4) && V6.contains(&v6));
+        for ip in [v4.into(), v6.into(), v4.to_ipv6_mapped().into()] {
+            assert_eq!(names.find(ip), Destination::Name(a.clone()));
+        }
+    }
+
+    #[test]
+    fn addresses_without_a_name_are_stale_or_literal() {
+        let names = SyntheticNames::new(true);
+        names.v4(&host("a.test")).unwrap();
+        for stale in [
+            "198.18.0.0",
+            "198.18.0.2",
+            "198.19.255.255",
+            "fd70:6565:726e:616d::ffff:ffff:ffff:ffff",
+        ] {
+            assert_eq!(
+                names.find(stale.parse().unwrap()),
+                Destination::Stale,
+                "{stale}"
+            );
+        }
+        for literal in [
+            "198.17.255.255",
+            "198.20.0.0",
+            "::1",
+            "fd70:6565:726e:616e::1",
+        ] {
+            let ip = literal.parse().unwrap();
+            assert_eq!(names.find(ip), Destination::Literal(ip));
+        }
+    }
+
+    /// A flood of names neither takes over the addresses of others nor grows the table.
+    #[test]
+    fn full_table_evicts_unused_names_only() {
+        let names = SyntheticNames::new(false);
+        let nth = |n: usize| host(&format!("n{n}.test"));
+        for n in 0..MAX_NAMES {
+            names.v4(&nth(n)).unwrap();
+        }
+        assert_eq!(names.v4(&nth(MAX_NAMES)), None);
+        let old = names.v4(&nth(0)).unwrap();
+        let kept = names.v4(&nth(1)).unwrap();
+        let long_ago = Instant::now().checked_sub(2 * MIN_LIFETIME).unwrap();
+        for slot in names.table.lock().slots.iter_mut() {
+            slot.used = long_ago;
+        }
+        assert_eq!(names.find(kept.into()), Destination::Name(nth(1)));
+        let new = names.v4(&nth(MAX_NAMES)).unwrap();
+        assert_ne!(new, old);
+        assert_eq!(names.find(old.into()), Destination::Stale);
+        assert_eq!(names.find(new.into()), Destination::Name(nth(MAX_NAMES)));
+        // The second chance: a name that was used since is passed over.
+        names.v4(&nth(MAX_NAMES + 1)).unwrap();
+        assert_eq!(names.find(kept.into()), Destination::Name(nth(1)));
+        assert_eq!(names.table.lock().by_name.len(), MAX_NAMES);
+    }
+}

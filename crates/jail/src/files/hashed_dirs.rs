@@ -1,0 +1,90 @@
+//! Directories in which OpenSSL looks an authority up by a hash of its name: a program without the variables reads no bundle, but
+//! these.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use peername_sys::fs::mounts;
+
+use super::private_dir::{PrivateDir, failed_write};
+use super::{TrustFiles, failed, trust_stores};
+use crate::JailError;
+
+/// Covers each such directory by a copy that has the interceptor's authority, too. Symbolic links are copied as such, so that
+/// relative ones lead where they did.
+pub(super) fn cover(dir: &PrivateDir, trust: &TrustFiles) -> Result<(), JailError> {
+    for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
+        if is_hashed(original) {
+            let copy = dir.create_dir(&format!("hashed-{number}"))?;
+            copy_entries(dir, original, &copy, &trust.bundle)?;
+            add(dir, &copy, &trust.hashed)?;
+            let covered = mounts::cover_recursively(original, &copy);
+            covered.map_err(|source| failed(original, source))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path, bundle: &[u8]) -> Result<(), JailError> {
+    let bundles = trust_stores::bundles();
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
+        let (original, copy) = (entry.path(), to.join(entry.file_name()));
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_symlink() {
+            let target = fs::read_link(&original);
+            let copied = target.and_then(|target| symlink(target, &copy));
+            copied.map_err(|source| failed_write(&copy, source))?;
+        } else if kind.is_dir() {
+            fs::create_dir(&copy).map_err(|source| failed_write(&copy, source))?;
+            let bound = mounts::cover_recursively(&copy, &original);
+            bound.map_err(|source| failed(&original, source))?;
+        } else if bundles.contains(&original) {
+            dir.write(&copy, bundle)?;
+        } else {
+            match fs::read(&original) {
+                Ok(content) => dir.write(&copy, &content)?,
+                // The program can't read it either.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(source) => return Err(failed_write(&original, source)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds certificates, each by its hash and the next free number (c_rehash(1)).
+fn add(dir: &PrivateDir, to: &Path, hashed: &[(String, Vec<u8>)]) -> Result<(), JailError> {
+    for (hash, certificate) in hashed {
+        let free = (0..MAX_COLLISIONS)
+            .map(|number| to.join(format!("{hash}.{number}")))
+            .find(|path| path.symlink_metadata().is_err());
+        if let Some(free) = free {
+            dir.write(&free, certificate)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a file with such a name: `1a2b3c4d.0`.
+fn is_hashed(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| PathBuf::from(entry.file_name()))
+        .any(|name| {
+            let stem = name.file_stem().map(OsStr::as_bytes);
+            let is_hash =
+                stem.is_some_and(|stem| stem.len() == 8 && stem.iter().all(u8::is_ascii_hexdigit));
+            is_hash && name.extension() == Some(OsStr::new("0"))
+        })
+}
+
+/// Debian, Alpine, Arch, SUSE; Fedora and its derivatives.
+const DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
+/// Authorities of the same name.
+const MAX_COLLISIONS: usize = 16;

@@ -1,0 +1,124 @@
+//! A file system in memory for the jail's own files, on a directory that the host sees empty.
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use peername_sys::fs::mounts;
+
+use super::failed;
+use crate::JailError;
+
+/// The directory. It is left where it is when this is dropped: while the jail lasts it is in use, and [`PrivateDir::remove`] is
+/// for a process outside.
+#[derive(Clone, Debug)]
+pub struct PrivateDir(PathBuf);
+
+impl PrivateDir {
+    /// Creates an empty directory in the system's directory for temporary files, for this user alone. `tag` tells it from
+    /// others.
+    ///
+    /// # Errors
+    ///
+    /// [`JailError::Write`].
+    pub fn create(tag: &str) -> Result<Self, JailError> {
+        let path = std::env::temp_dir().join(format!("peername-jail-{tag}"));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|source| JailError::Write {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Self(path))
+    }
+
+    /// Removes the directory, which is empty outside of the jail. To be called after the program's end: inside, the files
+    /// are gone then.
+    pub fn remove(&self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+
+    /// The interceptor's certificates.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        self.file("certificates.pem")
+    }
+
+    /// All trusted authorities.
+    #[must_use]
+    pub fn bundle(&self) -> PathBuf {
+        self.file("bundle.pem")
+    }
+
+    /// The same as a keystore for Java.
+    #[must_use]
+    pub fn truststore(&self) -> PathBuf {
+        self.file("truststore.p12")
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(super) fn mount(&self) -> Result<(), JailError> {
+        let mounted = mounts::cover_by_memory(&self.0, 0o755, MAX_BYTES);
+        mounted.map_err(|source| failed(&self.0, source))
+    }
+
+    pub(super) fn make_read_only(&self) -> Result<(), JailError> {
+        mounts::make_read_only(&self.0).map_err(|source| failed(&self.0, source))
+    }
+
+    /// A file that is empty, and that only root can open.
+    pub(super) fn empty_file(&self) -> Result<PathBuf, JailError> {
+        let path = self.file("empty-file");
+        if !path.exists() {
+            self.write(&path, b"")?;
+            self.set_mode(&path, 0o000)?;
+        }
+        Ok(path)
+    }
+
+    pub(super) fn empty_dir(&self) -> Result<PathBuf, JailError> {
+        let path = self.file("empty");
+        if !path.exists() {
+            let made = DirBuilder::new().mode(0o555).create(&path);
+            made.map_err(|source| failed_write(&path, source))?;
+            self.set_mode(&path, 0o555)?;
+        }
+        Ok(path)
+    }
+
+    pub(super) fn write(&self, path: &Path, content: &[u8]) -> Result<(), JailError> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o444).open(path);
+        file.and_then(|mut file| file.write_all(content))
+            .map_err(|source| failed_write(path, source))?;
+        // Independent of the umask.
+        self.set_mode(path, 0o444)
+    }
+
+    /// Creates a directory in it.
+    pub(super) fn create_dir(&self, name: &str) -> Result<PathBuf, JailError> {
+        let path = self.file(name);
+        let made = DirBuilder::new().mode(0o755).create(&path);
+        made.map_err(|source| failed_write(&path, source))?;
+        self.set_mode(&path, 0o755)?;
+        Ok(path)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> Result<(), JailError> {
+        let set = fs::set_permissions(path, Permissions::from_mode(mode));
+        set.map_err(|source| failed_write(path, source))
+    }
+}
+
+pub(super) fn failed_write(path: &Path, source: std::io::Error) -> JailError {
+    JailError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Bundles of several hundred authorities take less than a megabyte each; a directory of the host may have many.
+const MAX_BYTES: usize = 64 << 20;

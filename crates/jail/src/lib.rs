@@ -1,0 +1,87 @@
+//! `peername jail`: a program whose only way out is the interceptor.
+//!
+//! ```text
+//!   outside                        │ jail: `local 0.0.0.0/0 dev lo`, `local ::/0 dev lo`
+//!                                  │
+//!   origin ◀── interceptor ◀── listening sockets on 80, 443 … ◀── program (this process)
+//!                  │ (opened inside, passed outside)     └──▶ name server on 53, any address
+//! ```
+//!
+//! In the jail's network namespace every address is local, so a connection to any address arrives at a listener inside, with
+//! its original destination, and a port without a listener is refused. There is no route, no interface and no rule by which
+//! a packet could leave: the jail is closed by construction.
+//!
+//! The program is executed by this process, so that it keeps the process id, the parent, the terminal and the standard
+//! streams; exit code, signals and job control are its own.
+//!
+//! Two user namespaces, one in the other. The first owns the network namespace and the mounts that cover files. The program
+//! runs in the second, which owns neither: there even root has no capability over the network, and can't unmount what
+//! covers a file (mount_namespaces(7)).
+//!
+//! | module | |
+//! |---|---|
+//! | [`network`] | the namespaces, and the sockets that the interceptor gets |
+//! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
+//! | [`unix_sockets`] | finds the sockets of the host that have a path |
+//! | [`seal`] | the last steps before the program is executed |
+//! | [`forbidden`] | explains why this host refuses user namespaces |
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use peername_sys::SyscallError;
+
+pub mod files;
+pub mod forbidden;
+pub mod network;
+pub mod seal;
+pub mod unix_sockets;
+
+/// Why the program can't be jailed. It was not executed then.
+#[derive(Debug, thiserror::Error)]
+pub enum JailError {
+    /// This host does not allow user namespaces to this user.
+    #[error("{source}: this host does not let this user make a user namespace. {fix}")]
+    Forbidden {
+        /// The call that failed.
+        source: SyscallError,
+        /// What to do about it.
+        fix: String,
+    },
+    /// The jail's network can't be configured.
+    #[error("the jail's network: {0}")]
+    Network(SyscallError),
+    /// A port of the jail can't be listened on.
+    #[error("listening on port {port} in the jail: {source}")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// The call that failed.
+        source: SyscallError,
+    },
+    /// A file or directory can't be covered.
+    #[error("covering {}: {source}", path.display())]
+    Cover {
+        /// The path.
+        path: PathBuf,
+        /// The call that failed.
+        source: SyscallError,
+    },
+    /// A path of `--hide` does not exist: what is created there later would not be hidden.
+    #[error("--hide {}: there is no such file: hide the directory that it will be created in", .0.display())]
+    NothingToHide(PathBuf),
+    /// A file for the program can't be written.
+    #[error("writing {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: std::io::Error,
+    },
+    /// The list of the host's Unix sockets can't be read.
+    #[error("/proc/net/unix: {0}")]
+    UnixSockets(std::io::Error),
+    /// The last steps failed.
+    #[error("closing the jail: {0}")]
+    Seal(SyscallError),
+}

@@ -1,0 +1,81 @@
+//! The namespaces of the jail, and the sockets that are opened in its network.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+
+use peername_sys::netlink::make_every_address_local;
+use peername_sys::process::namespace::{
+    Unshared, allow_unprivileged_ports, unshare_with_new_user_namespace,
+};
+use peername_sys::socket::BindOptions;
+use peername_sys::tcp::listener;
+use peername_sys::udp;
+use peername_sys::{Result, SyscallError};
+
+use crate::JailError;
+use crate::forbidden::explain;
+
+/// The port of the name server, on which no other listener is opened.
+pub const NAMES: u16 = 53;
+
+/// Whether this process is in a jail already: there, every address is local.
+#[must_use]
+pub fn is_jailed() -> bool {
+    // Of TEST-NET-1 (RFC 5737): no host has it.
+    UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).is_ok()
+}
+
+/// Moves this process, which must have one thread only, into the jail's namespaces, and opens listening sockets on every
+/// address there: TCP on these ports, and the name server's, TCP and UDP on [`NAMES`].
+///
+/// The sockets stay in that network wherever they are passed to, and each is bound to `0.0.0.0` or `[::]`; where the host has
+/// no IPv6, there are none of the latter.
+///
+/// # Errors
+///
+/// [`JailError::Forbidden`], [`JailError::Network`], [`JailError::Listen`].
+pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
+    unshare_with_new_user_namespace(Unshared::MountsAndNetwork).map_err(explain)?;
+    // Some hosts create the namespace and then refuse everything in it.
+    let has_v6 = make_every_address_local(&OWN).map_err(|error| match error.is_permission() {
+        true => explain(error),
+        false => JailError::Network(error),
+    })?;
+    // For servers of the program. In containers /proc/sys may be read-only, and most programs need no such port.
+    let _ = allow_unprivileged_ports();
+    let v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let everywhere = [Some(v4), has_v6.then_some(Ipv6Addr::UNSPECIFIED.into())];
+    let mut sockets = Vec::new();
+    for ip in everywhere.into_iter().flatten() {
+        for &port in ports.iter().chain([&NAMES]) {
+            let opened = listener::listen((ip, port).into(), V6_ONLY);
+            sockets.push(opened.map_err(|source| failed(port, source))?.into());
+        }
+        let opened = listen_udp((ip, NAMES).into());
+        sockets.push(opened.map_err(|source| failed(NAMES, source))?);
+    }
+    Ok(sockets)
+}
+
+fn failed(port: u16, source: SyscallError) -> JailError {
+    JailError::Listen { port, source }
+}
+
+fn listen_udp(addr: SocketAddr) -> Result<OwnedFd> {
+    let socket = udp::listen(addr, V6_ONLY)?;
+    udp::start_receiving(&socket)?;
+    Ok(socket.into())
+}
+
+/// Addresses that are not loopback ones, without which programs take the jail for a host without a network: the dummy address
+/// of RFC 7600, and a unique local one beside those of the name server.
+const OWN: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8)),
+    IpAddr::V6(Ipv6Addr::new(0xfd70, 0x6565, 0x726e, 0x616e, 0, 0, 0, 8)),
+];
+/// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
+const V6_ONLY: BindOptions = BindOptions {
+    reuse_port: false,
+    v6_only: true,
+};

@@ -1,0 +1,99 @@
+//! Mounts of the calling process's mount namespace (mount(2)), for a namespace of its own: what they cover stays as it is
+//! for every other process. All need CAP_SYS_ADMIN over the namespace.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+};
+
+use crate::{NameCall, Result};
+
+/// Makes no mount of this namespace propagate to another one, while changes of the others still propagate to this one.
+///
+/// # Errors
+///
+/// EPERM without the capability.
+pub fn stop_propagation() -> Result<()> {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", flags).call("mount(MS_SLAVE)")
+}
+
+/// Covers `target` by the file or directory `source`. Symbolic links are followed.
+///
+/// # Errors
+///
+/// ENOENT or EACCES where either does not exist or can't be reached, ENOTDIR where one is a directory and the other is not,
+/// EPERM without the capability, ENOSPC beyond `fs.mount-max`.
+pub fn cover(target: &Path, source: &Path) -> Result<()> {
+    mount_bind(source, target).call("mount(MS_BIND)")
+}
+
+/// Covers `target` as [`cover`] does, by `source` and everything mounted below it.
+///
+/// # Errors
+///
+/// Those of [`cover`].
+pub fn cover_recursively(target: &Path, source: &Path) -> Result<()> {
+    mount_bind_recursive(source, target).call("mount(MS_BIND)")
+}
+
+/// Covers the directory `target` by an empty file system in memory of `bytes` at most, with this mode.
+///
+/// # Errors
+///
+/// Those of [`cover`].
+pub fn cover_by_memory(target: &Path, mode: u32, bytes: usize) -> Result<()> {
+    let options = CString::new(format!("mode={mode:o},size={bytes}"));
+    let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).call("mount(tmpfs)")
+}
+
+/// Makes `target` and everything mounted below it read-only in this namespace (mount_setattr(2), since Linux 5.12). Where
+/// `target` is no mount, it becomes one.
+///
+/// # Errors
+///
+/// Those of [`cover`]; ENOSYS before Linux 5.12.
+pub fn make_read_only(target: &Path) -> Result<()> {
+    mount_bind_recursive(target, target).call("mount(MS_BIND)")?;
+    let path = CString::new(target.as_os_str().as_bytes());
+    let path = path.map_err(io::Error::other).call("mount_setattr(2)")?;
+    let read_only = MountAttr {
+        set: MOUNT_ATTR_RDONLY,
+        ..MountAttr::default()
+    };
+    // SAFETY: the path ends in a zero, and the struct is as long as stated; the kernel reads both.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            AT_RECURSIVE,
+            &raw const read_only,
+            size_of::<MountAttr>(),
+        )
+    };
+    match rc {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).call("mount_setattr(2)"),
+    }
+}
+
+/// `struct mount_attr` of `linux/mount.h`.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 1;
+/// From `linux/fcntl.h`.
+const AT_RECURSIVE: libc::c_uint = 0x8000;

@@ -1,0 +1,29 @@
+//! The descriptors that an executed program inherits.
+
+use std::io;
+
+use crate::{NameCall, Result};
+
+/// Sets close-on-exec on every descriptor but the standard streams, those included that this process has inherited itself
+/// (close_range(2) with CLOSE_RANGE_CLOEXEC, since Linux 5.11).
+///
+/// # Errors
+///
+/// ENOSYS or EINVAL before Linux 5.11: descriptors might be inherited.
+pub fn close_on_exec_above_stderr() -> Result<()> {
+    // SAFETY: with this flag the call closes nothing now; it takes integers only.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST_AFTER_STDERR,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    match rc {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).call("close_range(CLOSE_RANGE_CLOEXEC)"),
+    }
+}
+
+const FIRST_AFTER_STDERR: u32 = 3;

@@ -1,0 +1,156 @@
+//! `peername jail` on the lab's balancer: the host outside of the jail. The origins are on the lab's server, whose names the
+//! interceptor resolves by the test's own hosts file.
+
+use std::process::{Command, Output};
+
+use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
+use crate::harness::rig::intercept::InterceptLab;
+
+/// The user that starts the jail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Root,
+    /// Without any capability.
+    Nobody,
+}
+
+pub(crate) const USERS: [User; 2] = [User::Root, User::Nobody];
+
+/// nginx on the origin's host, and the files of the test.
+pub(crate) struct JailRig {
+    _origin: Process,
+    pub(crate) stage: InterceptLab,
+    binary: String,
+}
+
+impl JailRig {
+    pub(crate) fn new() -> Self {
+        let stage = InterceptLab::new();
+        let _origin = stage.start_nginx();
+        stage.scratch.write("nsswitch.conf", "hosts: files dns\n");
+        let binary = copy_executable(&stage.lab.balancer, &stage.scratch);
+        Self {
+            _origin,
+            stage,
+            binary,
+        }
+    }
+
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.stage.scratch
+    }
+
+    /// Runs a shell script in a jail without a check, with the origins' network allowed.
+    pub(crate) fn run(&self, user: User, options: &[&str], script: &str) -> Output {
+        self.run_program(user, options, &["sh", "-c", script])
+    }
+
+    /// The same; asserts success and returns what it printed.
+    #[track_caller]
+    pub(crate) fn succeeds(&self, user: User, options: &[&str], script: &str) -> String {
+        let output = self.run(user, options, script);
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    pub(crate) fn run_program(&self, user: User, options: &[&str], program: &[&str]) -> Output {
+        let words = self.command(user, options, program);
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "60"]).args(words);
+        self.stage.lab.balancer.output(&mut command, "")
+    }
+
+    /// Starts a program in a jail.
+    pub(crate) fn start(&self, user: User, options: &[&str], program: &[&str]) -> Process {
+        let words = self.command(user, options, program);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Process::start(&self.stage.lab.balancer, "env", &words)
+    }
+
+    /// Starts a program as the same user, without a jail.
+    pub(crate) fn start_outside(&self, user: User, program: &[&str]) -> Process {
+        let words = self.on_host(user, program);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Process::start(&self.stage.lab.balancer, "env", &words)
+    }
+
+    /// Runs a shell script as the same user and with the same names, without a jail.
+    pub(crate) fn run_outside(&self, user: User, script: &str) -> Output {
+        let words = self.on_host(user, &["sh", "-c", script]);
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "60"]).args(words);
+        self.stage.lab.balancer.output(&mut command, "")
+    }
+
+    fn command(&self, user: User, options: &[&str], program: &[&str]) -> Vec<String> {
+        let root = self.scratch().path_text("root.pem");
+        let jail = [
+            &[
+                &self.binary,
+                "jail",
+                "--extra-ca",
+                &root,
+                "--allow-destination=10.81.0.0/24",
+            ][..],
+            options,
+            &["--"],
+            program,
+        ];
+        self.on_host(user, &jail.concat())
+    }
+
+    /// A command of this user, with the names of the test. It inherits a socket that is connected to the origin's host: 7.
+    fn on_host(&self, user: User, command: &[&str]) -> Vec<String> {
+        let mount = format!(
+            "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf && \
+             exec 7<>/dev/udp/10.81.0.1/7000 && exec \"$@\"",
+            self.scratch().path_text("hosts"),
+            self.scratch().path_text("nsswitch.conf"),
+        );
+        let names = ["unshare", "--mount", "bash", "-c", &mount, "bash"];
+        let user = match user {
+            User::Root => vec![],
+            User::Nobody => [AS_NOBODY, NO_CAPABILITIES].concat(),
+        };
+        let all = [&names[..], &user, command].concat();
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Starts a forwardAuth service that allows requests to these hosts, and returns the option that names it. Each request
+    /// that it was asked about is a line `HOST:PORT METHOD PATH` of its log.
+    pub(crate) fn start_check(&self, hosts: &[&str]) -> (Process, String) {
+        let script = self.scratch().write("check.py", CHECK);
+        let args = [&["-u", &script, CHECK_PORT][..], hosts].concat();
+        let check = Process::start(&self.stage.lab.balancer, "/usr/bin/python3", &args);
+        wait_for("the check service", || {
+            check.log().contains("ready").then_some(())
+        });
+        (check, format!("--check=http://127.0.0.1:{CHECK_PORT}/"))
+    }
+}
+
+const CHECK_PORT: &str = "9191";
+const CHECK: &str = r#"
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Check(BaseHTTPRequestHandler):
+    def do_GET(self):
+        host = self.headers["X-Forwarded-Host"]
+        method, uri = self.headers["X-Forwarded-Method"], self.headers["X-Forwarded-Uri"]
+        print(host, method, uri, flush=True)
+        allowed = host in sys.argv[2:] or host.rsplit(":", 1)[0] in sys.argv[2:]
+        body = b"allowed" if allowed else b"no such host for you"
+        self.send_response(200 if allowed else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Check)
+print("ready", flush=True)
+server.serve_forever()
+"#;

@@ -1,0 +1,12 @@
+//! `peername jail`: unmodified programs reach origins by the interceptor, and nothing otherwise.
+//!
+//! ```text
+//!   balancer                            server
+//!   jail [program] ── interceptor ───── nginx with TLS, certified by a root of the test's own
+//! ```
+
+mod basics;
+mod bypasses;
+mod process;
+mod tcp;
+mod trust;

@@ -1,0 +1,133 @@
+//! What is allowed: requests, names, and the programs that make them.
+
+use serde_json::Value;
+
+use crate::harness::lab::wait_for;
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+#[test]
+fn curl_reaches_the_origin_as_root_and_as_ordinary_user() {
+    let rig = JailRig::new();
+    for user in USERS {
+        let script = "curl -sS https://a.test/echo && curl -sS http://b.test/echo && curl -sS4 https://a.test/echo && \
+             curl -sS6 https://a.test/echo";
+        let printed = rig.succeeds(user, &[], script);
+        let lines: Vec<_> = printed.lines().collect();
+        let hosts = ["a.test", "b.test", "a.test", "a.test"];
+        assert_eq!(lines.len(), hosts.len(), "{user:?}: {printed}");
+        for (line, host) in lines.iter().zip(hosts) {
+            assert!(
+                line.starts_with(&format!("GET {host} ")),
+                "{user:?}: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn check_decides_by_name_and_a_denied_request_gets_the_page() {
+    let rig = JailRig::new();
+    let (check, option) = rig.start_check(&["a.test"]);
+    let script =
+        "curl -sS https://a.test/echo; curl -sSi https://b.test/echo; curl -sSi http://b.test/echo";
+    let printed = rig.succeeds(User::Nobody, &[&option], script);
+    assert!(printed.starts_with("GET a.test "), "{printed}");
+    assert_eq!(
+        printed.matches("no such host for you").count(),
+        2,
+        "{printed}"
+    );
+    assert_eq!(printed.matches(" 403").count(), 2, "{printed}");
+    wait_for("the questions", || {
+        let log = check.log();
+        let asked = ["a.test GET /echo", "b.test GET /echo"];
+        asked.iter().all(|line| log.contains(line)).then_some(())
+    });
+}
+
+/// The name is checked before it is resolved, and it is resolved outside.
+#[test]
+fn names_have_synthetic_addresses_whether_they_exist_or_not() {
+    let rig = JailRig::new();
+    let script = "getent ahostsv4 a.test; getent ahostsv6 a.test; getent ahostsv4 nonexistent.test; \
+        getent ahostsv4 localhost; curl -sS -o /dev/null -w '%{http_code} ' http://nonexistent.test/";
+    let printed = rig.succeeds(User::Nobody, &[], script);
+    let addresses: Vec<_> = printed.split_whitespace().collect();
+    assert!(
+        printed.contains("198.18.0.") && printed.contains("fd70:6565:726e:616d::"),
+        "{printed}"
+    );
+    assert!(
+        addresses.contains(&"127.0.0.1") && addresses.contains(&"502"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn further_port_is_opened_on_request_only() {
+    let rig = JailRig::new();
+    let script = "curl -sS http://a.test:8081/echo";
+    let refused = rig.run(User::Nobody, &[], script);
+    assert_eq!(refused.status.code(), Some(7), "{refused:?}");
+    let printed = rig.succeeds(User::Nobody, &["--port=8081"], script);
+    assert!(printed.starts_with("GET a.test:8081 "), "{printed}");
+}
+
+#[test]
+fn private_destination_of_an_allowed_name_is_denied() {
+    let rig = JailRig::new();
+    let script = "curl -sS http://private.test/; curl -sS http://metadata.test/; curl -sS http://169.254.169.254/";
+    let printed = rig.succeeds(User::Nobody, &[], script);
+    for code in ["destination_not_public", "destination_metadata"] {
+        assert!(printed.contains(code), "{code}: {printed}");
+    }
+}
+
+#[test]
+fn audit_lines_go_to_the_file() {
+    let rig = JailRig::new();
+    let log = rig.scratch().path_text("audit.log");
+    let script =
+        "curl -sS -o /dev/null https://a.test/one; curl -sS -o /dev/null http://192.0.2.1/two";
+    let output = rig.run(User::Root, &["-q", "--log", &log], script);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let lines: Vec<Value> = wait_for("two audit lines", || {
+        let log = rig.scratch().read("audit.log");
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let lines: Vec<Value> = lines
+            .filter(|line: &Value| line["message"] == "request")
+            .collect();
+        (lines.len() == 2).then_some(lines)
+    });
+    let field = |name: &str| [0, 1].map(|at| lines[at][name].as_str().unwrap_or("").to_owned());
+    assert_eq!(field("path"), ["/one", "/two"]);
+    assert_eq!(field("host"), ["a.test", "192.0.2.1"]);
+    assert_eq!(field("code"), ["", "destination_not_public"]);
+    assert!(
+        field("client")
+            .iter()
+            .all(|client| client.starts_with("127.0.0.1:"))
+    );
+}
+
+/// What the inner interceptor dials is checked by the outer one, by name.
+#[test]
+fn jail_in_a_jail_is_checked_by_both() {
+    let rig = JailRig::new();
+    let (check, option) = rig.start_check(&["a.test"]);
+    let inner = format!(
+        "{} jail -- sh -c 'curl -sS https://a.test/echo; curl -sS https://b.test/echo'",
+        rig.scratch().path_text("peername")
+    );
+    for user in USERS {
+        let printed = rig.succeeds(user, &[&option], &inner);
+        assert!(printed.starts_with("GET a.test "), "{user:?}: {printed}");
+        assert!(
+            printed.contains("no such host for you"),
+            "{user:?}: {printed}"
+        );
+    }
+    assert!(check.log().contains("b.test GET /echo"));
+}

@@ -1,0 +1,94 @@
+//! The attempts, in Python: `OUT` where one has got out, and `closed` with the reason where it has not.
+
+mod connections;
+mod processes;
+
+use crate::harness::rig::jail::User;
+
+/// An attempt to get out.
+pub(super) struct Attempt {
+    /// Its row in docs/jail.md.
+    pub(super) name: &'static str,
+    pub(super) control: Control,
+    pub(super) python: &'static str,
+}
+
+/// What the same attempt does as root without a jail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Succeeds,
+    /// It needs what not every kernel or test machine has, or would change the machine.
+    NotTried,
+    /// The same, and only root can try it in a jail: others can't anywhere.
+    OfRoot,
+}
+
+impl Attempt {
+    pub(super) fn applies_to(&self, user: User) -> bool {
+        self.control != Control::OfRoot || user == User::Root
+    }
+}
+
+const fn attempt(name: &'static str, control: Control, python: &'static str) -> Attempt {
+    Attempt {
+        name,
+        control,
+        python,
+    }
+}
+
+pub(super) const PRELUDE: &str = r#"
+import ctypes, errno, fcntl, os, socket, struct, subprocess, sys, time
+SERVER, SERVER6 = "10.81.0.1", "fd81::1"
+VICTIM = int(os.environ["VICTIM"])
+libc = ctypes.CDLL(None, use_errno=True)
+socket.setdefaulttimeout(2)
+
+def report(error):
+    print("closed:", error)
+    sys.exit(0)
+
+sys.excepthook = lambda kind, error, trace: print("closed:" if isinstance(error, OSError) else "failed:", error)
+
+def call(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+def tcp(address, port, family=socket.AF_INET, data=b"x"):
+    connection = socket.socket(family)
+    connection.settimeout(5)
+    connection.connect((address, port))
+    connection.sendall(data)
+    try:
+        received = connection.recv(100)
+    except ConnectionResetError as error:
+        report(error)
+    print("OUT", received)
+
+def udp(address, port, family=socket.AF_INET, data=b"x" * 20):
+    client = socket.socket(family, socket.SOCK_DGRAM)
+    client.settimeout(2)
+    client.connect((address, port))
+    client.send(data)
+    print("OUT", client.recv(100))
+
+def dns(name, kind, address=SERVER, port=53):
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
+    query = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + labels + struct.pack("!2H", kind, 1)
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.settimeout(2)
+    client.connect((address, port))
+    client.send(query)
+    return client.recv(2000), query
+
+def curl(*arguments):
+    done = subprocess.run(["curl", "-sS", "--max-time", "10", *arguments], capture_output=True, text=True)
+    return done.stdout + done.stderr
+"#;
+
+/// All attempts.
+pub(super) fn all() -> impl Iterator<Item = &'static Attempt> {
+    connections::ATTEMPTS.iter().chain(processes::ATTEMPTS)
+}

@@ -1,0 +1,221 @@
+//! Attempts to act by a process, a socket or a file of the host, or by the kernel.
+
+use super::Control::{NotTried, OfRoot, Succeeds};
+use super::{Attempt, attempt};
+
+pub(super) const ATTEMPTS: &[Attempt] = &[
+    attempt(
+        "an inherited socket",
+        Succeeds,
+        r#"
+os.write(7, b"x")
+print("OUT", os.read(7, 100))"#,
+    ),
+    attempt(
+        "an abstract Unix socket of the host",
+        Succeeds,
+        r#"
+client = socket.socket(socket.AF_UNIX)
+client.connect("\0peername-canary")
+print("OUT")"#,
+    ),
+    attempt(
+        "a Unix socket of the host with a path",
+        Succeeds,
+        r#"
+client = socket.socket(socket.AF_UNIX)
+client.connect(os.environ["CANARY"])
+print("OUT")"#,
+    ),
+    attempt(
+        "setns into another network",
+        Succeeds,
+        r#"
+call(libc.setns(os.open("/proc/%d/ns/net" % VICTIM, os.O_RDONLY), 0x40000000))
+print("OUT")"#,
+    ),
+    attempt(
+        "setns by a process descriptor",
+        Succeeds,
+        r#"
+call(libc.setns(os.pidfd_open(VICTIM), 0x40000000))
+print("OUT")"#,
+    ),
+    attempt(
+        "ptrace of a process outside",
+        Succeeds,
+        r#"
+call(libc.ptrace(0x4206, VICTIM, 0, 0))
+print("OUT")"#,
+    ),
+    attempt(
+        "the memory of a process outside",
+        Succeeds,
+        r#"
+os.open("/proc/%d/mem" % VICTIM, os.O_RDWR)
+print("OUT")"#,
+    ),
+    attempt(
+        "/proc/PID/root and /proc/PID/fd of a process outside",
+        Succeeds,
+        r#"
+os.listdir("/proc/%d/fd" % VICTIM)
+os.listdir("/proc/%d/root" % VICTIM)
+print("OUT")"#,
+    ),
+    attempt(
+        "a descriptor of a process outside (pidfd_getfd)",
+        Succeeds,
+        r#"
+call(libc.syscall(438, os.pidfd_open(VICTIM), 0, 0))
+print("OUT")"#,
+    ),
+    attempt(
+        "a signal to a process outside",
+        Succeeds,
+        r#"
+if libc.syscall(444, None, 0, 1) < 6 and "PEERNAME_JAIL_TEST" in os.environ:
+    print("skipped: no Landlock with scopes in this kernel")
+    sys.exit(0)
+os.kill(VICTIM, 0)
+print("OUT")"#,
+    ),
+    attempt(
+        "a new user and network namespace",
+        NotTried,
+        r#"
+script = "ip link set lo up 2>&1; ip -o link | grep -vc ' lo:'; exec 3<>/dev/tcp/10.81.0.1/7000 && echo OUT"
+done = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "bash", "-c", script], capture_output=True, text=True)
+print("OUT" if "OUT" in done.stdout else "closed", done.stderr)"#,
+    ),
+    attempt(
+        "veth and other interfaces",
+        NotTried,
+        r#"
+done = subprocess.run(["ip", "link", "add", "out", "type", "veth", "peer", "name", "peer", "netns", str(VICTIM)], capture_output=True, text=True)
+print("OUT" if done.returncode == 0 else "closed", done.stderr)"#,
+    ),
+    attempt(
+        "a tun device",
+        NotTried,
+        r#"
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack("16sH22x", b"out", 2))
+print("OUT")"#,
+    ),
+    attempt(
+        "changes of routes and addresses",
+        NotTried,
+        r#"
+for change in ("route del local default table local", "route add 10.81.0.0/24 dev lo", "address add 10.81.0.9/24 dev lo", "link set lo down", "rule add from all lookup main pref 0"):
+    done = subprocess.run(["ip", *change.split()], capture_output=True, text=True)
+    print("OUT" if done.returncode == 0 else "closed", done.stderr)"#,
+    ),
+    attempt(
+        "packet filter rules",
+        NotTried,
+        r#"
+done = subprocess.run(["nft", "add", "table", "ip", "out"], capture_output=True, text=True)
+print("OUT" if done.returncode == 0 else "closed", done.stderr)"#,
+    ),
+    attempt(
+        "uncovering what is hidden",
+        NotTried,
+        r#"
+script = "umount /etc/resolv.conf; umount -l $CANARY; umount /etc/hosts; mount --move /etc/hosts /mnt"
+outcomes = [subprocess.run(["sh", "-c", script], capture_output=True, text=True),
+    subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script], capture_output=True, text=True)]
+client = socket.socket(socket.AF_UNIX)
+try:
+    client.connect(os.environ["CANARY"])
+    print("OUT")
+except OSError as error:
+    print("closed", error, outcomes)"#,
+    ),
+    attempt(
+        "a static program with its own system calls",
+        Succeeds,
+        r#"
+import tempfile
+source = "int main(void){int s=socket(2,1,0);struct sockaddr_in a={2,htons(7000),{inet_addr(\"10.81.0.1\")}};return connect(s,(void*)&a,sizeof a)?1:0;}"
+with tempfile.TemporaryDirectory() as dir:
+    with open(dir + "/a.c", "w") as file:
+        file.write('#include <arpa/inet.h>\n#include <sys/socket.h>\n' + source)
+    subprocess.run(["cc", "-static", "-o", dir + "/a", dir + "/a.c"], check=True)
+    done = subprocess.run([dir + "/a"], env={})
+print("OUT" if done.returncode == 0 else "closed", done)"#,
+    ),
+    attempt(
+        "32-bit system calls",
+        NotTried,
+        r#"
+import tempfile
+source = "int main(void){long a[3]={40,1,0};long r;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(359),\"b\"(40),\"c\"(1),\"d\"(0):\"memory\");if(r>=0)return 0;unsigned*low=mmap((void*)0x10000000,4096,3,0x32,-1,0);low[0]=40;low[1]=1;low[2]=0;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(102),\"b\"(1),\"c\"(low):\"memory\");return r>=0?0:-r;}"
+with tempfile.TemporaryDirectory() as dir:
+    with open(dir + "/a.c", "w") as file:
+        file.write('#include <sys/mman.h>\n' + source)
+    if subprocess.run(["cc", "-o", dir + "/a", dir + "/a.c"], capture_output=True).returncode != 0:
+        report("no such machine")
+    done = subprocess.run([dir + "/a"])
+print("OUT" if done.returncode == 0 else "closed", done)"#,
+    ),
+    attempt(
+        "typing into the terminal outside",
+        NotTried,
+        r#"
+import pty
+master, slave = pty.openpty()
+os.setsid()
+fcntl.ioctl(slave, 0x540e, 0)
+fcntl.ioctl(slave, 0x5412, b"x")
+print("OUT")"#,
+    ),
+    attempt(
+        "a program that the kernel starts (core_pattern)",
+        OfRoot,
+        r#"
+with open("/proc/sys/kernel/core_pattern", "r+") as file:
+    pattern = file.read()
+    file.seek(0)
+    file.write(pattern)
+print("OUT")"#,
+    ),
+    attempt(
+        "a fresh proc and sysfs",
+        NotTried,
+        r#"
+for kind in ("proc", "sysfs"):
+    script = "mount -t %s x /mnt && test -w /mnt/sys/kernel/core_pattern -o -w /mnt/kernel/uevent_helper && echo OUT" % kind
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "sh", "-c", script], capture_output=True, text=True)
+    print("OUT" if "OUT" in done.stdout else "closed", done.stderr)"#,
+    ),
+    attempt(
+        "a raw disk",
+        OfRoot,
+        r#"
+import glob
+disks = [name for name in glob.glob("/dev/*") if os.path.exists("/sys/class/block/" + os.path.basename(name))]
+for disk in disks:
+    import stat
+    if stat.S_ISBLK(os.stat(disk).st_mode):
+        print("OUT", disk)
+print("closed", disks)"#,
+    ),
+    attempt(
+        "a hidden directory",
+        NotTried,
+        r#"
+print("closed" if os.listdir(os.path.dirname(os.environ["CANARY"]) + "/hidden") == [] else "OUT")"#,
+    ),
+    attempt(
+        "a program for the kernel (bpf)",
+        NotTried,
+        r#"
+code = struct.pack("<BBhi", 0xb7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+program = ctypes.create_string_buffer(code)
+license = ctypes.create_string_buffer(b"GPL")
+attributes = struct.pack("<IIQQ", 8, 2, ctypes.addressof(program), ctypes.addressof(license)) + bytes(100)
+call(libc.syscall(321, 5, ctypes.create_string_buffer(attributes), len(attributes)))
+print("OUT")"#,
+    ),
+];

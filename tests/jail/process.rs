@@ -1,0 +1,199 @@
+//! The program runs as if it had been started directly: exit code, signals, terminal, standard streams, environment.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::lab::WAIT_LIMIT;
+use crate::harness::lab::wait_for;
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+#[test]
+fn exit_code_is_the_programs() {
+    let rig = JailRig::new();
+    let code = |program: &[&str]| rig.run_program(User::Nobody, &[], program).status.code();
+    assert_eq!(code(&["true"]), Some(0));
+    assert_eq!(code(&["sh", "-c", "exit 42"]), Some(42));
+    assert_eq!(code(&["/nonexistent"]), Some(127));
+    assert_eq!(code(&["/etc/passwd"]), Some(126));
+    // timeout(1) ends by the signal that has killed its program.
+    let killed = rig.run_program(User::Nobody, &[], &["sh", "-c", "kill -TERM $$"]);
+    assert_eq!(killed.status.signal(), Some(15), "{killed:?}");
+}
+
+#[test]
+fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
+    let rig = JailRig::new();
+    let script = "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut program = rig.start(User::Nobody, &[], &["sh", "-c", script]);
+    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.signal(Signal::USR1);
+    let status = program.wait_exit(WAIT_LIMIT).expect("its end");
+    assert_eq!(status.code(), Some(3));
+    assert!(program.log().contains("caught"), "{}", program.log());
+    // The supervisor is the last one.
+    wait_for("the interceptor's end", || {
+        let left = Command::new("pgrep")
+            .args(["-u", "65534", "-f", "peername jail"])
+            .output();
+        left.expect("pgrep").stdout.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn killed_program_is_reported_as_killed() {
+    let rig = JailRig::new();
+    let mut program = rig.start(User::Root, &[], &["sh", "-c", "echo ready; exec sleep 60"]);
+    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.signal(Signal::KILL);
+    let status = program.wait_exit(Duration::from_secs(5)).expect("its end");
+    assert_eq!(status.signal(), Some(9));
+}
+
+#[test]
+fn standard_streams_are_the_programs_own() {
+    let rig = JailRig::new();
+    // 1 GB through both pipes, the sizes of which tell whether a byte was lost.
+    let script = "head -c 1000000000 /dev/zero | $0 | wc -c";
+    let jail = format!("{} jail -- cat", rig.scratch().path_text("peername"));
+    let script = script.replace("$0", &jail);
+    let output = rig.run_outside(User::Nobody, &script);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "1000000000",
+        "{output:?}"
+    );
+}
+
+/// An interactive shell in a terminal: it has the foreground, and jobs are stopped and continued.
+#[test]
+fn job_control_works_in_a_terminal() {
+    let rig = JailRig::new();
+    let script = rig.scratch().write("terminal.py", TERMINAL);
+    let jail = [
+        &rig.scratch().path_text("peername"),
+        "jail",
+        "--",
+        "bash",
+        "--norc",
+        "-i",
+    ]
+    .map(|word| format!("'{word}'"));
+    let output = rig.run_outside(
+        User::Nobody,
+        &format!("/usr/bin/python3 {script} {}", jail.join(" ")),
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("done 0"), "{text}\n{output:?}");
+    assert!(!text.contains("no job control"), "{text}");
+}
+
+#[test]
+fn user_and_directory_and_variables_are_kept() {
+    let rig = JailRig::new();
+    for (user, id) in [(User::Root, "0"), (User::Nobody, "65534")] {
+        let script = "cd /var && FOO=bar https_proxy=http://192.0.2.1:3128 LOCALDOMAIN=corp.test $JAIL jail -- sh -c 'id -u; pwd; echo $FOO; echo \"${https_proxy-none} ${LOCALDOMAIN-none}\"'";
+        let script = script.replace("$JAIL", &rig.scratch().path_text("peername"));
+        let output = rig.run_outside(user, &script);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            printed,
+            format!("{id}\n/var\nbar\nnone none\n"),
+            "{output:?}"
+        );
+    }
+}
+
+/// Package managers give up root for another user while they download.
+#[test]
+fn root_may_become_another_user() {
+    let rig = JailRig::new();
+    let script = "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'id -u; curl -sS https://a.test/echo'";
+    let printed = rig.succeeds(User::Root, &[], script);
+    assert!(printed.starts_with("65534\nGET a.test "), "{printed}");
+}
+
+#[test]
+fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
+    let rig = JailRig::new();
+    let code = |options: &[&str]| rig.run(User::Nobody, options, "true").status.code();
+    assert_eq!(code(&["--ca", "/nonexistent"]), Some(125));
+    assert_eq!(code(&["--hide", "/nonexistent"]), Some(125));
+    assert_eq!(code(&["--listen", "127.0.0.1:1"]), Some(2));
+    assert_eq!(code(&["--port", "53"]), Some(2));
+    assert_eq!(code(&["--check-cache=1s"]), Some(2));
+}
+
+/// Where user namespaces are forbidden, the error names the setting.
+#[test]
+fn forbidden_user_namespaces_are_explained() {
+    let rig = JailRig::new();
+    let jail = format!("{} jail -- true", rig.scratch().path_text("peername"));
+    let forbid = "unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; exec $0 jail -- true'";
+    let output = rig.run_outside(User::Nobody, &forbid.replace("$0 jail -- true", &jail));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(
+        text.contains("user.max_user_namespaces is 0") && text.contains("sysctl"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_user_leaves_the_host_untouched() {
+    let rig = JailRig::new();
+    let host = &rig.stage.lab.balancer;
+    let state = || {
+        (host.routing_rules(), host.run("sh", &["-c", "cat /proc/mounts /proc/sys/net/ipv4/ip_unprivileged_port_start; cat /etc/ssl/certs/ca-certificates.crt | cksum"]))
+    };
+    let before = state();
+    for user in USERS {
+        rig.succeeds(user, &[], "curl -sS https://a.test/echo");
+    }
+    assert_eq!(state(), before);
+}
+
+const TERMINAL: &str = r#"
+import os, pty, re, sys, time
+
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+
+text = ""
+
+def wait(pattern):
+    global text
+    deadline = time.time() + 20
+    while not re.search(pattern, text):
+        if time.time() > deadline:
+            print("waited in vain for", pattern, "in", repr(text))
+            sys.exit(1)
+        try:
+            text += os.read(terminal, 4096).decode()
+        except OSError:
+            break
+
+def type(line, pattern):
+    global text
+    text = ""
+    os.write(terminal, line)
+    wait(pattern)
+    print(text)
+
+wait(r"[$#] ")
+type(b"sleep 50\n", r"sleep 50")
+time.sleep(0.3)
+type(b"\x1a", r"Stopped")
+type(b"fg\n", r"sleep 50")
+time.sleep(0.3)
+type(b"\x03", r"[$#] ")
+type(b"echo code $?\n", r"code 130")
+type(b"sleep 60 & jobs\n", r"Running")
+type(b"kill %1; wait; echo over\n", r"over\r\n")
+os.write(terminal, b"exit 0\n")
+_, status = os.waitpid(pid, 0)
+print("done", os.waitstatus_to_exitcode(status))
+"#;

@@ -1,0 +1,95 @@
+//! Programs trust the interceptor, by variables and by the files that distributions have.
+
+use crate::harness::rig::jail::{JailRig, User};
+
+/// Each prints the origin's body, with the variables of the jail and, where it reads a file of the system, without any.
+#[test]
+fn programs_trust_the_interceptor() {
+    let rig = JailRig::new();
+    let java = rig.scratch().write("Get.java", JAVA);
+    rig.scratch().write("get.go", GO);
+    let build = format!(
+        "cd {} && GOCACHE=/tmp/peername-go-cache CGO_ENABLED=0 go build -o get get.go",
+        rig.scratch().path_text(".")
+    );
+    rig.stage.lab.client.run(
+        "sh",
+        &["-c", &format!("PATH=$PATH:/usr/local/go/bin; {build}")],
+    );
+    let node = "require('https').get('https://a.test/echo', r => r.pipe(process.stdout))";
+    let python =
+        "import urllib.request as u; print(u.urlopen('https://a.test/echo').read().decode())";
+    let programs = [
+        "curl -sS https://a.test/echo".to_owned(),
+        "env -i curl -sS https://a.test/echo".to_owned(),
+        format!("/usr/bin/python3 -c \"{python}\""),
+        format!("env -i /usr/bin/python3 -c \"{python}\""),
+        format!("node -e \"{node}\""),
+        format!("java {java}"),
+        format!("env -i java {java}"),
+        format!("env -i {}", rig.scratch().path_text("get")),
+        "wget -qO- https://a.test/echo".to_owned(),
+        "env -i openssl s_client -verify_return_error -connect a.test:443 </dev/null 2>&1 | grep -o 'Verify return code: 0' && echo GET a.test".to_owned(),
+    ];
+    for program in programs {
+        let output = rig.run(User::Nobody, &[], &program);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("GET a.test"), "{program}: {output:?}");
+    }
+}
+
+/// The tool that an agent uses most: a clone over HTTPS.
+#[test]
+fn git_clones_over_https() {
+    let rig = JailRig::new();
+    let dir = rig.scratch().path_text(".");
+    let make = format!(
+        "cd {dir} && git init -q work && cd work && git -c user.name=t -c user.email=t@a.test commit -q --allow-empty -m first && \
+         cd .. && git clone -q --bare work repo.git && git -C repo.git update-server-info && chmod -R a+rX repo.git"
+    );
+    rig.stage.lab.client.run("sh", &["-ec", &make]);
+    let script =
+        "cd $(mktemp -d) && git clone -q https://a.test/repo.git c && git -C c log --format=%s";
+    assert_eq!(rig.succeeds(User::Nobody, &[], script), "first\n");
+}
+
+#[test]
+fn own_authority_is_used_on_request() {
+    let rig = JailRig::new();
+    let ca = rig.scratch().path_text("ca");
+    let script = "curl -sS --capath /nonexistent --cacert $0 https://a.test/echo";
+    let script = script.replace("$0", &rig.scratch().path_text("ca.pem"));
+    let printed = rig.succeeds(User::Root, &["--ca", &ca], &script);
+    assert!(printed.starts_with("GET a.test "), "{printed}");
+    let other = rig.run(User::Root, &[], &script);
+    assert_eq!(other.status.code(), Some(60), "{other:?}");
+}
+
+const JAVA: &str = r#"
+import java.net.URI;
+
+class Get {
+    public static void main(String[] args) throws Exception {
+        System.out.write(URI.create("https://a.test/echo").toURL().openStream().readAllBytes());
+        System.out.flush();
+    }
+}
+"#;
+
+const GO: &str = r#"
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+)
+
+func main() {
+	answer, err := http.Get("https://a.test/echo")
+	if err != nil {
+		panic(err)
+	}
+	io.Copy(os.Stdout, answer.Body)
+}
+"#;
