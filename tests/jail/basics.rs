@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -110,6 +110,32 @@ fn audit_lines_go_to_the_file() {
             .iter()
             .all(|client| client.starts_with("127.0.0.1:"))
     );
+}
+
+/// A Unix socket of the host is covered, unless it or its directory is listed.
+#[test]
+fn unix_socket_is_reachable_on_request_only() {
+    let rig = JailRig::new();
+    let path = rig.scratch().path_text("service");
+    let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
+    let args = [&listen, "SYSTEM:echo served"];
+    let service = Process::start(&rig.stage.lab.balancer, "socat", &args);
+    wait_for("the socket", || {
+        rig.scratch().path("service").exists().then_some(())
+    });
+    let script = format!("socat -u UNIX-CONNECT:{path} -");
+    for user in USERS {
+        let covered = rig.run(user, &[], &script);
+        assert!(
+            !covered.status.success() && covered.stdout.is_empty(),
+            "{covered:?}"
+        );
+        for allowed in [&path, &rig.scratch().path_text("")] {
+            let printed = rig.succeeds(user, &["--allow-unix", allowed], &script);
+            assert_eq!(printed, "served\n", "{allowed}");
+        }
+    }
+    drop(service);
 }
 
 /// What the inner interceptor dials is checked by the outer one, by name.

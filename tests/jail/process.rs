@@ -32,14 +32,37 @@ fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
     program.signal(Signal::USR1);
     let status = program.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(3));
-    assert!(program.log().contains("caught"), "{}", program.log());
+    program.wait_line("its handler", |line| (line == "caught").then_some(()));
     // The supervisor is the last one.
     wait_for("the interceptor's end", || {
         let left = Command::new("pgrep")
-            .args(["-u", "65534", "-f", "peername jail"])
+            .args(["-f", &rig.interceptor_pattern()])
             .output();
         left.expect("pgrep").stdout.is_empty().then_some(())
     });
+}
+
+/// The interceptor ends with the program, so what the program leaves behind has no network.
+#[test]
+fn processes_left_behind_have_no_network() {
+    let rig = JailRig::new();
+    let file = rig.scratch().path_text("left");
+    let interceptor = rig.interceptor_pattern();
+    let background = format!(
+        "curl -sS -m 5 http://a.test/echo >{file}; while pgrep -f '{interceptor}' >/dev/null; do sleep 0.05; done; \
+         curl -sS -m 5 http://a.test/echo >>{file}; echo code $? >>{file}"
+    );
+    let script = format!("({background}) >/dev/null 2>&1 & sleep 0.5");
+    rig.succeeds(User::Nobody, &[], &script);
+    let log = wait_for("the second request", || {
+        let log = rig.scratch().read("left");
+        log.contains("code").then_some(log)
+    });
+    assert!(
+        log.starts_with("GET a.test ") && log.matches("GET").count() == 1,
+        "{log}"
+    );
+    assert!(!log.contains("code 0"), "{log}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `--allow-tcp`: protocols other than HTTP, to the destinations that are listed.
 
+use crate::harness::addr::v4;
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::server::sshd;
 
 const GREETER: &str = r#"
 import socket, sys, threading
@@ -61,4 +63,43 @@ fn listed_destination_is_checked_as_a_connect() {
         let asked = ["a.test:7022 CONNECT", "b.test:7022 CONNECT"];
         asked.iter().all(|line| log.contains(line)).then_some(())
     });
+}
+
+/// OpenSSH, and git over it: the server is the first to send, and the client's host key check names the host.
+#[test]
+fn ssh_and_git_over_ssh_reach_a_listed_host() {
+    let rig = JailRig::new();
+    let (server, scratch) = (&rig.stage.lab.server, rig.scratch());
+    let addr = v4([10, 81, 0, 1], 22);
+    let config = sshd::write_config(server, scratch, &[addr]);
+    let args = ["-D", "-e", "-f", &config];
+    let sshd = Process::start_through(server, sshd::THROUGH, "/usr/sbin/sshd", &args);
+    let sshd = sshd.wait_listening(&[addr]);
+    let dir = scratch.path_text(".");
+    let make = format!(
+        "cd {dir} && git init -q work && cd work && git -c user.name=t -c user.email=t@a.test commit -q --allow-empty -m first && \
+         git clone -q --bare . ../repo.git"
+    );
+    server.run("sh", &["-ec", &make]);
+    let ssh = format!(
+        "ssh -F/dev/null -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oBatchMode=yes -i {}",
+        scratch.path_text("user_key")
+    );
+    let script = format!(
+        "{ssh} root@a.test echo hello && cd $(mktemp -d) && GIT_SSH_COMMAND='{ssh}' git clone -q \
+         ssh://root@a.test{}/repo.git c && git -C c log --format=%s",
+        scratch.path_text("").trim_end_matches('/')
+    );
+    let options = ["-q", "--allow-tcp=a.test:22"];
+    let printed = rig.succeeds(User::Root, &options, &script);
+    assert_eq!(printed, "hello\nfirst\n", "{}", sshd.log());
+    let other = rig.run(
+        User::Root,
+        &options,
+        &format!("{ssh} root@b.test echo hello"),
+    );
+    assert!(
+        !other.status.success() && other.stdout.is_empty(),
+        "{other:?}"
+    );
 }

@@ -117,10 +117,10 @@ fn cover_existing(target: &Path, source: &Path) -> Result<(), JailError> {
     }
 }
 
-fn failed(path: &Path, source: SyscallError) -> JailError {
+fn failed(path: &Path, failed: SyscallError) -> JailError {
     JailError::Cover {
         path: path.to_owned(),
-        source,
+        failed,
     }
 }
 

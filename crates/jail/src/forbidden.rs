@@ -7,7 +7,7 @@ use peername_sys::SyscallError;
 use crate::JailError;
 
 /// The error for a refused user namespace, with the fix that the host's settings call for.
-pub(crate) fn explain(source: SyscallError) -> JailError {
+pub(crate) fn explain(failed: SyscallError) -> JailError {
     let is_set = |(file, value): &(&str, &str)| {
         fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
     };
@@ -16,7 +16,7 @@ pub(crate) fn explain(source: SyscallError) -> JailError {
         .find(|(file, value, _)| is_set(&(file, value)))
         .map_or(CONTAINER, |(_, _, fix)| fix);
     JailError::Forbidden {
-        source,
+        failed,
         fix: fix.to_owned(),
     }
 }

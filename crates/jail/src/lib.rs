@@ -41,10 +41,10 @@ pub mod unix_sockets;
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
     /// This host does not allow user namespaces to this user.
-    #[error("{source}: this host does not let this user make a user namespace. {fix}")]
+    #[error("{failed}: this host does not let this user make a user namespace. {fix}")]
     Forbidden {
         /// The call that failed.
-        source: SyscallError,
+        failed: SyscallError,
         /// What to do about it.
         fix: String,
     },
@@ -52,31 +52,31 @@ pub enum JailError {
     #[error("the jail's network: {0}")]
     Network(SyscallError),
     /// A port of the jail can't be listened on.
-    #[error("listening on port {port} in the jail: {source}")]
+    #[error("listening on port {port} in the jail: {failed}")]
     Listen {
         /// The port.
         port: u16,
         /// The call that failed.
-        source: SyscallError,
+        failed: SyscallError,
     },
     /// A file or directory can't be covered.
-    #[error("covering {}: {source}", path.display())]
+    #[error("covering {}: {failed}", path.display())]
     Cover {
         /// The path.
         path: PathBuf,
         /// The call that failed.
-        source: SyscallError,
+        failed: SyscallError,
     },
     /// A path of `--hide` does not exist: what is created there later would not be hidden.
     #[error("--hide {}: there is no such file: hide the directory that it will be created in", .0.display())]
     NothingToHide(PathBuf),
     /// A file for the program can't be written.
-    #[error("writing {}: {source}", path.display())]
+    #[error("writing {}: {failed}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// The error.
-        source: std::io::Error,
+        failed: std::io::Error,
     },
     /// The list of the host's Unix sockets can't be read.
     #[error("/proc/net/unix: {0}")]

@@ -58,8 +58,8 @@ pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailErr
     Ok(sockets)
 }
 
-fn failed(port: u16, source: SyscallError) -> JailError {
-    JailError::Listen { port, source }
+fn failed(port: u16, failed: SyscallError) -> JailError {
+    JailError::Listen { port, failed }
 }
 
 fn listen_udp(addr: SocketAddr) -> Result<OwnedFd> {

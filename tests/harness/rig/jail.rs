@@ -41,6 +41,11 @@ impl JailRig {
         &self.stage.scratch
     }
 
+    /// A pattern for pgrep(1) that matches the interceptors of this rig, and their supervisors.
+    pub(crate) fn interceptor_pattern(&self) -> String {
+        format!("^{} jail ", self.binary)
+    }
+
     /// Runs a shell script in a jail without a check, with the origins' network allowed.
     pub(crate) fn run(&self, user: User, options: &[&str], script: &str) -> Output {
         self.run_program(user, options, &["sh", "-c", script])

@@ -25,10 +25,7 @@ impl PrivateDir {
     pub fn create(tag: &str) -> Result<Self, JailError> {
         let path = std::env::temp_dir().join(format!("peername-jail-{tag}"));
         let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|source| JailError::Write {
-            path: path.clone(),
-            source,
-        })?;
+        made.map_err(|error| failed_write(&path, error))?;
         Ok(Self(path))
     }
 
@@ -113,10 +110,10 @@ impl PrivateDir {
     }
 }
 
-pub(super) fn failed_write(path: &Path, source: std::io::Error) -> JailError {
+pub(super) fn failed_write(path: &Path, failed: std::io::Error) -> JailError {
     JailError::Write {
         path: path.to_owned(),
-        source,
+        failed,
     }
 }
 

@@ -187,7 +187,8 @@ impl Interceptor {
         for socket in sockets.names_tcp {
             tokio::spawn(serve_tcp(socket, Arc::clone(&names)));
         }
-        fd_passing::send_word(&channel, READY, None)?;
+        // Where this fails, the jail could not be made, and its process ends.
+        let _ = fd_passing::send_word(&channel, READY, None);
         drop(channel);
         let program = register_readable(program)?;
         let _ = program.readable().await?;
