@@ -218,4 +218,22 @@ attributes = struct.pack("<IIQQ", 8, 2, ctypes.addressof(program), ctypes.addres
 call(libc.syscall(321, 5, ctypes.create_string_buffer(attributes), len(attributes)))
 print("OUT")"#,
     ),
+    attempt(
+        "a covered socket by another path",
+        NotTried,
+        r#"
+path, other = os.environ["CANARY"], os.path.dirname(os.environ["CANARY"]) + "/hidden-by-name"
+script = f"""
+try() {{ socat -u UNIX-CONNECT:$1 - 2>&1 | grep -q hello && echo OUT; }}
+mount --bind {os.path.dirname(path)} /mnt; try /mnt/{os.path.basename(path)}
+mount --rbind {os.path.dirname(path)} /mnt; try /mnt/{os.path.basename(path)}
+mount --bind / /mnt; try /mnt{path}
+ln {path} {other}; try {other}
+mv {path} {other}; try {other}
+rm -f {path}; try {path}
+"""
+for start in ([], ["unshare", "--user", "--map-root-user", "--mount"]):
+    done = subprocess.run([*start, "sh", "-c", script], capture_output=True, text=True)
+    print("OUT" if "OUT" in done.stdout else "closed", done.stderr)"#,
+    ),
 ];
