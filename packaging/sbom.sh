@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git archive HEAD | tar -x -C "$work"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} "$tool" cyclonedx --quiet --format json \
-    --target "$(uname -m)-unknown-linux-musl" --override-filename peername.cdx \
+    --spec-version 1.5 --target "$(uname -m)-unknown-linux-musl" --override-filename peername.cdx \
     --manifest-path "$work/crates/cli/Cargo.toml"
-cp "$work/crates/cli/peername.cdx.json" "$out"
+sed "s|$work|/usr/src/peername|g" "$work/crates/cli/peername.cdx.json" >"$out"
 packaging/checksums.sh "$(dirname "$out")"
