@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds the last commit a second time, in another folder and with another home of cargo, and compares.
 # Usage: reproducible.sh RELEASE ZIG, the folder of the first build (make static) and that of the C compiler.
+# What is compared is what is released, without debug information: that of the C library has the paths of its compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 first=$(realpath "$1")
@@ -15,9 +16,13 @@ mkdir -p "$clone/target/tools" "$work/cargo"
 ln -s "$zig" "$clone/target/tools/zig"
 env --unset=CARGO_TARGET_DIR CARGO_HOME="$work/cargo" make --quiet -C "$clone" static STATIC="$(uname -m)"
 
+second=$clone/target/$(uname -m)-unknown-linux-musl/release
+strip=$(command -v llvm-strip || echo strip)
 failed=
 for file in peername libpeername.so libpeername_connect.so; do
-    if cmp "$first/$file" "$clone/target/$(uname -m)-unknown-linux-musl/release/$file"; then
+    "$strip" -o "$work/first" "$first/$file"
+    "$strip" -o "$work/second" "$second/$file"
+    if cmp "$work/first" "$work/second"; then
         echo "reproducible: $file is the same"
     else
         failed=1
