@@ -189,7 +189,10 @@ test-reproducible: ## Build the last commit in another folder, and compare it wi
 packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpkg-dev, rpm)
 	packaging/package/build.sh $(RELEASE) dist
 
-test-packages: packages ## Install the packages on a fresh Debian, booted in a container (root)
+test-packages: ## Build the packages, and install them on a fresh Debian, booted in a container (root)
+	@DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends \
+		debootstrap systemd-container rpm
+	@$(MAKE) --no-print-directory packages
 	@tests/packages/run.sh dist
 
 image: ## Build dist/peername.oci.tar, the container image of the static binaries (root, buildah; after make static)

@@ -10,9 +10,6 @@ packages=$(realpath "$1")
 target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
 debian=$target/packages/debian
 
-DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends \
-    debootstrap systemd-container rpm >/dev/null
-
 if [[ ! -e $debian/etc/os-release ]]; then
     echo "packages: installing Debian in $debian"
     rm -rf "$debian.part" && mkdir -p "$target/packages"
