@@ -5,8 +5,8 @@
 #   client ─────────── balancer, HAProxy ─────────── server: sshd, peername
 #   203.0.113.9        203.0.113.1, 192.0.2.10       192.0.2.1
 set -euo pipefail
-cd "$(dirname "$0")"
 packages=$(realpath "$1")
+cd "$(dirname "$0")"
 target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
 debian=$target/packages/debian
 
