@@ -7,6 +7,7 @@
 
 mod basics;
 mod bypasses;
+mod lists;
 mod process;
 mod tcp;
 mod trust;

@@ -2,6 +2,10 @@
 
 pub(crate) mod decisions;
 mod faults;
+mod inject;
+mod lists;
 mod protocols;
+mod rego;
 mod request_as_sent;
 mod trace_context;
+mod wires;

@@ -76,7 +76,7 @@ pub(crate) enum Command {
     #[cfg(feature = "intercept")]
     Ca(ca::Args),
     /// Check this host, and print a remedy for each problem
-    Doctor(doctor::Args),
+    Doctor(Box<doctor::Args>),
     /// Demonstrate the proxy in a private network namespace
     Demo(demo::Args),
     /// Check a configuration file, or print its schema

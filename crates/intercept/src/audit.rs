@@ -35,6 +35,8 @@ pub(crate) struct AuditRecord {
     decision: FinalDecision,
     how: &'static str,
     reason: Option<Arc<str>>,
+    rule: Option<Arc<str>>,
+    injected: Option<String>,
     check_took: Option<Duration>,
     status: Option<StatusCode>,
     code: Option<&'static str>,
@@ -71,11 +73,11 @@ pub(crate) struct BodyProgress {
 /// The final decision on a request, as `peername_intercept_requests_total` counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FinalDecision {
-    /// The check service allowed it.
+    /// The access lists and the check service allowed it, as far as they are configured.
     Allowed,
-    /// No check service is configured.
+    /// Neither access lists nor a check service are configured.
     Unchecked,
-    /// The check service denied it.
+    /// A rule of the access lists denied it, no rule allowed it, or the check service denied it.
     Denied,
     /// The check service gave no answer, which denies.
     CheckFailed,
@@ -120,6 +122,8 @@ impl AuditRecord {
             decision: FinalDecision::Left,
             how: "client",
             reason: None,
+            rule: None,
+            injected: None,
             check_took: None,
             status: None,
             code: None,
@@ -165,13 +169,23 @@ impl AuditRecord {
         self.target = Some(Arc::clone(target));
     }
 
-    /// Notes that no check service is configured.
+    /// Notes the rule of the access lists that matches; `None` if none does.
+    pub(crate) fn set_rule(&mut self, rule: Option<Arc<str>>) {
+        self.rule = rule;
+    }
+
+    /// Notes that nothing decides on requests.
     pub(crate) fn set_unchecked(&mut self) {
         self.set_decision(FinalDecision::Unchecked, "no_check");
     }
 
     pub(crate) fn set_decision(&mut self, decision: FinalDecision, how: &'static str) {
         (self.decision, self.how) = (decision, how);
+    }
+
+    /// Notes the names of the headers that the proxy adds.
+    pub(crate) fn set_injected(&mut self, names: Option<String>) {
+        self.injected = names;
     }
 
     pub(crate) fn set_check_took(&mut self, took: Duration) {

@@ -1,8 +1,12 @@
-//! Authorization of requests by an outside check service.
+//! Authorization of requests by access lists and by an outside check service.
 //!
 //! ```text
 //! AuthzRequest ─▶ cache ─▶ circuit breaker ─▶ protocol ─▶ AuthzResponse ─▶ Verdict
 //! ```
+//!
+//! Of several services each has a circuit breaker of its own, and the next one is asked where one can't be reached.
+//!
+//! Access lists ([`AccessRules`]) are tried before: a service is asked only about what they allow.
 //!
 //! There is always a [`Verdict`], and always within the deadline: a faulty or missing service is a denial. Decoding a
 //! response is apart from receiving it: [`ext_authz_reply`], [`forward_auth_reply`] and [`opa_reply`] are functions of the
@@ -13,10 +17,13 @@ mod cache;
 mod circuit_breaker;
 mod config;
 mod header_mutations;
+mod injected_headers;
+mod link;
 mod metrics;
 mod protocol;
 mod request;
 mod response;
+pub(crate) mod rules;
 mod transport;
 mod verdict;
 
@@ -31,24 +38,28 @@ use tracing::{info, warn};
 
 pub use config::error::ConfigError;
 pub use config::sent_headers::SentHeaders;
-pub use config::service::Service;
+pub use config::service::{Service, ServiceUrl};
+pub use config::tls::{CheckTls, CheckTlsFiles};
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;
+pub use injected_headers::{InjectedHeaders, Injection, InjectionError, ParseInjectionError};
 pub use protocol::ext_authz::decode as ext_authz_reply;
 pub use protocol::ext_authz::messages as ext_authz_messages;
 pub use protocol::forward_auth::decode as forward_auth_reply;
 pub use protocol::opa::decode as opa_reply;
 pub use request::{AuthzRequest, BodyPrefix, HostPortRef, RequestKind};
 pub use response::{AuthzResponse, CacheLifetime};
+pub use rules::{AccessRules, AccessRulesError, ParseRuleError, Rule};
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
 use cache::{Cache, CacheKey};
 use circuit_breaker::{CircuitBreaker, Transition};
+use config::service::Backend;
+use link::{Link, PreparedCheck};
 use metrics::CheckMetrics;
-use protocol::{EncodeConfig, EncodedRequest};
-use transport::Transport;
+use protocol::EncodeConfig;
 
-/// The check service, for the whole process.
+/// The check services, for the whole process.
 #[derive(Clone, Debug)]
 pub struct CheckService {
     shared: Arc<Shared>,
@@ -59,18 +70,20 @@ pub struct CheckService {
 struct Shared {
     config: CheckConfig,
     cache: Option<Cache>,
-    breaker: CircuitBreaker,
+    /// One for each service.
+    breakers: Vec<CircuitBreaker>,
     in_flight: Semaphore,
     metrics: CheckMetrics,
     failure_warnings: Throttle,
     mutation_warnings: Throttle,
 }
 
-/// One worker's client of the check service. Cloned for each of its tasks.
+/// One worker's client of the check services. Cloned for each of its tasks.
 #[derive(Clone, Debug)]
 pub struct CheckClient {
     shared: Arc<Shared>,
-    transport: Arc<Transport>,
+    /// One for each service.
+    links: Arc<[Link]>,
 }
 
 impl CheckService {
@@ -78,7 +91,7 @@ impl CheckService {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`]: a setting that the service's protocol does not support.
+    /// [`ConfigError`]: a setting that a service's protocol does not support.
     pub fn new(config: CheckConfig) -> Result<Self, ConfigError> {
         Self::with_metrics(config, CheckMetrics::default())
     }
@@ -94,7 +107,7 @@ impl CheckService {
             return Ok(self.clone());
         }
         let next = Self::with_metrics(config, self.shared.metrics.clone())?;
-        next.shared.metrics.set_suspended(false);
+        next.shared.metrics.set_suspended(0);
         Ok(next)
     }
 
@@ -103,7 +116,11 @@ impl CheckService {
         Ok(Self {
             shared: Arc::new(Shared {
                 cache: config.cache.map(Cache::new),
-                breaker: CircuitBreaker::default(),
+                breakers: config
+                    .services
+                    .iter()
+                    .map(|_| CircuitBreaker::default())
+                    .collect(),
                 in_flight: Semaphore::new(config.concurrency.get()),
                 metrics,
                 failure_warnings: Throttle::new(WARNING_INTERVAL),
@@ -116,10 +133,15 @@ impl CheckService {
     /// A client for one worker, to be used on its runtime alone. All clients share cache, circuit breaker and metrics.
     pub fn client(&self) -> CheckClient {
         let config = &self.shared.config;
-        let version = config.service.protocol().http_version();
+        // Where nothing answers at an address, the others have a turn within the deadline.
+        let turns = u32::try_from(config.services.len()).unwrap_or(u32::MAX);
+        let connect_timeout = config.timeout / turns.max(1);
+        let services = config.services.iter();
         CheckClient {
             shared: Arc::clone(&self.shared),
-            transport: Arc::new(Transport::new(version, config.timeout)),
+            links: services
+                .map(|service| Link::new(service, connect_timeout))
+                .collect(),
         }
     }
 
@@ -128,33 +150,32 @@ impl CheckService {
         Arc::ptr_eq(&self.shared, &client.shared)
     }
 
-    /// Probes whether the service can be asked.
+    /// Probes whether one of the services can be asked.
     ///
     /// # Errors
     ///
-    /// The circuit breaker is open, or the service accepts no connection.
+    /// The first one's error: its circuit breaker is open, or it accepts no connection.
     pub async fn reach(&self) -> Result<(), AuthzError> {
-        if self.shared.breaker.is_open(Instant::now()) {
-            return Err(AuthzError::Suspended);
+        let mut first = None;
+        for index in 0..self.shared.breakers.len() {
+            match self.shared.reach(index).await {
+                Ok(()) => return Ok(()),
+                Err(error) => first = first.or(Some(error)),
+            }
         }
-        transport::reach(self.shared.config.service.uri(), PROBE_TIMEOUT).await
+        first.map_or(Ok(()), Err)
     }
 
-    /// Waits until the service can be asked; logs a warning if it can't at once.
-    pub async fn await_service(self) {
-        let Err(why) = self.reach().await else {
-            return;
-        };
-        let then = match self.shared.config.on_failure {
-            FailureMode::Allow => "requests go on unchecked until it can",
-            FailureMode::Deny => "requests are denied until it can",
-        };
-        let service = self.shared.config.service.uri();
-        warn!("the check service at {service} can't be asked: {why}; {then}");
-        while self.reach().await.is_err() {
-            sleep(PROBE_INTERVAL).await;
+    /// Starts a task for each service that waits until it can be asked, and logs a warning if it can't be at once.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime of tokio.
+    pub fn await_services(&self) {
+        for index in 0..self.shared.breakers.len() {
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move { shared.await_service(index).await });
         }
-        info!("the check service at {service} can be asked now");
     }
 
     /// Bytes of a request's body that the service is to see.
@@ -208,31 +229,52 @@ impl CheckClient {
         result.unwrap_or(Err(AuthzError::Timeout(config.timeout)))
     }
 
-    /// Asks the service itself.
+    /// Asks the services themselves: the next one where one can't be reached.
     async fn fetch(
         &self,
         request: &AuthzRequest<'_>,
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
+        let mut failure = AuthzError::Suspended;
+        for (index, link) in self.links.iter().enumerate() {
+            match self.fetch_from(index, link, request, deadline).await {
+                // That one is suspended tells less than why another failed.
+                Err(AuthzError::Suspended) => {}
+                Err(error) if error.is_unreachable() => failure = error,
+                result => return result,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Asks one service.
+    async fn fetch_from(
+        &self,
+        index: usize,
+        link: &Link,
+        request: &AuthzRequest<'_>,
+        deadline: Instant,
+    ) -> Result<AuthzResponse, AuthzError> {
         let shared = &*self.shared;
-        let encoded = shared.encode(request)?;
-        let _permit = shared.acquire_permit(deadline).await?;
-        let breaker_permit = shared
-            .breaker
+        let breaker = shared.breakers.get(index).ok_or(AuthzError::Suspended)?;
+        let check: PreparedCheck<'_> = link.prepare(request, shared.encode_config())?;
+        let _permit = shared.acquire_permit(breaker, deadline).await?;
+        let breaker_permit = breaker
             .acquire(Instant::now())
             .ok_or(AuthzError::Suspended)?;
-        let (generation, _) = self.transport.pool();
+        let generation = link.generation();
         let started = Instant::now();
-        let result = timeout_at(deadline, encoded.send(&self.transport, deadline)).await;
+        let result = timeout_at(deadline, check(deadline)).await;
         shared.metrics.observe_duration(started.elapsed());
         let result = result.unwrap_or_else(|_| {
-            self.transport.abandon(generation);
+            link.abandon(generation);
             Err(AuthzError::Timeout(shared.config.timeout))
         });
-        shared.log_transition(match &result {
+        let transition = match &result {
             Ok(_) => breaker_permit.succeeded(),
             Err(_) => breaker_permit.failed(Instant::now()),
-        });
+        };
+        shared.log_transition(index, transition);
         let response = result?;
         shared.warn_of_refused_mutations(&response.decision);
         Ok(response)
@@ -240,18 +282,62 @@ impl CheckClient {
 }
 
 impl Shared {
-    fn encode(&self, request: &AuthzRequest<'_>) -> Result<Box<dyn EncodedRequest>, AuthzError> {
-        let service = &self.config.service;
-        let config = EncodeConfig {
+    fn encode_config(&self) -> EncodeConfig<'_> {
+        EncodeConfig {
             sent: &self.config.sent,
             take: &self.config.take,
+        }
+    }
+
+    /// Probes whether a service can be asked.
+    async fn reach(&self, index: usize) -> Result<(), AuthzError> {
+        let breaker = self.breakers.get(index);
+        if breaker.is_some_and(|breaker| breaker.is_open(Instant::now())) {
+            return Err(AuthzError::Suspended);
+        }
+        match self
+            .config
+            .services
+            .get(index)
+            .map(|service| &service.backend)
+        {
+            Some(Backend::Remote(remote)) => {
+                let version = remote.protocol.http_version();
+                transport::reach(&remote.endpoint, version, PROBE_TIMEOUT).await
+            }
+            Some(Backend::Policy(_)) | None => Ok(()),
+        }
+    }
+
+    async fn await_service(&self, index: usize) {
+        let Err(why) = self.reach(index).await else {
+            return;
         };
-        service.protocol().encode(service.uri(), request, config)
+        let then = match (self.config.services.len(), self.config.on_failure) {
+            (2.., _) => "the others are asked",
+            (_, FailureMode::Allow) => "requests go on unchecked until it can",
+            (_, FailureMode::Deny) => "requests are denied until it can",
+        };
+        let service = self.name(index);
+        warn!("the check service at {service} can't be asked: {why}; {then}");
+        while self.reach(index).await.is_err() {
+            sleep(PROBE_INTERVAL).await;
+        }
+        info!("the check service at {service} can be asked now");
+    }
+
+    fn name(&self, index: usize) -> String {
+        let service = self.config.services.get(index);
+        service.map(ToString::to_string).unwrap_or_default()
     }
 
     /// Acquires a permit for one more check in flight. Waits for it, unless the circuit breaker is open.
-    async fn acquire_permit(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, AuthzError> {
-        if self.breaker.is_open(Instant::now()) {
+    async fn acquire_permit(
+        &self,
+        breaker: &CircuitBreaker,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'_>, AuthzError> {
+        if breaker.is_open(Instant::now()) {
             return Err(AuthzError::Suspended);
         }
         let busy = || AuthzError::Busy(self.config.concurrency.get());
@@ -278,15 +364,23 @@ impl Shared {
         }
     }
 
-    fn log_transition(&self, transition: Transition) {
+    fn log_transition(&self, index: usize, transition: Transition) {
         match transition {
             Transition::Unchanged => return,
             Transition::Opened => {
-                warn!("the check service failed too often and is not asked for a while");
+                let service = self.name(index);
+                warn!(
+                    service,
+                    "the check service failed too often and is not asked for a while"
+                );
             }
-            Transition::Closed => info!("the check service answers again"),
+            Transition::Closed => {
+                let service = self.name(index);
+                info!(service, "the check service answers again");
+            }
         }
-        self.metrics.set_suspended(transition == Transition::Opened);
+        let suspended = self.breakers.iter().filter(|one| one.is_suspended());
+        self.metrics.set_suspended(suspended.count());
     }
 
     fn warn_of_refused_mutations(&self, decision: &Decision) {

@@ -119,8 +119,8 @@ impl ListenerService {
             _ => peer.0,
         };
         let limits = HeaderLimits::default();
-        let access = self.state.access();
-        if access.expects_header(peer.ip()) {
+        let lists = self.state.lists();
+        if lists.access.expects_header(peer.ip()) {
             let deadline = Instant::now() + self.state.rules.opening_timeout;
             let header = header_reader::read_claim(&stream, &limits);
             match timeout_at(deadline, header).await {
@@ -140,7 +140,7 @@ impl ListenerService {
                 }
             }
         }
-        if !access.admits(client.ip()) {
+        if !lists.access.admits(client.ip()) {
             self.state.count_unopened(peer, "client_not_allowed");
             if let Some(suppressed) = NOT_ALLOWED.pass() {
                 let client = client.ip();
@@ -152,7 +152,7 @@ impl ListenerService {
             let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         }
-        drop(access);
+        drop(lists);
         let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
             self.state.count_unopened(peer, "too_many_connections");
             if let Some(suppressed) = TOO_MANY.pass() {

@@ -4,25 +4,32 @@ pub mod metrics;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::authz::{self, CheckClient, CheckConfig, CheckService, ConfigError};
+use crate::authz::authorize::Authorizer;
+use crate::authz::{
+    self, AccessRules, CheckClient, CheckConfig, CheckService, ConfigError, InjectedHeaders,
+};
 use crate::ca::Authority;
 use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
+use crate::host::Host;
 use crate::policy::access::Access;
 use crate::policy::client_limit::ClientLimit;
 use crate::policy::destination::Destinations;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
+use crate::request::client_info::ClientInfo;
+use crate::request::target::RequestTarget;
 use crate::upstream::Upstream;
 use crate::upstream::config::UpstreamConfig;
 use crate::upstream::trust::{OriginTls, TrustError};
@@ -44,10 +51,29 @@ pub struct Rules {
     pub tunnel_timeout: Duration,
 }
 
-/// A reload that was read and validated: access lists, trusted roots of origins, and the authority with a leaf key.
+impl Rules {
+    /// Whether this client's TLS to this host is relayed unopened.
+    pub(crate) fn passes_through(&self, ip: IpAddr, host: &Host) -> bool {
+        let is_pinned = |pinned: &PinnedClients| pinned.includes(ip, host);
+        self.passthrough.includes(host) || self.pinned.as_ref().is_some_and(is_pinned)
+    }
+}
+
+/// Lists that apply to open connections, too: after a reload the next request on each is decided by the new ones.
+#[derive(Debug, Default)]
+pub struct LiveLists {
+    /// The clients that may use the proxy.
+    pub access: Access,
+    /// The requests that are allowed (`--allow`, `--deny`); `None` for all.
+    pub rules: Option<Arc<AccessRules>>,
+    /// Secrets that are added to allowed requests (`--inject`).
+    pub injected: InjectedHeaders,
+}
+
+/// A reload that was read and validated: lists, trusted roots of origins, and the authority with a leaf key.
 #[derive(Debug)]
 pub struct Reload {
-    access: Arc<Access>,
+    lists: Arc<LiveLists>,
     tls: OriginTls,
     epoch: PreparedEpoch,
 }
@@ -78,20 +104,20 @@ pub enum CheckChangeError {
 /// reload is another value, which shares the mint, the clients that are admitted, the limits and the metrics.
 #[derive(Debug)]
 pub struct InterceptState {
-    access: Arc<ArcSwap<Access>>,
+    lists: Arc<ArcSwap<LiveLists>>,
     pub(crate) rules: Rules,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) client_limit: Arc<ClientLimit>,
-    check: Option<CheckService>,
+    check: Arc<ArcSwapOption<CheckService>>,
     draining: watch::Sender<bool>,
 }
 
 impl InterceptState {
     /// Assembles the state, for at most `connections` client connections.
     pub fn new(
-        access: Arc<Access>,
+        lists: Arc<LiveLists>,
         rules: Rules,
         mint: Mint,
         upstream: Upstream,
@@ -100,13 +126,13 @@ impl InterceptState {
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
-            access: Arc::new(ArcSwap::new(access)),
+            lists: Arc::new(ArcSwap::new(lists)),
             rules,
             mint: Arc::new(mint),
             upstream,
             metrics: Arc::default(),
             client_limit: Arc::new(ClientLimit::new(connections)),
-            check,
+            check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             draining,
         }
     }
@@ -119,12 +145,12 @@ impl InterceptState {
     /// The authority is not valid, or there is no trusted root to verify an origin by.
     pub fn prepare_reload(
         &self,
-        access: Arc<Access>,
+        lists: Arc<LiveLists>,
         authority: Authority,
         extra_ca: &[PathBuf],
     ) -> Result<Reload, ReloadError> {
         Ok(Reload {
-            access,
+            lists,
             tls: OriginTls::new(extra_ca, &authority.certificates())?,
             epoch: self.mint.prepare(authority)?,
         })
@@ -139,7 +165,7 @@ impl InterceptState {
         &self,
         config: Option<CheckConfig>,
     ) -> Result<Option<CheckService>, CheckChangeError> {
-        match (&self.check, config) {
+        match (self.check.load().as_deref(), config) {
             (None, None) => Ok(None),
             (Some(check), Some(config)) => Ok(Some(check.successor(config)?)),
             (None, Some(_)) | (Some(_), None) => Err(CheckChangeError::NeedsRestart),
@@ -147,7 +173,8 @@ impl InterceptState {
     }
 
     /// The state after a reload, for connections that are accepted from now on. Certificates are signed by the new
-    /// authority, and clients are admitted by the new lists, for connections that are open, too.
+    /// authority, clients are admitted by the new lists, and requests are decided by the new lists and check, for connections
+    /// that are open, too.
     #[must_use]
     pub fn successor(
         &self,
@@ -157,18 +184,19 @@ impl InterceptState {
         check: Option<CheckService>,
     ) -> Self {
         self.mint.renew(reload.epoch);
-        self.access.store(reload.access);
+        self.lists.store(reload.lists);
+        self.check.store(check.map(Arc::new));
         if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
             *next = pinned.clone();
         }
         Self {
-            access: Arc::clone(&self.access),
+            lists: Arc::clone(&self.lists),
             rules,
             mint: Arc::clone(&self.mint),
             upstream: self.upstream.successor(config, destinations, reload.tls),
             metrics: Arc::clone(&self.metrics),
             client_limit: Arc::clone(&self.client_limit),
-            check,
+            check: Arc::clone(&self.check),
             draining: self.draining.clone(),
         }
     }
@@ -179,9 +207,9 @@ impl InterceptState {
         tracing::debug!(%peer, reason, "connection ended before there was a request");
     }
 
-    /// The rules about clients that are in force now.
-    pub(crate) fn access(&self) -> Arc<Access> {
-        self.access.load_full()
+    /// The lists that are in force now.
+    pub(crate) fn lists(&self) -> Arc<LiveLists> {
+        self.lists.load_full()
     }
 
     /// Registers all metrics.
@@ -189,7 +217,7 @@ impl InterceptState {
         self.metrics.register(registry);
         self.upstream.register(registry);
         registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
-        if let Some(check) = &self.check {
+        if let Some(check) = self.check.load().as_deref() {
             check.register(registry);
         }
     }
@@ -204,9 +232,28 @@ impl InterceptState {
         *self.draining.borrow()
     }
 
+    /// What authorizes the requests of this client to this target, by the lists that are in force now.
+    pub(crate) fn authorizer<'a>(
+        &self,
+        client: &'a ClientInfo,
+        target: &'a RequestTarget,
+    ) -> Authorizer<'a> {
+        let rules = self.lists.load().rules.clone();
+        let relays_tunnel =
+            rules.is_some() && self.rules.passes_through(client.addr.ip(), &target.to.host);
+        Authorizer {
+            rules,
+            check: self.check(),
+            relays_tunnel,
+            client,
+            target,
+        }
+    }
+
     /// This worker's client of the check service, if one is configured.
-    pub(crate) fn check(&self) -> Option<CheckClient> {
-        let check = self.check.as_ref()?;
+    fn check(&self) -> Option<CheckClient> {
+        let check = self.check.load();
+        let check = check.as_deref()?;
         Some(CHECKS.with_borrow_mut(|clients| {
             if let Some(client) = clients.iter().find(|client| check.is_of(client)) {
                 return client.clone();
@@ -226,20 +273,21 @@ impl InterceptState {
     ///
     /// Why it can't be asked now.
     pub(crate) async fn probe_check(&self) -> Result<(), authz::AuthzError> {
-        match &self.check {
+        match self.check.load_full() {
             Some(check) => check.reach().await,
             None => Ok(()),
         }
     }
 
-    /// Whether a check service is configured.
-    pub(crate) fn has_check(&self) -> bool {
-        self.check.is_some()
+    /// Whether access lists or a check service decide on requests.
+    pub(crate) fn has_policy(&self) -> bool {
+        self.check.load().is_some() || self.lists.load().rules.is_some()
     }
 
     /// How many bytes of a request's body the check service is to see; 0 for none.
     pub(crate) fn max_checked_body(&self) -> usize {
-        self.check.as_ref().map_or(0, CheckService::max_body)
+        let check = self.check.load();
+        check.as_deref().map_or(0, CheckService::max_body)
     }
 
     /// Starts the drain: connections end as soon as they can.

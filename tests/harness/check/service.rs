@@ -26,7 +26,12 @@ pub(crate) struct Service {
 impl Service {
     /// The ext_authz server.
     pub(crate) fn ext_authz(address: SocketAddr) -> Self {
-        Self::start(Command::new(tool("ext_authz")).arg(address.to_string()))
+        Self::ext_authz_with(&[&address.to_string()])
+    }
+
+    /// The same at an address or a Unix socket, with the files for TLS.
+    pub(crate) fn ext_authz_with(args: &[&str]) -> Self {
+        Self::start(Command::new(tool("ext_authz")).args(args))
     }
 
     /// The forwardAuth service.
@@ -53,7 +58,8 @@ impl Service {
         };
         let first = service.line();
         let address = first.strip_prefix("listening ").expect("where it listens");
-        service.address = address.parse().expect("an address");
+        // A Unix socket has none.
+        service.address = address.parse().unwrap_or(service.address);
         service
     }
 
@@ -98,7 +104,7 @@ pub(crate) struct Opa {
     child: Child,
     pub(crate) address: SocketAddr,
     decisions: PathBuf,
-    _directory: Directory,
+    directory: Directory,
 }
 
 impl Opa {
@@ -112,6 +118,14 @@ impl Opa {
 
     /// The same, with further options.
     pub(crate) fn start_with(address: SocketAddr, policy: &str, settings: &[&str]) -> Self {
+        let mut opa = Self::start_on(&address.to_string(), policy, settings);
+        wait_for("OPA listens", || TcpStream::connect(address).ok());
+        opa.address = address;
+        opa
+    }
+
+    /// The same at an address or a URL of OPA's; it does not listen yet.
+    pub(crate) fn start_on(address: &str, policy: &str, settings: &[&str]) -> Self {
         let directory = Directory::new();
         let (file, decisions) = (directory.0.join("policy.rego"), directory.0.join("log"));
         std::fs::write(&file, policy).expect("write the policy");
@@ -124,25 +138,24 @@ impl Opa {
                     "--disable-telemetry",
                     "--log-level=error",
                 ])
-                .args([
-                    "--set=decision_logs.console=true",
-                    "--addr",
-                    &address.to_string(),
-                ])
+                .args(["--set=decision_logs.console=true", "--addr", address])
                 .args(settings)
                 .arg(file)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(log),
         );
-        let opa = Self {
+        Self {
             child,
-            address,
+            address: any_loopback(),
             decisions,
-            _directory: directory,
-        };
-        wait_for("OPA listens", || TcpStream::connect(address).ok());
-        opa
+            directory,
+        }
+    }
+
+    /// The file of its policy.
+    pub(crate) fn policy(&self) -> PathBuf {
+        self.directory.0.join("policy.rego")
     }
 
     /// Waits for the latest input that OPA has logged.

@@ -1,9 +1,12 @@
 //! `peername intercept`: terminates TLS, checks each request, and forwards or refuses it.
 
+mod check_args;
+pub(crate) mod check_tls_args;
 pub(crate) mod jail;
 pub(crate) mod options;
 mod redacted;
 mod reload;
+mod rule_args;
 pub(crate) mod setup;
 
 use std::env;
@@ -80,15 +83,14 @@ async fn start(
     let limits = (capacity.connections, max_upstream);
     let state = new_state(&setup, authority, destinations, check.clone(), limits)?;
     let state = Arc::new(state);
-    let confinement = setup
-        .process
-        .sandbox
-        .confine(needs(&setup, args.source.watch)?)?;
+    // A policy is to be in force as soon as its file is changed.
+    let watches = args.source.watch || setup.options.check.policies().next().is_some();
+    let confinement = setup.process.sandbox.confine(needs(&setup, watches)?)?;
     let (_log, log_level) = setup.process.logging.start();
     confinement.log();
     log_start(&setup, &logging::join(open.sockets.tcp.addrs()))?;
     if let Some(check) = check.clone() {
-        tokio::spawn(check.await_service());
+        check.await_services();
     }
     let services = setup.services(&open.sockets.numbers(), &state);
     let services = ServiceHandle::new(services);
@@ -131,7 +133,7 @@ async fn start(
     let running = Running {
         listeners,
         signals,
-        watch: FileWatch::of_configuration(args.source.watch, files),
+        watch: FileWatch::of_configuration(watches, files),
         config,
         upgrades: Upgrades { upgrader, admin },
         history,
@@ -170,7 +172,7 @@ pub(crate) fn new_state(
         },
     )?;
     Ok(InterceptState::new(
-        Arc::clone(&setup.access),
+        Arc::clone(&setup.lists),
         setup.options.rules(),
         mint,
         upstream,
@@ -181,10 +183,15 @@ pub(crate) fn new_state(
 
 /// What this process needs after its start.
 fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
+    let mut needs = usual_needs(Some(setup.ca()?));
+    let policies = setup.options.check.policies().map(PathBuf::from);
+    needs
+        .directories
+        .extend(policies.filter(|path| path.is_dir()));
     Ok(Needs {
         removes: setup.process.admin.socket_files(),
         watches,
-        ..usual_needs(Some(setup.ca()?))
+        ..needs
     })
 }
 
@@ -217,14 +224,14 @@ pub(crate) fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
 }
 
 fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
-    match (setup.check.is_some(), setup.options.fails_open()) {
-        (false, _) => {
-            tracing::warn!("no --check: every request is allowed, but for its destination");
-        }
-        (true, true) => {
-            tracing::warn!("requests are forwarded unchecked whenever the check service fails");
-        }
-        (true, false) => {}
+    setup.warn_of_exposed_secrets();
+    if setup.is_unchecked() {
+        tracing::warn!(
+            "no --check and no --allow: every request is allowed, but for its destination"
+        );
+    }
+    if setup.check.is_some() && setup.options.check.fails_open() {
+        tracing::warn!("requests are forwarded unchecked whenever the check service fails");
     }
     tracing::info!(
         tcp,

@@ -28,6 +28,12 @@ impl<T> Display for AsWritten<T> {
     }
 }
 
+/// The values of a list.
+#[cfg(feature = "intercept")]
+pub(crate) fn values<T: Clone>(all: &[AsWritten<T>]) -> Vec<T> {
+    all.iter().map(|one| one.value.clone()).collect()
+}
+
 text_value! {
     [T: FromStr<Err: Display>] AsWritten<T>, "Text": { "type": "string" };
 }

@@ -1,4 +1,4 @@
-//! Authorization of a tunnel and of each request by the check service, where one is configured.
+//! Authorization of a tunnel and of each request: by the access lists, and then by the check service, where these are configured.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::{AuditRecord, FinalDecision};
+use crate::authz::rules::{AccessRules, Subject};
 use crate::authz::{
     self, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial, HeaderMutations, HostPortRef,
     RequestKind, Verdict,
@@ -62,19 +63,24 @@ pub(crate) const NO_BODY: BodyInfo<'static> = BodyInfo {
 
 /// Asks for the authorization of one client's requests to one target.
 pub(crate) struct Authorizer<'a> {
+    /// `None` where no access list is configured.
+    pub(crate) rules: Option<Arc<AccessRules>>,
     /// `None` where no check service is configured.
     pub(crate) check: Option<authz::CheckClient>,
+    /// Whether a tunnel to the target is relayed unopened.
+    pub(crate) relays_tunnel: bool,
     pub(crate) client: &'a ClientInfo,
     pub(crate) target: &'a RequestTarget,
 }
 
 impl Authorizer<'_> {
     /// Authorizes a tunnel (`parts` is its CONNECT), or a request as it will be sent. Returns the header changes that
-    /// the check service wants made; `None` where no check service is configured.
+    /// the check service wants made; `None` where no check service is configured. The service is not asked about what the access
+    /// lists deny: then both have to allow a request.
     ///
     /// # Errors
     ///
-    /// [`Denied`]: the service denied it, or gave no answer and `--on-check-failure` denies.
+    /// [`Denied`]: a rule or the service denied it, or the service gave no answer and `--on-check-failure` denies.
     pub(crate) async fn authorize(
         self,
         kind: RequestKind,
@@ -82,8 +88,12 @@ impl Authorizer<'_> {
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
     ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
+        self.apply_rules(kind, parts, record)?;
         let Some(check) = self.check else {
-            record.set_unchecked();
+            match self.rules {
+                Some(_) => record.set_decision(FinalDecision::Allowed, "list"),
+                None => record.set_decision(FinalDecision::Unchecked, "no_check"),
+            }
             return Ok(None);
         };
         let target = self.target;
@@ -130,6 +140,40 @@ impl Authorizer<'_> {
                 failed: matches!(verdict.decided_by, DecidedBy::Failure(_)),
             }),
         }
+    }
+}
+
+impl Authorizer<'_> {
+    /// Denies what the access lists deny.
+    fn apply_rules(
+        &self,
+        kind: RequestKind,
+        parts: &Parts,
+        record: &mut AuditRecord,
+    ) -> Result<(), Denied> {
+        let Some(rules) = &self.rules else {
+            return Ok(());
+        };
+        let subject = match kind {
+            RequestKind::Request => Subject::Request(parts.uri.path()),
+            RequestKind::Connect if self.relays_tunnel => Subject::RelayedTunnel,
+            RequestKind::Connect => Subject::OpenedTunnel,
+        };
+        let denied = match rules.decide(&self.target.to, subject) {
+            Ok(rule) => {
+                record.set_rule(Some(rule.text()));
+                return Ok(());
+            }
+            Err(denied) => denied,
+        };
+        let denial = Denial::new(StatusCode::FORBIDDEN, &denied.reason());
+        record.set_rule(denied.rule_text());
+        record.set_decision(FinalDecision::Denied, "list");
+        record.set_denial_reason(&denial.reason);
+        Err(Denied {
+            denial: Arc::new(denial),
+            failed: false,
+        })
     }
 }
 

@@ -59,6 +59,11 @@ impl CircuitBreaker {
         })
     }
 
+    /// Whether it has opened and not closed again.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.state.lock().open_until.is_some()
+    }
+
     /// Whether [`CircuitBreaker::acquire`] would return none.
     pub(crate) fn is_open(&self, now: Instant) -> bool {
         self.state.lock().is_open(now)

@@ -3,6 +3,7 @@
 pub(crate) mod error;
 pub(crate) mod sent_headers;
 pub(crate) mod service;
+pub(crate) mod tls;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use http::header::HeaderName;
 use super::header_mutations::is_mutable;
 use error::ConfigError;
 use sent_headers::SentHeaders;
-use service::Service;
+use service::{Backend, Service};
 
-/// A check service, and how it is asked.
+/// Check services, and how they are asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckConfig {
-    /// The service.
-    pub service: Service,
+    /// The services: the next one is asked where one can't be reached.
+    pub services: Vec<Service>,
     /// The deadline, from the request to the end of the response, whatever happens in between.
     pub timeout: Duration,
     /// What happens to a request when the check fails.
@@ -37,9 +38,9 @@ pub struct CheckConfig {
 
 impl CheckConfig {
     /// The defaults: 500 ms, deny on failure, no cache, 256 checks at a time, no body, and no credentials.
-    pub fn new(service: Service) -> Self {
+    pub fn new(services: Vec<Service>) -> Self {
         Self {
-            service,
+            services,
             timeout: Duration::from_millis(500),
             on_failure: FailureMode::Deny,
             cache: None,
@@ -54,19 +55,40 @@ impl CheckConfig {
     ///
     /// A setting that the service's protocol does not support, or that would have no effect.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let protocol = self.service.protocol();
+        if self.services.is_empty() {
+            return Err(ConfigError::NoService);
+        }
         if self.timeout.is_zero() {
             return Err(ConfigError::NoTime);
         }
-        if self.body > 0 && !protocol.sends_body() {
+        if self.body > 0 && !self.services.iter().all(Service::sends_body) {
             return Err(ConfigError::Body);
         }
-        if !self.take.is_empty() && !protocol.takes_response_headers() {
+        let takes = Service::takes_response_headers;
+        if !self.take.is_empty() && !self.services.iter().all(takes) {
             return Err(ConfigError::Take);
         }
         match self.take.iter().find(|name| !is_mutable(name)) {
             Some(kept) => Err(ConfigError::Kept(kept.clone())),
             None => Ok(()),
+        }
+    }
+}
+
+impl Service {
+    /// Whether it can be sent the beginning of a request's body.
+    fn sends_body(&self) -> bool {
+        match &self.backend {
+            Backend::Remote(remote) => remote.protocol.sends_body(),
+            Backend::Policy(_) => true,
+        }
+    }
+
+    /// Whether a request can take headers from its responses.
+    fn takes_response_headers(&self) -> bool {
+        match &self.backend {
+            Backend::Remote(remote) => remote.protocol.takes_response_headers(),
+            Backend::Policy(_) => false,
         }
     }
 }
@@ -85,13 +107,18 @@ pub enum FailureMode {
 mod tests {
     use http::header;
 
+    use super::service::ServiceUrl;
     use super::*;
+
+    fn service(url: &str) -> Service {
+        url.parse::<ServiceUrl>().unwrap().open(None).unwrap()
+    }
 
     #[test]
     fn only_headers_that_a_request_may_take_can_be_configured() {
         let taking = |name: &'static str| CheckConfig {
             take: vec![header::AUTHORIZATION, HeaderName::from_static(name)],
-            ..CheckConfig::new("http://auth.test/verify".parse().unwrap())
+            ..CheckConfig::new(vec![service("http://auth.test/verify")])
         };
         for name in [
             "host",

@@ -49,7 +49,7 @@ impl CheckMetrics {
         );
         registry.register(
             "peername_check_suspended",
-            "1 while the check service is given a pause because it failed too often",
+            "Check services that are given a pause because they failed too often",
             self.suspended.clone(),
         );
     }
@@ -73,7 +73,9 @@ impl CheckMetrics {
         self.seconds.observe(duration.as_secs_f64());
     }
 
-    pub(crate) fn set_suspended(&self, is_suspended: bool) {
-        self.suspended.set(is_suspended.into());
+    /// Notes how many services are suspended.
+    pub(crate) fn set_suspended(&self, services: usize) {
+        self.suspended
+            .set(i64::try_from(services).unwrap_or(i64::MAX));
     }
 }

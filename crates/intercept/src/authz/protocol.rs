@@ -4,6 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod ext_authz;
 pub(crate) mod forward_auth;
 pub(crate) mod opa;
+pub(crate) mod rego;
 
 use std::fmt::Debug;
 use std::pin::Pin;

@@ -1,30 +1,33 @@
-//! One worker's connections to the check service.
+//! One worker's connections to one check service.
+
+pub(super) mod connector;
 
 use std::error::Error;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Uri, response};
+use http::{Request, response};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::body::Body;
 
 use super::verdict::{AuthzError, printable};
+use connector::{Connector, Endpoint, TlsFailed};
 
 /// A connection pool, which tonic's calls use too: connecting, detecting a dead connection and reconnecting are
 /// implemented once.
-pub(crate) type Pool = legacy::Client<HttpConnector, Body>;
+pub(crate) type Pool = legacy::Client<Connector, Body>;
 
 /// The transport of one worker: its connections are tasks of the runtime that first uses them.
 #[derive(Debug)]
 pub(crate) struct Transport {
     version: HttpVersion,
-    connect_timeout: Duration,
+    connector: Connector,
     current: Mutex<(u64, Pool)>,
 }
 
@@ -36,16 +39,31 @@ pub(crate) enum HttpVersion {
     Http2,
 }
 
+impl HttpVersion {
+    /// Its name in a TLS handshake.
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
+
 /// Identifies the pool that a request used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generation(u64);
 
 impl Transport {
-    pub(crate) fn new(version: HttpVersion, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        version: HttpVersion,
+        connect_timeout: Duration,
+    ) -> Self {
+        let connector = Connector::new(endpoint, version.alpn(), connect_timeout);
         Self {
             version,
-            connect_timeout,
-            current: Mutex::new((0, pool(version, connect_timeout))),
+            current: Mutex::new((0, pool(version, connector.clone()))),
+            connector,
         }
     }
 
@@ -62,7 +80,7 @@ impl Transport {
     pub(crate) fn abandon(&self, Generation(timed_out): Generation) {
         let mut current = self.current.lock();
         if self.version == HttpVersion::Http2 && current.0 == timed_out {
-            *current = (timed_out + 1, pool(self.version, self.connect_timeout));
+            *current = (timed_out + 1, pool(self.version, self.connector.clone()));
         }
     }
 
@@ -84,18 +102,20 @@ impl Transport {
     }
 }
 
-/// Probes whether the service accepts connections.
+/// Probes whether the service accepts connections, and TLS handshakes if it is reached by TLS.
 ///
 /// # Errors
 ///
-/// [`AuthzError::Connect`], [`AuthzError::Timeout`].
-pub(crate) async fn reach(service: &Uri, limit: Duration) -> Result<(), AuthzError> {
-    let host = service.host().unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let connecting = TcpStream::connect((host, service.port_u16().unwrap_or(80)));
-    match timeout(limit, connecting).await {
+/// [`AuthzError::Connect`], [`AuthzError::Tls`], [`AuthzError::Timeout`].
+pub(crate) async fn reach(
+    endpoint: &Endpoint,
+    version: HttpVersion,
+    limit: Duration,
+) -> Result<(), AuthzError> {
+    let connector = Connector::new(endpoint, version.alpn(), limit);
+    match timeout(limit, connector.connect()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(AuthzError::Connect(printable(&error.to_string()))),
+        Ok(Err(error)) => Err(connect_error(&error)),
         Err(_) => Err(AuthzError::Timeout(limit)),
     }
 }
@@ -118,10 +138,7 @@ async fn once(
     Ok((head, body.to_bytes()))
 }
 
-fn pool(version: HttpVersion, connect_timeout: Duration) -> Pool {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(connect_timeout));
+fn pool(version: HttpVersion, connector: Connector) -> Pool {
     legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -137,21 +154,38 @@ fn pool(version: HttpVersion, connect_timeout: Duration) -> Pool {
 
 /// The error for an error of the HTTP client.
 pub(crate) fn error_from(error: &(dyn Error + 'static)) -> AuthzError {
-    let mut innermost = error;
-    let mut is_connect = false;
-    loop {
-        let of_client = innermost.downcast_ref::<legacy::Error>();
-        is_connect |= of_client.is_some_and(legacy::Error::is_connect);
-        match innermost.source() {
-            Some(source) => innermost = source,
-            None => break,
-        }
+    let is_connect = |error: &(dyn Error + 'static)| {
+        let of_client = error.downcast_ref::<legacy::Error>();
+        of_client.is_some_and(legacy::Error::is_connect)
+    };
+    match causes(error).any(is_connect) {
+        true => connect_error(error),
+        false => AuthzError::Broken(innermost(error)),
     }
-    let why = printable(&innermost.to_string());
-    match is_connect {
-        true => AuthzError::Connect(why),
-        false => AuthzError::Broken(why),
+}
+
+/// The error for a connection that could not be opened.
+fn connect_error(error: &(dyn Error + 'static)) -> AuthzError {
+    let is_tls = |error: &(dyn Error + 'static)| {
+        let inside = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        inside.is_some_and(<dyn Error + Send + Sync>::is::<TlsFailed>)
+    };
+    match causes(error).any(is_tls) {
+        true => AuthzError::Tls(innermost(error)),
+        false => AuthzError::Connect(innermost(error)),
     }
+}
+
+/// An error and its sources.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+fn innermost(error: &(dyn Error + 'static)) -> Arc<str> {
+    let last = causes(error).last().unwrap_or(error);
+    printable(&last.to_string())
 }
 
 /// Maximum bytes of a response's body, and of an HTTP/1.1 head. Denial pages fit; anything longer is an error, and is

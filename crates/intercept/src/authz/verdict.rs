@@ -123,6 +123,12 @@ pub enum AuthzError {
     /// The connection was refused, or the name doesn't resolve.
     #[error("connecting to the check service failed: {0}; is it running?")]
     Connect(Arc<str>),
+    /// The TLS handshake failed.
+    #[error(
+        "the TLS handshake with the check service failed: {0}; is its certificate of an authority in --check-ca, and does it accept \
+         that of --check-cert?"
+    )]
+    Tls(Arc<str>),
     /// The connection was closed during the response, or the service speaks another protocol.
     #[error("the check service's answer broke off or is not of its protocol: {0}")]
     Broken(Arc<str>),
@@ -144,11 +150,20 @@ pub enum AuthzError {
 }
 
 impl AuthzError {
+    /// Whether the service could not be reached, so that another one may be asked.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_) | Self::Tls(_) | Self::Broken(_) | Self::Suspended
+        )
+    }
+
     /// A stable code for logs, metrics and clients.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Timeout(_) => "check_timeout",
             Self::Connect(_) => "check_connect",
+            Self::Tls(_) => "check_tls",
             Self::Broken(_) => "check_broken",
             Self::Status(_) => "check_status",
             Self::TooLong(_) => "check_too_long",

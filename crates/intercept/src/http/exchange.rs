@@ -123,11 +123,7 @@ impl Exchange<'_> {
     }
 
     fn authorizer(&self) -> Authorizer<'_> {
-        Authorizer {
-            check: self.state.check(),
-            client: &self.connection.info,
-            target: self.target,
-        }
+        self.state.authorizer(&self.connection.info, self.target)
     }
 
     /// Turns a request into what the origin will get, so that the check sees that and nothing else.
@@ -179,6 +175,7 @@ impl Exchange<'_> {
         if let Some(changes) = &changes {
             changes.apply_to_request(&mut parts.headers);
         }
+        self.add_secrets(&mut parts, &mut record);
         let body = RequestBody::new(body, Arc::clone(&record.sent));
         let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
         let target = self.target;
@@ -198,6 +195,17 @@ impl Exchange<'_> {
                 format.refuse(&Refusal::from(failed), record)
             }
         }
+    }
+
+    /// Adds what only the origin may see: after the check, and after the changes that it asked for.
+    fn add_secrets(&self, parts: &mut Parts, record: &mut InFlightRecord) {
+        let Self { state, target, .. } = self;
+        let destination = (&target.to, target.tls);
+        let lists = state.lists();
+        let names = lists
+            .injected
+            .add_to(&mut parts.headers, &parts.method, destination);
+        record.set_injected(names);
     }
 
     fn forward_response(

@@ -9,7 +9,7 @@ use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 
 use crate::authz::RequestKind;
-use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
+use crate::authz::authorize::{NO_BODY, connect_head};
 use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -26,7 +26,7 @@ use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
-use crate::tls::tunnel::{Tunnel, is_passed_through, no_certificate};
+use crate::tls::tunnel::{Tunnel, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ impl ConnectProxy {
         record.set_trace(&parts.headers);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
-        match self.state.access().authenticate(&parts.headers).await {
+        match self.state.lists().access.authenticate(&parts.headers).await {
             Ok(user) => client.set_user(user),
             Err(refusal) => return format.refuse(&refusal, record),
         }
@@ -102,11 +102,7 @@ impl ConnectProxy {
         };
         let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
         record.set_target(&target);
-        let authorizer = Authorizer {
-            check: self.state.check(),
-            client,
-            target: &target,
-        };
+        let authorizer = self.state.authorizer(client, &target);
         let asked = authorizer.authorize(RequestKind::Connect, &parts, NO_BODY, &mut record);
         match asked.await.err() {
             // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
@@ -136,7 +132,7 @@ impl ConnectProxy {
     /// Admits the client to the certificate that it will ask for, unless its TLS is passed through.
     async fn admit(&self, to: &HostPort) -> Result<(), MintError> {
         let ip = self.connection.info.addr.ip();
-        match is_passed_through(&self.state, ip, &to.host) {
+        match self.state.rules.passes_through(ip, &to.host) {
             true => Ok(()),
             false => self.state.mint.admit(ip, &to.host).await,
         }
@@ -145,7 +141,7 @@ impl ConnectProxy {
     /// Serves a request in absolute form, which names its target itself.
     async fn respond_to_absolute(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let authenticated = self.state.access().authenticate(&parts.headers).await;
+        let authenticated = self.state.lists().access.authenticate(&parts.headers).await;
         let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
         let (user, to) = match allowed {
             Ok(allowed) => allowed,

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use peername_server::access::network_list::parse_network;
 
 use crate::host::Host;
 
@@ -30,8 +31,9 @@ impl FromStr for HostPattern {
     type Err = ParseHostPatternError;
 
     fn from_str(text: &str) -> Result<Self, ParseHostPatternError> {
-        if let Ok(network) = text.parse::<IpNet>() {
-            return Ok(Self::Network(network.trunc()));
+        if text.contains('/') {
+            let network = parse_network(text).ok_or(ParseHostPatternError)?;
+            return Ok(Self::Network(network));
         }
         let below = text.strip_prefix('*').unwrap_or(text).strip_prefix('.');
         let host = Host::parse(below.unwrap_or(text)).map_err(|_| ParseHostPatternError)?;
@@ -51,11 +53,18 @@ impl Passthrough {
 
     /// Whether this host's TLS is passed through.
     pub fn includes(&self, host: &Host) -> bool {
-        self.0.iter().any(|pattern| match pattern {
-            HostPattern::Host(one) => one == host,
-            HostPattern::Below(domain) => is_below(host, domain),
-            HostPattern::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
-        })
+        self.0.iter().any(|pattern| pattern.includes(host))
+    }
+}
+
+impl HostPattern {
+    /// Whether it is for this host.
+    pub fn includes(&self, host: &Host) -> bool {
+        match self {
+            Self::Host(one) => one == host,
+            Self::Below(domain) => is_below(host, domain),
+            Self::Network(network) => host.as_ip().is_some_and(|ip| network.contains(&ip)),
+        }
     }
 }
 
@@ -85,6 +94,7 @@ mod tests {
         }
         assert!(includes("192.0.2.0/24", "192.0.2.7"));
         assert!(includes("192.0.2.0/24", "::ffff:192.0.2.7"));
+        assert!(includes("::ffff:192.0.2.0/120", "192.0.2.7"));
         assert!(!includes("192.0.2.0/24", "a.test"));
     }
 

@@ -1,6 +1,5 @@
 //! A connection with one destination: its TLS is terminated and its HTTP served, or its bytes are relayed as they are.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +15,8 @@ use tokio_rustls::server::TlsStream;
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
 use crate::audit::{AuditRecord, tls_version};
 use crate::authz::RequestKind;
-use crate::authz::authorize::{Authorizer, NO_BODY, connect_head};
+use crate::authz::authorize::{NO_BODY, connect_head};
 use crate::ca::mint::error::MintError;
-use crate::host::Host;
 use crate::http::client_connection::ClientConnection;
 use crate::http::http_server::HttpServer;
 use crate::http::in_flight::InFlightRecord;
@@ -26,7 +24,7 @@ use crate::http::transparent_http;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget};
-use crate::state::{InterceptState, Rules};
+use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::corked::CorkedStream;
 use crate::stream::prefixed::ClientStream;
@@ -95,7 +93,11 @@ impl Tunnel {
         target.denied_connect = self.denied_connect.take();
         let may_pass_through = target.refusal.is_none() && target.denied_connect.is_none();
         let client = &connection.info;
-        if may_pass_through && is_passed_through(state, client.addr.ip(), &target.to.host) {
+        if may_pass_through
+            && state
+                .rules
+                .passes_through(client.addr.ip(), &target.to.host)
+        {
             return self.relay_unopened(state, connection, stream, target).await;
         }
         let finish = finish_handshake(state, client, stream, hello, &target);
@@ -146,7 +148,7 @@ impl Tunnel {
         stream: ClientStream,
     ) {
         let target = self.destination.to_target();
-        if state.has_check() {
+        if state.has_policy() {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_overruled();
@@ -276,19 +278,6 @@ pub(crate) fn no_certificate(error: &MintError) -> Refusal {
     Refusal::new(status, code, error.to_string())
 }
 
-/// Whether this client's TLS to this host is relayed unopened (`--passthrough`, `--auto-passthrough`).
-pub(crate) fn is_passed_through(state: &InterceptState, ip: IpAddr, host: &Host) -> bool {
-    let Rules {
-        passthrough,
-        pinned,
-        ..
-    } = &state.rules;
-    passthrough.includes(host)
-        || pinned
-            .as_ref()
-            .is_some_and(|pinned| pinned.includes(ip, host))
-}
-
 /// Checks a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
 /// it stands for.
 async fn check(
@@ -298,11 +287,8 @@ async fn check(
     record: &mut AuditRecord,
 ) -> Result<(), Refusal> {
     let connect = connect_head(Version::HTTP_11, HeaderMap::new());
-    let authorizer = Authorizer {
-        check: state.check(),
-        client,
-        target,
-    };
+    let mut authorizer = state.authorizer(client, target);
+    authorizer.relays_tunnel = true;
     let asked = authorizer.authorize(RequestKind::Connect, &connect, NO_BODY, record);
     asked.await.map(drop).map_err(|denied| denied.to_refusal())
 }

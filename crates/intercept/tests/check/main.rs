@@ -1,5 +1,5 @@
 //! Check clients against real services and faulty ones: an ext_authz server built on Envoy's own message types, OPA, a
-//! forwardAuth service, and fault injection.
+//! forwardAuth service, fault injection, and policies that are evaluated in this process.
 
 #[path = "../../../../tests/harness/check/broken.rs"]
 mod broken;
@@ -10,6 +10,7 @@ mod forward_auth;
 #[path = "../../../../tests/harness/check/h2.rs"]
 mod h2;
 mod opa;
+mod rego;
 mod rig;
 #[path = "../../../../tests/harness/check/service.rs"]
 mod service;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
 use peername_intercept::authz::{
     AuthzRequest, BodyPrefix, CheckClient, CheckConfig, CheckService, HostPortRef, RequestKind,
-    Verdict,
+    Service, ServiceUrl, Verdict,
 };
 use prometheus_client::registry::Registry;
 
@@ -26,9 +26,15 @@ pub(crate) fn check_with_default_timeout(
     url: &str,
     change: impl FnOnce(&mut CheckConfig),
 ) -> CheckService {
-    let mut config = CheckConfig::new(url.parse().expect("a URL"));
+    let mut config = CheckConfig::new(vec![service(url)]);
     change(&mut config);
     CheckService::new(config).expect("a configuration")
+}
+
+/// A service without TLS.
+pub(crate) fn service(url: &str) -> Service {
+    let url: ServiceUrl = url.parse().expect("a URL");
+    url.open(None).expect("a service")
 }
 
 /// The client of a check with one worker.

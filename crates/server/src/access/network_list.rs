@@ -163,7 +163,7 @@ fn resembles_address(entry: &str) -> bool {
 
 /// Parses a network in CIDR form. Host bits are ignored (`10.1.2.3/8` is `10.0.0.0/8`), a single address is a network of
 /// one host, and an IPv4-mapped network becomes the IPv4 network.
-pub(crate) fn parse_network(entry: &str) -> Option<IpNet> {
+pub fn parse_network(entry: &str) -> Option<IpNet> {
     let network = match entry.parse::<IpNet>() {
         Ok(network) => network.trunc(),
         Err(_) => IpNet::from(entry.parse::<IpAddr>().ok()?),

@@ -1,10 +1,13 @@
 // An ext_authz service made of Envoy's own types, for the tests: it prints each request, one CheckRequest per
 // line with the metadata `traceparent` of the call, and reads what to answer, one CheckResponse per line, or `error CODE MESSAGE` for a gRPC status.
+// Its arguments: ADDRESS or unix:PATH, and for TLS with client certificates the files of certificate, key and the clients' authority.
 package main
 
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -16,6 +19,7 @@ import (
 	auth "github.com/envoyproxy/go-control-plane/envoy/service/auth/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -67,8 +71,34 @@ func (s *server) set(line string) {
 	fmt.Println("set")
 }
 
+func withTLS(certificate, key, authority string) grpc.ServerOption {
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	pem, err := os.ReadFile(authority)
+	if err != nil {
+		log.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(pem)
+	return grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    clients,
+	}))
+}
+
 func main() {
-	listener, err := net.Listen("tcp", os.Args[1])
+	network, address := "tcp", os.Args[1]
+	if path, isUnix := strings.CutPrefix(address, "unix:"); isUnix {
+		network, address = "unix", path
+	}
+	options := []grpc.ServerOption{}
+	if len(os.Args) > 2 {
+		options = append(options, withTLS(os.Args[2], os.Args[3], os.Args[4]))
+	}
+	listener, err := net.Listen(network, address)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -79,7 +109,7 @@ func main() {
 		}
 		os.Exit(0)
 	}()
-	grpcServer := grpc.NewServer()
+	grpcServer := grpc.NewServer(options...)
 	auth.RegisterAuthorizationServer(grpcServer, service)
 	fmt.Println("listening", listener.Addr())
 	log.Fatal(grpcServer.Serve(listener))

@@ -4,7 +4,7 @@ use std::env::var_os;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use peername_intercept::authz::{CheckConfig, CheckService, Service};
+use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
 use peername_intercept::ca::{Authority, CaError};
 use peername_server::confinement::Needs;
 use peername_sys::resolve;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::finding::Finding;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
+use crate::cmd::intercept::check_tls_args::CheckTlsArgs;
 use crate::cmd::intercept::usual_needs;
 
 /// Options of `peername doctor --intercept`: those of `peername intercept` that depend on this host.
@@ -34,7 +35,9 @@ pub(super) struct Args {
         requires = "intercept",
         overrides_with = "check"
     )]
-    check: Option<Service>,
+    check: Option<ServiceUrl>,
+    #[command(flatten)]
+    check_tls: CheckTlsArgs,
     /// With --intercept: a host name that must resolve
     #[arg(
         long,
@@ -60,7 +63,7 @@ impl Args {
             Err(missing) => vec![missing],
         };
         findings.push(origins(&roots));
-        findings.push(check_service(self.check.as_ref()).await);
+        findings.push(check_service(self.check.as_ref(), &self.check_tls).await);
         findings.push(resolution(&self.resolve).await);
         findings
     }
@@ -169,25 +172,37 @@ fn origins(roots: &CertificateResult) -> Finding {
 }
 
 /// Checks that the check service accepts connections, as `peername intercept` does at its start.
-async fn check_service(service: Option<&Service>) -> Finding {
+async fn check_service(service: Option<&ServiceUrl>, tls: &CheckTlsArgs) -> Finding {
     let name = "check service";
-    let Some(service) = service else {
+    let Some(url) = service else {
         return Finding::warn(
             name,
             "none was named: every request is allowed, unless its destination is refused",
             "fine if that is meant; else name it with `--check URL` (docs/check.md)",
         );
     };
-    let uri = service.uri();
-    let check = match CheckService::new(CheckConfig::new(service.clone())) {
-        Ok(check) => check,
-        Err(error) => return Finding::fail(name, error.to_string(), "see docs/check.md"),
+    let is_policy = url.policy().is_some();
+    let open = || {
+        let tls = url.uses_tls().then(|| tls.read()).transpose()?;
+        let service = url.open(tls.as_ref())?;
+        Ok((
+            service.to_string(),
+            CheckService::new(CheckConfig::new(vec![service]))?,
+        ))
+    };
+    let (url, check) = match open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            let error: ConfigError = error;
+            return Finding::fail(name, error.to_string(), "see docs/check.md");
+        }
     };
     match check.reach().await {
-        Ok(()) => Finding::ok(name, format!("{uri} accepts connections")),
+        Ok(()) if is_policy => Finding::ok(name, format!("{url} is a valid policy")),
+        Ok(()) => Finding::ok(name, format!("{url} accepts connections")),
         Err(failure) => Finding::fail(
             name,
-            format!("{uri}: {failure}"),
+            format!("{url}: {failure}"),
             "start it, or name the right one with `--check`; until then requests are denied",
         ),
     }

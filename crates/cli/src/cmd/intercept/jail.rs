@@ -57,8 +57,12 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
         java: store.java,
         hashed: trust_store::hashed(&authority),
     };
+    let mut hidden = args.hide.clone();
+    // The program is not to hold what the interceptor adds for it.
+    let secrets = args.intercept.0.secret_files();
+    hidden.extend(secrets.map(PathBuf::from));
     let covers = Covers {
-        hidden: absolute(&args.hide)?,
+        hidden: absolute(&hidden)?,
         reachable: absolute(&args.allow_unix)?,
         // Before the network is left: they are those of the host's.
         sockets: unix_sockets::find().context("/proc/net/unix")?,
@@ -66,7 +70,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let interceptor = Interceptor::new(args, authority)?;
     if interceptor.is_unchecked() && !args.logging.quiet {
         eprintln!(
-            "peername: no --check: the program may send any request to every public host (-q silences this)"
+            "peername: no --check and no --allow: the program may send any request to every public host (-q silences this)"
         );
     }
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;

@@ -2,13 +2,12 @@
 //! make.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use http::HeaderName;
-use peername_intercept::authz::{CheckConfig, FailureMode, SentHeaders, Service};
+use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
@@ -20,7 +19,9 @@ use peername_server::destination_list::AllowedDestination;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::check_args::CheckArgs;
 use super::redacted::Redacted;
+use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::proxy::clients::list_errors;
 use crate::config_file::table_options::{self, NotWithFile};
@@ -28,7 +29,7 @@ use crate::listeners::resolve_listeners;
 use crate::process::Process;
 use crate::reload::Source;
 use crate::usage::{Usage, UsageErrors};
-use crate::value::{AsWritten, Listen, Number, Time, Timeout, list_file};
+use crate::value::{AsWritten, Listen, Number, Timeout, list_file, values};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,38 +64,16 @@ pub(crate) struct Intercept {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) ca: CaDir,
-    /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth)
-    /// or `opa+http://HOST:PORT/v1/data/RULE` [default: none, all are allowed]
-    #[arg(long, value_name = "URL")]
-    check: Option<AsWritten<Service>>,
-    /// Deadline of a check, from its request to the end of its response
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "500ms",
-        requires = "check"
-    )]
-    check_timeout: Timeout,
-    /// What happens to a request when its check fails
-    #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]
-    on_check_failure: Failure,
-    /// How long a response is cached for equal requests [default: no cache]
-    #[arg(long, value_name = "DURATION", requires = "check")]
-    check_cache: Option<Time>,
-    /// A request header that is sent to the service, and no other; may be repeated [default: all but
-    /// Authorization, Proxy-Authorization and Cookie]
-    #[arg(long, value_name = "HEADER", requires = "check")]
-    check_header: Vec<AsWritten<HeaderName>>,
-    /// Bytes of a request's body that are sent to a grpc or opa+http service; the proxy waits for them before it asks
-    /// [default: none]
-    #[arg(long, value_name = "OCTETS", requires = "check")]
-    check_body: Option<Number<1, 1_048_576>>,
-    /// A header that a request takes from a forwardAuth service's response; may be repeated
-    #[arg(long, value_name = "HEADER", requires = "check")]
-    check_take: Vec<AsWritten<HeaderName>>,
-    /// Checks in flight at a time; others wait, within --check-timeout
-    #[arg(long, value_name = "N", default_value = "256", requires = "check")]
-    check_concurrency: Number<1, 65_536>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    rules: RuleArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) check: CheckArgs,
+    /// A secret that is added to allowed requests to this host, the value of HEADER from FILE: `api.example.com=Authorization@FILE`,
+    /// over TLS unless it begins with `http://`; may be repeated
+    #[arg(long, value_name = "HOST=HEADER@FILE")]
+    inject: Vec<AsWritten<Injection>>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     allow_destination: Vec<AsWritten<AllowedDestination>>,
@@ -139,14 +118,6 @@ pub(crate) struct Intercept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
-enum Failure {
-    Deny,
-    Allow,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
 enum SendProxy {
     V2,
 }
@@ -185,7 +156,12 @@ impl Intercept {
         let words = self.allow_client.iter().chain(&self.accept_proxy);
         let lists = words.filter_map(|word| list_file(word));
         let paths = self.proxy_auth.iter().chain(&self.extra_ca);
-        lists.chain(paths.map(PathBuf::as_path))
+        let paths = paths.map(PathBuf::as_path);
+        let secrets = self.inject.iter().map(|one| one.value.file());
+        lists
+            .chain(paths)
+            .chain(self.check.tls_files())
+            .chain(secrets)
     }
 
     /// Options that the command line refuses to combine, for the file.
@@ -195,19 +171,12 @@ impl Intercept {
     /// All contradictions.
     pub(super) fn contradictions(&self) -> Result<(), Usage> {
         let mut errors = UsageErrors::default();
-        let for_checks = [
-            (self.fails_open(), "--on-check-failure"),
-            (self.check_cache.is_some(), "--check-cache"),
-            (!self.check_header.is_empty(), "--check-header"),
-            (self.check_body.is_some(), "--check-body"),
-            (!self.check_take.is_empty(), "--check-take"),
-        ];
-        if self.check.is_none() {
-            for (_, option) in for_checks.iter().filter(|(given, _)| *given) {
-                errors.push(format!("{option} has no effect without --check"));
-            }
-        } else if self.auto_passthrough {
+        errors.note(self.check.contradictions());
+        if self.auto_passthrough && self.check.is_given() {
             errors.push("--auto-passthrough can't be combined with --check");
+        }
+        if self.auto_passthrough && !self.rules.is_empty() {
+            errors.push("--auto-passthrough can't be combined with --allow and --deny");
         }
         if self.send_proxy.is_some() && self.upstream_proxy.is_some() {
             errors.push("--send-proxy can't be combined with --upstream-proxy");
@@ -227,6 +196,30 @@ impl Intercept {
             idle_timeout: self.idle_timeout.0,
             tunnel_timeout: self.tunnel_timeout.0,
         }
+    }
+
+    /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
+    pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        let injected = self.inject.iter().map(|one| one.value.file());
+        injected.chain(self.check.key_file())
+    }
+
+    /// The access lists; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// They allow nothing.
+    pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, Usage> {
+        Ok(self.rules.rules()?.map(Arc::new))
+    }
+
+    /// Reads the secrets that are added to requests.
+    ///
+    /// # Errors
+    ///
+    /// A file can't be read, or is no value of a header.
+    pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, Usage> {
+        InjectedHeaders::read(&values(&self.inject)).map_err(Usage::from_error)
     }
 
     /// The clients that may use the proxy. A listener that other hosts reach needs an explicit list, or is an open proxy.
@@ -283,37 +276,6 @@ impl Intercept {
             max_connections,
         }
     }
-
-    /// Whether requests are let through when the check fails.
-    pub(super) fn fails_open(&self) -> bool {
-        matches!(self.on_check_failure, Failure::Allow)
-    }
-
-    /// The configuration of the check service, if there is one.
-    pub(super) fn check(&self) -> Option<CheckConfig> {
-        let service = self.check.as_ref()?;
-        Some(CheckConfig {
-            timeout: self.check_timeout.0,
-            on_failure: match self.on_check_failure {
-                Failure::Deny => FailureMode::Deny,
-                Failure::Allow => FailureMode::Allow,
-            },
-            cache: self.check_cache.map(|time| time.0),
-            concurrency: NonZeroUsize::new(self.check_concurrency.get())
-                .unwrap_or(NonZeroUsize::MIN),
-            sent: match self.check_header.as_slice() {
-                [] => SentHeaders::default(),
-                names => SentHeaders::Only(values(names)),
-            },
-            body: self.check_body.map_or(0, Number::get),
-            take: values(&self.check_take),
-            ..CheckConfig::new(service.value.clone())
-        })
-    }
-}
-
-fn values<T: Clone>(all: &[AsWritten<T>]) -> Vec<T> {
-    all.iter().map(|one| one.value.clone()).collect()
 }
 
 /// Long enough for a phone with a bad connection.

@@ -41,8 +41,8 @@ impl Reload for Control {
         move |files| {
             let setup = Setup::load(&args, files)?;
             let authority = setup.authority(files)?;
-            let (access, extra_ca) = (Arc::clone(&setup.access), &setup.options.extra_ca);
-            let files = state.prepare_reload(access, authority, extra_ca)?;
+            let (lists, extra_ca) = (Arc::clone(&setup.lists), &setup.options.extra_ca);
+            let files = state.prepare_reload(lists, authority, extra_ca)?;
             Ok(Plan { setup, files })
         }
     }
@@ -74,6 +74,7 @@ impl Reload for Control {
         let tasks = |_| UdpTasks::default();
         let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
+        self.setup.warn_of_exposed_secrets();
         Ok(changed)
     }
 

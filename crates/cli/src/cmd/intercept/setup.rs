@@ -9,9 +9,8 @@ use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{ListenerKind, ListenerService};
-use peername_intercept::policy::access::Access;
 use peername_intercept::policy::destination::Destinations;
-use peername_intercept::state::InterceptState;
+use peername_intercept::state::{InterceptState, LiveLists};
 use peername_proxy::udp::UdpConfig;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
@@ -29,7 +28,7 @@ use crate::usage::{Usage, UsageErrors};
 pub(crate) struct Setup {
     pub(crate) process: Process,
     pub(super) options: Intercept,
-    pub(super) access: Arc<Access>,
+    pub(super) lists: Arc<LiveLists>,
     pub(crate) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
     transparent: Vec<SocketAddr>,
@@ -65,6 +64,9 @@ impl Setup {
         config.top.process = args.process.clone().or(config.top.process);
         if let Some(table) = &config.intercept {
             files.note_all(table.options.files());
+            for policy in table.options.check.policies() {
+                files.note_tree(policy);
+            }
         }
         Self::new(config).map_err(Usage::from_error)
     }
@@ -110,8 +112,8 @@ impl Setup {
     fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
         errors.note(options.contradictions());
-        let check = options.check();
-        let service = check.clone().map(CheckService::new).transpose();
+        let check = errors.note(options.check.config());
+        let service = check.clone().flatten().map(CheckService::new).transpose();
         errors.note(service.map_err(Usage::from_error));
         let explicit = errors.note(options.explicit());
         let transparent = errors.note(options.transparent());
@@ -124,10 +126,18 @@ impl Setup {
         let access = explicit
             .as_ref()
             .and_then(|_| errors.note(options.access()));
-        let parts = explicit.zip(transparent).zip(access);
-        let ((explicit, transparent), access) = errors.into_result(parts)?;
+        let rules = errors.note(options.access_rules());
+        let injected = errors.note(options.injected_headers());
+        let lists = access.zip(rules).zip(injected);
+        let parts = explicit.zip(transparent).zip(lists).zip(check);
+        let (((explicit, transparent), ((access, rules), injected)), check) =
+            errors.into_result(parts)?;
         Ok(Self {
-            access: Arc::new(access),
+            lists: Arc::new(LiveLists {
+                access,
+                rules,
+                injected,
+            }),
             check,
             explicit,
             transparent,
@@ -136,6 +146,19 @@ impl Setup {
             options,
             json,
         })
+    }
+
+    /// Whether neither access lists nor a check decide on requests.
+    pub(super) fn is_unchecked(&self) -> bool {
+        self.check.is_none() && self.lists.rules.is_none()
+    }
+
+    /// Logs a warning for each file with a secret that others may read.
+    pub(super) fn warn_of_exposed_secrets(&self) {
+        for file in self.lists.injected.exposed_files() {
+            let file = file.display();
+            tracing::warn!("--inject {file}: others may read this secret: chmod 600 {file}");
+        }
     }
 
     /// The directory of the authority.

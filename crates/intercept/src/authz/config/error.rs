@@ -25,19 +25,19 @@ pub enum ConfigError {
     #[error("a check URL can't carry a user name or password")]
     UserInfo,
     /// A URL without a port, of a protocol that has no default port.
-    #[error("the check URL {0:?} has no port")]
-    Port(String),
+    #[error("the check URL has no port; write {0}")]
+    Port(&'static str),
     /// A URL that the protocol does not accept, and why.
     #[error("{0}")]
     Url(&'static str),
     /// A body for a protocol that sends none.
     #[error(
-        "a forwardAuth service is not sent bodies; ask over grpc or opa+http, or leave the body out"
+        "a forwardAuth service is not sent bodies; ask over grpc, opa+http or rego, or leave the body out"
     )]
     Body,
     /// Headers to take from the response, in a protocol that names the headers to change in its responses.
     #[error(
-        "headers to take from the answer are for forwardAuth; grpc and opa+http services name them in the answer"
+        "headers to take from the answer are for forwardAuth; grpc and opa+http services and policies name them in the answer"
     )]
     Take,
     /// A header that no response may change.
@@ -46,6 +46,18 @@ pub enum ConfigError {
          stays as it was checked"
     )]
     Kept(HeaderName),
+    /// The files of a policy, and what is wrong, with file and line.
+    #[error("the policy of --check rego: {0}")]
+    Policy(String),
+    /// The files for TLS, and what is wrong.
+    #[error("{0}")]
+    Tls(String),
+    /// A service that uses TLS, without authorities to verify it by.
+    #[error("a check service with TLS needs authorities to verify it by")]
+    NoTls,
+    /// No service.
+    #[error("no check service is named")]
+    NoService,
     /// A timeout of zero: every check would fail.
     #[error("the check timeout is zero")]
     NoTime,

@@ -1,48 +1,101 @@
-//! The check service's URL. Its scheme selects the protocol.
+//! The URL of a check service. Its scheme selects the protocol.
 
+use std::fmt::{self, Display, Formatter};
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use http::Uri;
+use http::uri::{Authority, Scheme};
 
 use super::error::ConfigError;
+use super::tls::CheckTls;
 use crate::authz::protocol::Protocol;
 use crate::authz::protocol::ext_authz::ExtAuthz;
 use crate::authz::protocol::forward_auth::ForwardAuth;
 use crate::authz::protocol::opa::Opa;
+use crate::authz::protocol::rego::{Policy, PolicyPath};
+use crate::authz::transport::connector::Endpoint;
 
-/// The protocols by URL scheme. A new protocol is its file and a line here.
-const PROTOCOLS: [(&str, &dyn Protocol); 3] = [
-    ("grpc", &ExtAuthz),
-    ("http", &ForwardAuth),
-    ("opa+http", &Opa),
+/// The protocols by URL scheme, without TLS and with it. A new protocol is its file and a line here.
+const PROTOCOLS: [(&str, &str, &dyn Protocol); 3] = [
+    ("grpc", "grpcs", &ExtAuthz),
+    ("http", "https", &ForwardAuth),
+    ("opa+http", "opa+https", &Opa),
 ];
 
-/// A check service (`--check URL`): where it is, and its protocol.
+/// A check service as it is written (`--check`): a URL, or the files of a policy.
+#[derive(Clone, Debug)]
+pub struct ServiceUrl {
+    text: Arc<str>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Remote(Remote),
+    Policy(PolicyPath),
+}
+
+/// A service in another process.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    pub(crate) protocol: &'static dyn Protocol,
+    pub(crate) endpoint: Endpoint,
+}
+
+/// A check service: where it is, and its protocol.
 #[derive(Clone, Debug)]
 pub struct Service {
-    scheme: &'static str,
-    protocol: &'static dyn Protocol,
-    uri: Uri,
+    text: Arc<str>,
+    pub(crate) backend: Backend,
 }
 
-impl PartialEq for Service {
-    fn eq(&self, other: &Self) -> bool {
-        (self.scheme, &self.uri) == (other.scheme, &other.uri)
+/// What answers checks.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    Remote(Remote),
+    Policy(Arc<Policy>),
+}
+
+impl ServiceUrl {
+    /// Whether the connection is secured by TLS.
+    pub fn uses_tls(&self) -> bool {
+        matches!(&self.kind, Kind::Remote(remote) if remote.endpoint.is_https())
+    }
+
+    /// The file or directory of a policy that is evaluated in this process.
+    pub fn policy(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Policy(policy) => Some(policy.path()),
+            Kind::Remote(_) => None,
+        }
+    }
+
+    /// The service: with `tls` for its connections, if it uses TLS, or with its policy read and compiled. Nothing is connected.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Policy`]; [`ConfigError::NoTls`] if `tls` is missing.
+    pub fn open(&self, tls: Option<&CheckTls>) -> Result<Service, ConfigError> {
+        let backend = match &self.kind {
+            Kind::Remote(remote) => {
+                let mut remote = remote.clone();
+                if self.uses_tls() {
+                    remote.endpoint.tls = Some(tls.ok_or(ConfigError::NoTls)?.clone());
+                }
+                Backend::Remote(remote)
+            }
+            Kind::Policy(path) => Backend::Policy(Arc::new(Policy::read(path)?)),
+        };
+        Ok(Service {
+            text: Arc::clone(&self.text),
+            backend,
+        })
     }
 }
 
-impl Service {
-    /// The URI of requests to the service, with the scheme `http`.
-    pub fn uri(&self) -> &Uri {
-        &self.uri
-    }
-
-    pub(crate) fn protocol(&self) -> &'static dyn Protocol {
-        self.protocol
-    }
-}
-
-impl FromStr for Service {
+impl FromStr for ServiceUrl {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
@@ -50,43 +103,142 @@ impl FromStr for Service {
             url: text.to_owned(),
             forms: url_forms(),
         };
-        let url: Uri = text.parse().map_err(|_| not_a_url())?;
-        let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
-            return Err(not_a_url());
+        let (scheme, rest) = text.split_once(':').ok_or_else(not_a_url)?;
+        let kind = match scheme {
+            "rego" => Kind::Policy(rest.parse()?),
+            scheme => match find_protocol(scheme) {
+                Some((protocol, scheme)) => {
+                    let address = rest.strip_prefix("//").unwrap_or(rest);
+                    Kind::Remote(match address.strip_prefix("unix:") {
+                        Some(socket) => Remote::on_socket(protocol, scheme, socket),
+                        None => Remote::on_tcp(protocol, scheme, rest),
+                    }?)
+                }
+                None if rest.starts_with("//") => {
+                    return Err(ConfigError::Scheme {
+                        scheme: scheme.to_owned(),
+                        forms: url_forms(),
+                    });
+                }
+                None => return Err(not_a_url()),
+            },
         };
+        let text = text.into();
+        Ok(Self { text, kind })
+    }
+}
+
+impl Remote {
+    fn on_tcp(
+        protocol: &'static dyn Protocol,
+        scheme: Scheme,
+        rest: &str,
+    ) -> Result<Self, ConfigError> {
+        let url = format!("{scheme}:{rest}");
+        let not_a_url = || ConfigError::NotAUrl {
+            url: url.clone(),
+            forms: url_forms(),
+        };
+        let uri: Uri = url.parse().map_err(|_| not_a_url())?;
+        let authority = uri.authority().ok_or_else(not_a_url)?;
         if authority.as_str().contains('@') {
             return Err(ConfigError::UserInfo);
         }
-        let mut parts = url.clone().into_parts();
-        parts.scheme = Some(http::uri::Scheme::HTTP);
-        let uri = Uri::from_parts(parts).map_err(|_| not_a_url())?;
-        let mut protocols = PROTOCOLS.into_iter();
-        let Some((scheme, protocol)) = protocols.find(|(known, _)| *known == scheme) else {
-            return Err(ConfigError::Scheme {
-                scheme: scheme.to_owned(),
-                forms: url_forms(),
-            });
-        };
         let has_port = authority.port_u16().is_some_and(|port| port != 0);
         if protocol.needs_port() && !has_port {
-            return Err(ConfigError::Port(text.to_owned()));
+            return Err(ConfigError::Port(protocol.url_form()));
         }
-        protocol.check_url(&url)?;
+        protocol.check_url(&uri)?;
         Ok(Self {
-            scheme,
             protocol,
-            uri,
+            endpoint: Endpoint {
+                uri,
+                socket: None,
+                tls: None,
+            },
         })
+    }
+
+    /// `SOCKET` or `SOCKET:/PATH`, as nginx writes it.
+    fn on_socket(
+        protocol: &'static dyn Protocol,
+        scheme: Scheme,
+        text: &str,
+    ) -> Result<Self, ConfigError> {
+        let (socket, path) = text.split_once(':').unwrap_or((text, "/"));
+        if socket.is_empty() {
+            return Err(ConfigError::Url(
+                "name the Unix socket: unix:/run/check.sock",
+            ));
+        }
+        let uri = Uri::builder()
+            .scheme(scheme)
+            .authority(Authority::from_static("localhost"))
+            .path_and_query(path)
+            .build();
+        let uri =
+            uri.map_err(|_| ConfigError::Url("a path follows the Unix socket: unix:SOCKET:/PATH"))?;
+        protocol.check_url(&uri)?;
+        Ok(Self {
+            protocol,
+            endpoint: Endpoint {
+                uri,
+                socket: Some(socket.into()),
+                tls: None,
+            },
+        })
+    }
+}
+
+fn find_protocol(scheme: &str) -> Option<(&'static dyn Protocol, Scheme)> {
+    PROTOCOLS
+        .into_iter()
+        .find_map(|(plain, secured, protocol)| {
+            let (is_plain, is_secured) = (scheme == plain, scheme == secured);
+            let http = if is_secured {
+                Scheme::HTTPS
+            } else {
+                Scheme::HTTP
+            };
+            (is_plain || is_secured).then_some((protocol, http))
+        })
+}
+
+impl PartialEq for ServiceUrl {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+/// Whether checks would be answered by the same service in the same way.
+impl PartialEq for Service {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = match (&self.backend, &other.backend) {
+            (Backend::Remote(one), Backend::Remote(other)) => {
+                one.endpoint.tls == other.endpoint.tls
+            }
+            (Backend::Policy(one), Backend::Policy(other)) => one == other,
+            _ => false,
+        };
+        self.text == other.text && is_same
+    }
+}
+
+impl Display for Service {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
 /// The URL forms of all protocols, as an enumeration.
 fn url_forms() -> String {
-    let forms = PROTOCOLS.map(|(_, protocol)| protocol.url_form());
-    match forms.as_slice() {
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-        [] => String::new(),
-    }
+    let forms = PROTOCOLS
+        .map(|(_, _, protocol)| protocol.url_form())
+        .join(", ");
+    let secured = PROTOCOLS.map(|(_, secured, _)| secured).join(", ");
+    format!(
+        "{forms} (with TLS {secured}; on a Unix socket unix:SOCKET: for HOST:PORT) or rego:FILE"
+    )
 }
 
 #[cfg(test)]
@@ -94,25 +246,70 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheme_selects_the_protocol() {
-        for (url, scheme, uri) in [
-            ("grpc://127.0.0.1:9001", "grpc", "http://127.0.0.1:9001/"),
+    fn the_scheme_selects_protocol_and_transport() {
+        for (url, form, uri, socket) in [
             (
-                "http://auth.test/verify?x=1",
-                "http",
-                "http://auth.test/verify?x=1",
+                "grpc://127.0.0.1:9001",
+                "grpc:",
+                "http://127.0.0.1:9001/",
+                None,
+            ),
+            ("grpcs://a.test:9001", "grpc:", "https://a.test:9001/", None),
+            (
+                "http://a.test/verify?x=1",
+                "http:",
+                "http://a.test/verify?x=1",
+                None,
             ),
             (
-                "opa+http://[::1]:8181/v1/data/egress",
-                "opa+http",
-                "http://[::1]:8181/v1/data/egress",
+                "https://a.test/verify",
+                "http:",
+                "https://a.test/verify",
+                None,
+            ),
+            (
+                "opa+https://[::1]:8181/v1/data/egress",
+                "opa+http:",
+                "https://[::1]:8181/v1/data/egress",
+                None,
+            ),
+            (
+                "grpc:unix:/run/x",
+                "grpc:",
+                "http://localhost/",
+                Some("/run/x"),
+            ),
+            (
+                "grpcs://unix:/run/x",
+                "grpc:",
+                "https://localhost/",
+                Some("/run/x"),
+            ),
+            (
+                "http://unix:/run/x:/v?w",
+                "http:",
+                "http://localhost/v?w",
+                Some("/run/x"),
+            ),
+            (
+                "opa+http:unix:/run/x:/v1/data/a",
+                "opa+http:",
+                "http://localhost/v1/data/a",
+                Some("/run/x"),
             ),
         ] {
-            let service: Service = url.parse().unwrap();
+            let service: ServiceUrl = url.parse().unwrap_or_else(|error| panic!("{url}: {error}"));
+            let Kind::Remote(remote) = &service.kind else {
+                panic!("{url}");
+            };
+            assert!(remote.protocol.url_form().starts_with(form), "{url}");
+            assert_eq!(remote.endpoint.uri, uri.parse::<Uri>().unwrap(), "{url}");
             assert_eq!(
-                (service.scheme, service.uri()),
-                (scheme, &uri.parse().unwrap())
+                remote.endpoint.socket.as_deref(),
+                socket.map(Path::new),
+                "{url}"
             );
+            assert_eq!(service.uses_tls(), uri.starts_with("https"), "{url}");
         }
     }
 
@@ -126,21 +323,26 @@ mod tests {
             ("", not_a_url("")),
             ("127.0.0.1:9001", not_a_url("127.0.0.1:9001")),
             (
-                "https://auth.test/",
+                "ftp://auth.test/",
                 ConfigError::Scheme {
-                    scheme: "https".into(),
+                    scheme: "ftp".into(),
                     forms: url_forms(),
                 },
             ),
-            (
-                "grpc://auth.test",
-                ConfigError::Port("grpc://auth.test".into()),
-            ),
+            ("grpc://auth.test", ConfigError::Port("grpc://HOST:PORT")),
             (
                 "grpc://auth.test:1/Check",
                 ConfigError::Url("a grpc check URL has no path; write grpc://HOST:PORT"),
             ),
+            (
+                "grpc:unix:/run/x:/Check",
+                ConfigError::Url("a grpc check URL has no path; write grpc://HOST:PORT"),
+            ),
             ("http://me:secret@auth.test/", ConfigError::UserInfo),
+            (
+                "http:unix:",
+                ConfigError::Url("name the Unix socket: unix:/run/check.sock"),
+            ),
             (
                 "http://auth.test:8181/v1/data/egress",
                 ConfigError::Url(
@@ -154,19 +356,20 @@ mod tests {
                 ),
             ),
             (
-                "opa+http://auth.test:8181/v1/data/",
+                "opa+https:unix:/run/x",
                 ConfigError::Url(
                     "an OPA check URL's path begins with /v1/data/ and names a rule or package",
                 ),
             ),
         ] {
-            assert_eq!(text.parse::<Service>(), Err(error), "{text}");
+            assert_eq!(text.parse::<ServiceUrl>(), Err(error), "{text}");
         }
     }
 
     #[test]
     fn the_error_names_all_forms() {
-        let forms = "grpc://HOST:PORT, http://HOST:PORT/PATH or opa+http://HOST:PORT/v1/data/PATH";
+        let forms = "grpc://HOST:PORT, http://HOST:PORT/PATH, opa+http://HOST:PORT/v1/data/PATH (with TLS grpcs, https, opa+https; \
+                     on a Unix socket unix:SOCKET: for HOST:PORT) or rego:FILE";
         assert_eq!(url_forms(), forms);
     }
 }

@@ -80,7 +80,8 @@ fn encode(uri: &Uri, request: &AuthzRequest<'_>, sent: &SentHeaders) -> Request<
     encoded
 }
 
-fn input(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Value {
+/// The input of a policy.
+pub(super) fn input(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Value {
     let mut input = json!({
         "attributes": {
             "source": {

@@ -78,7 +78,7 @@ impl Interceptor {
         // Reports what is wrong with the options before anything is started.
         let setup = interceptor.setup(Vec::new(), false)?;
         Ok(Self {
-            is_unchecked: setup.check.is_none(),
+            is_unchecked: setup.is_unchecked(),
             ..interceptor
         })
     }
@@ -96,7 +96,7 @@ impl Interceptor {
         Setup::for_jail(self.process.clone(), self.options.clone(), plan)
     }
 
-    /// Whether no check is configured.
+    /// Whether neither access lists nor a check are configured.
     pub(super) fn is_unchecked(&self) -> bool {
         self.is_unchecked
     }
@@ -172,8 +172,9 @@ impl Interceptor {
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
         confinement.log();
+        setup.warn_of_exposed_secrets();
         if let Some(check) = check {
-            tokio::spawn(check.await_service());
+            check.await_services();
         }
         let services = ServiceHandle::new(setup.services(&open.sockets.numbers(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));

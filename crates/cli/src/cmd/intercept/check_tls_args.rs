@@ -1,0 +1,51 @@
+//! The files for TLS towards check services.
+
+use std::path::{Path, PathBuf};
+
+use peername_intercept::authz::{CheckTls, CheckTlsFiles, ConfigError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Authorities, and a certificate with its key.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct CheckTlsArgs {
+    /// Authorities (PEM) that check services with TLS are verified by; may be repeated [default: those that this host trusts]
+    #[arg(long, value_name = "FILE", requires = "check")]
+    check_ca: Vec<PathBuf>,
+    /// Certificate (PEM, with its chain) that check services with TLS are shown
+    #[arg(long, value_name = "FILE", requires_all = ["check", "check_key"])]
+    check_cert: Option<PathBuf>,
+    /// Private key (PEM) of --check-cert
+    #[arg(long, value_name = "FILE", requires_all = ["check", "check_cert"])]
+    check_key: Option<PathBuf>,
+}
+
+impl CheckTlsArgs {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        let identity = self.check_cert.iter().chain(&self.check_key);
+        self.check_ca.iter().chain(identity).map(PathBuf::as_path)
+    }
+
+    pub(super) fn key_file(&self) -> Option<&Path> {
+        self.check_key.as_deref()
+    }
+
+    /// Whether there is a certificate without a key, or a key without a certificate.
+    pub(super) fn is_half_an_identity(&self) -> bool {
+        self.check_cert.is_some() != self.check_key.is_some()
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// A file can't be read or is not valid.
+    pub(crate) fn read(&self) -> Result<CheckTls, ConfigError> {
+        CheckTls::read(CheckTlsFiles {
+            ca: &self.check_ca,
+            identity: self.check_cert.as_deref().zip(self.check_key.as_deref()),
+        })
+    }
+}

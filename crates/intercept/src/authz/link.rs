@@ -1,0 +1,75 @@
+//! One worker's access to one check service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::config::service::{Backend, Remote, Service};
+use super::protocol::rego::Policy;
+use super::protocol::{EncodeConfig, ResponseFuture};
+use super::request::AuthzRequest;
+use super::transport::{Generation, Transport};
+use super::verdict::AuthzError;
+
+/// A service as one worker reaches it.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// Connections to another process.
+    Remote(Remote, Arc<Transport>),
+    /// A policy in this process.
+    Policy(Arc<Policy>),
+}
+
+/// A check that is ready to be made, within a deadline.
+pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
+
+impl Link {
+    pub(crate) fn new(service: &Service, connect_timeout: Duration) -> Self {
+        match &service.backend {
+            Backend::Remote(remote) => {
+                let version = remote.protocol.http_version();
+                let transport = Transport::new(&remote.endpoint, version, connect_timeout);
+                Self::Remote(remote.clone(), Arc::new(transport))
+            }
+            Backend::Policy(policy) => Self::Policy(Arc::clone(policy)),
+        }
+    }
+
+    /// Prepares the check of a request.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthzError::Malformed`] if the request can't be expressed in the service's protocol.
+    pub(crate) fn prepare<'a>(
+        &'a self,
+        request: &'a AuthzRequest<'a>,
+        config: EncodeConfig<'a>,
+    ) -> Result<PreparedCheck<'a>, AuthzError> {
+        Ok(match self {
+            Self::Remote(remote, transport) => {
+                let Remote { protocol, endpoint } = remote;
+                let encoded = protocol.encode(&endpoint.uri, request, config)?;
+                Box::new(move |deadline| encoded.send(transport, deadline))
+            }
+            Self::Policy(policy) => {
+                Box::new(move |deadline| Box::pin(policy.decide(request, config.sent, deadline)))
+            }
+        })
+    }
+
+    /// Identifies the connections that a check will use.
+    pub(crate) fn generation(&self) -> Option<Generation> {
+        match self {
+            Self::Remote(_, transport) => Some(transport.pool().0),
+            Self::Policy(_) => None,
+        }
+    }
+
+    /// Abandons the connections on which a check timed out.
+    pub(crate) fn abandon(&self, generation: Option<Generation>) {
+        if let (Self::Remote(_, transport), Some(generation)) = (self, generation) {
+            transport.abandon(generation);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The path of a request, and the path of a rule.
+//!
+//! Servers disagree about what `/a/../b`, `//`, `%2e`, `%2f`, `;` and the like mean. A rule that assumed one reading could be
+//! bypassed on a server with another. So a path is compared only if all readings are the same, after its harmless escapes are
+//! decoded. Any other path is ambiguous: rules that deny match it, and rules that allow don't.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// A path prefix of a rule, on the borders of segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PathPrefix {
+    /// Decoded, without a final slash: empty for `/`, which every path has.
+    path: String,
+    lowercase: String,
+}
+
+/// The path of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RequestPath<'a> {
+    /// Every server reads it as this.
+    Plain(Cow<'a, str>),
+    /// Servers may read it as different paths.
+    Ambiguous,
+}
+
+impl<'a> RequestPath<'a> {
+    /// Parses the path of a request's target; empty means `/` (RFC 9110, section 4.2.3).
+    pub(super) fn parse(path: &'a str) -> Self {
+        let path = if path.is_empty() { "/" } else { path };
+        decode_plain(path).map_or(Self::Ambiguous, Self::Plain)
+    }
+}
+
+impl PathPrefix {
+    /// Parses the path of a rule, from its first slash; `None` if it is ambiguous.
+    pub(super) fn parse(path: &str) -> Option<Self> {
+        let decoded = decode_plain(path)?;
+        let path = decoded.strip_suffix('/').unwrap_or(&decoded).to_owned();
+        let lowercase = path.to_lowercase();
+        Some(Self { path, lowercase })
+    }
+
+    /// Whether a request certainly is for this path or one below.
+    pub(super) fn covers(&self, path: &RequestPath<'_>) -> bool {
+        match path {
+            _ if self.path.is_empty() => true,
+            RequestPath::Plain(path) => is_below(path, &self.path),
+            RequestPath::Ambiguous => false,
+        }
+    }
+
+    /// Whether a server may take a request as one for this path or one below; some ignore the case of letters.
+    pub(super) fn may_cover(&self, path: &RequestPath<'_>) -> bool {
+        match path {
+            RequestPath::Plain(path) => is_below(&path.to_lowercase(), &self.lowercase),
+            RequestPath::Ambiguous => true,
+        }
+    }
+}
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Decodes a path that has one reading.
+fn decode_plain(path: &str) -> Option<Cow<'_, str>> {
+    let inside = path.strip_prefix('/')?;
+    let decoded = percent_decode_str(path).decode_utf8().ok()?;
+    // One that decodes again would be another path for a server that decodes twice.
+    let is_decodable_once = are_escapes_valid(path) && !has_escape(&decoded);
+    // Of the segments as they came: a slash that was escaped is inside one.
+    let mut segments = inside.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        let segment = percent_decode_str(segment).decode_utf8().ok()?;
+        let is_final_slash = segment.is_empty() && is_last;
+        if !is_final_slash && !is_plain_segment(&segment) {
+            return None;
+        }
+    }
+    is_decodable_once.then_some(decoded)
+}
+
+/// Whether no server reads this decoded segment as something else: as `.` or `..`, as several segments, as one with
+/// parameters (`;`), or as the end of the path. Windows drops dots and spaces at the end of a name, and takes some characters
+/// beyond ASCII for dots and slashes.
+fn is_plain_segment(segment: &str) -> bool {
+    let is_special = |c: char| c.is_control() || "/\\;?#".contains(c) || LOOKALIKES.contains(&c);
+    !segment.is_empty()
+        && !segment.ends_with(['.', ' '])
+        && !segment
+            .chars()
+            .any(|c| is_special(c) || FULL_WIDTH.contains(&c))
+}
+
+/// Whether each `%` is followed by two hexadecimal digits.
+fn are_escapes_valid(path: &str) -> bool {
+    path.split('%').skip(1).all(is_after_escape)
+}
+
+/// Whether there is an escape left.
+fn has_escape(decoded: &str) -> bool {
+    decoded.split('%').skip(1).any(is_after_escape)
+}
+
+fn is_after_escape(text: &str) -> bool {
+    let digits = text.as_bytes().get(..2);
+    digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Forms of ASCII characters that compatibility mappings turn into those.
+const FULL_WIDTH: std::ops::RangeInclusive<char> = '\u{ff01}'..='\u{ff5e}';
+/// One, two and three dots; slashes.
+const LOOKALIKES: [char; 6] = [
+    '\u{2024}', '\u{2025}', '\u{2026}', '\u{2044}', '\u{2215}', '\u{29f8}',
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_at_the_border_of_a_segment() {
+        let covers = |prefix: &str, path: &str| {
+            let prefix = PathPrefix::parse(prefix).unwrap();
+            prefix.covers(&RequestPath::parse(path))
+        };
+        for path in ["/a", "/a/", "/a/b", "/%61", "/a/%7Eb", "/a/100%25"] {
+            assert!(covers("/a", path) && covers("/a/", path), "{path}");
+            assert!(covers("/%61", path), "{path}");
+            assert!(covers("/", path), "{path}");
+        }
+        for path in ["/ab", "/", "", "/b/a", "/A", "/a.", "*"] {
+            assert!(!covers("/a", path), "{path}");
+        }
+        assert!(covers("/", "*") && covers("/", "") && covers("/", "/a//b"));
+        assert!(covers("/\u{e4}", "/%c3%a4/b"));
+    }
+
+    #[test]
+    fn an_ambiguous_path_matches_what_denies_and_nothing_that_allows() {
+        let prefix = PathPrefix::parse("/admin").unwrap();
+        for path in [
+            "/x/../admin",
+            "/admin/..",
+            "/admin/.",
+            "/./admin",
+            "//admin",
+            "/admin//x",
+            "/%2e%2e/admin",
+            "/x/.%2E/admin",
+            "/x%2fadmin",
+            "/admin%5cx",
+            "/admin\\x",
+            "/admin;v=1",
+            "/admin/x;/..",
+            "/x/..;/admin",
+            "/admin%3bx",
+            "/admin%3fx",
+            "/admin%23x",
+            "/admin%00",
+            "/admin%0a",
+            "/admin.",
+            "/admin%20",
+            "/%2561dmin",
+            "/%25%36%31dmin",
+            "/%zz",
+            "/%u0061dmin",
+            "/admin%",
+            "/%c0%aeadmin",
+            "/%ff",
+            "/\u{ff41}dmin",
+            "/admin%e2%88%95x",
+            "*",
+            "admin",
+        ] {
+            let parsed = RequestPath::parse(path);
+            assert!(!prefix.covers(&parsed), "{path}");
+            assert!(prefix.may_cover(&parsed), "{path}");
+            assert!(PathPrefix::parse(path).is_none(), "{path}");
+        }
+        assert!(prefix.may_cover(&RequestPath::parse("/ADMIN/x")));
+        for other in ["/", "/x/admin", "/administrator", "/x/.well-known/a.b"] {
+            assert!(!prefix.may_cover(&RequestPath::parse(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One rule of an access list, and its syntax.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use peername_proto::meanings;
+
+use super::path::{PathPrefix, RequestPath};
+use crate::host::{Host, HostPort, ParseHostError};
+use crate::policy::passthrough::{HostPattern, ParseHostPatternError};
+
+/// A rule: `allow HOST[:PORT][/PATH]` or `deny HOST[:PORT][/PATH]`.
+///
+/// `HOST` is a name, `*.example.com` for every name below it, an address, a network, or `*` for every host. Without a port it
+/// matches every port, without a path every path. An address with a slash and a number behind it is a network; `192.0.2.1:443/24`
+/// is an address with a path. An IPv6 address needs brackets if a port follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    action: Action,
+    /// `None` for every host.
+    host: Option<HostPattern>,
+    port: Option<u16>,
+    path: Option<PathPrefix>,
+    text: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Allow,
+    Deny,
+}
+
+/// Why a text is not a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseRuleError {
+    /// Neither `allow` nor `deny` at the beginning.
+    #[error("use \"allow HOST[:PORT][/PATH]\" or \"deny HOST[:PORT][/PATH]\"")]
+    Action,
+    /// The host is none.
+    #[error(transparent)]
+    Host(#[from] ParseHostPatternError),
+    /// The port is none.
+    #[error(transparent)]
+    Port(ParseHostError),
+    /// Servers may interpret the path in different ways.
+    #[error(
+        "servers disagree about what this path means; write it without query, fragment, empty segments, `.`, `..`, `;`, \
+         backslashes, and escapes of these"
+    )]
+    Path,
+}
+
+impl Rule {
+    /// Parses the rule of `--allow`.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseRuleError`].
+    pub fn allow(text: &str) -> Result<Self, ParseRuleError> {
+        Self::parse(Action::Allow, text)
+    }
+
+    /// Parses the rule of `--deny`.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseRuleError`].
+    pub fn deny(text: &str) -> Result<Self, ParseRuleError> {
+        Self::parse(Action::Deny, text)
+    }
+
+    fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
+        let Parts { host, port, path } = Parts::split(text)?;
+        let host = match host.as_str() {
+            "*" => None,
+            host => Some(host.parse()?),
+        };
+        let path = path.map(|path| PathPrefix::parse(path).ok_or(ParseRuleError::Path));
+        Ok(Self {
+            action,
+            host,
+            port,
+            path: path.transpose()?,
+            text: format!("{} {text}", action.name()).into(),
+        })
+    }
+
+    pub(super) fn allows(&self) -> bool {
+        self.action == Action::Allow
+    }
+
+    /// The rule as it was written.
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.text)
+    }
+
+    pub(super) fn matches_request(&self, to: &HostPort, path: &RequestPath<'_>) -> bool {
+        self.matches_host_and_port(to)
+            && self.path.as_ref().is_none_or(|prefix| match self.action {
+                Action::Allow => prefix.covers(path),
+                Action::Deny => prefix.may_cover(path),
+            })
+    }
+
+    /// Whether it decides on a tunnel with requests that are decided on by themselves: one of them may have the path that is
+    /// allowed, and another one than that which is denied.
+    pub(super) fn matches_opened_tunnel(&self, to: &HostPort) -> bool {
+        self.matches_host_and_port(to) && (self.path.is_none() || self.action == Action::Allow)
+    }
+
+    /// Whether it decides on a tunnel in which no path is visible: any request in it may have the path that is denied, and
+    /// another one than that which is allowed.
+    pub(super) fn matches_relayed_tunnel(&self, to: &HostPort) -> bool {
+        self.matches_host_and_port(to) && (self.path.is_none() || self.action == Action::Deny)
+    }
+
+    fn matches_host_and_port(&self, to: &HostPort) -> bool {
+        self.port.is_none_or(|port| port == to.port)
+            && self
+                .host
+                .as_ref()
+                .is_none_or(|host| self.matches_host(host, &to.host))
+    }
+
+    /// An IPv6 address with an IPv4 address inside may lead there; so it is denied with that, and allowed by itself only.
+    fn matches_host(&self, pattern: &HostPattern, host: &Host) -> bool {
+        match (self.action, host.as_ip()) {
+            (Action::Deny, Some(ip)) => meanings(ip).any(|ip| pattern.includes(&ip.into())),
+            _ => pattern.includes(host),
+        }
+    }
+}
+
+impl Action {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRuleError> {
+        match text.split_once(' ') {
+            Some(("allow", rest)) => Self::allow(rest.trim()),
+            Some(("deny", rest)) => Self::deny(rest.trim()),
+            _ => Err(ParseRuleError::Action),
+        }
+    }
+}
+
+impl Display for Rule {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The parts of `HOST[:PORT][/PATH]`.
+struct Parts<'a> {
+    /// Without brackets if it is a network.
+    host: String,
+    port: Option<u16>,
+    path: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    fn split(text: &'a str) -> Result<Self, ParseRuleError> {
+        if let Some((network, rest)) = split_network(text) {
+            let (port, path) = split_at_slash(rest);
+            let port = match port {
+                "" => None,
+                port => Some(parse_port(port.strip_prefix(':').unwrap_or_default())?),
+            };
+            let host = network;
+            return Ok(Self { host, port, path });
+        }
+        let (authority, path) = split_at_slash(text);
+        let is_address = authority.parse::<IpAddr>().is_ok();
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !is_address && !port.ends_with(']') => {
+                (host, Some(parse_port(port)?))
+            }
+            _ => (authority, None),
+        };
+        let host = host.to_owned();
+        Ok(Self { host, port, path })
+    }
+}
+
+/// Splits off a network: an address, a slash and a number.
+fn split_network(text: &str) -> Option<(String, &str)> {
+    let (address, rest) = text.split_once('/')?;
+    let (address, rest) = match address.strip_prefix('[') {
+        Some(inside) => (inside.strip_suffix(']')?, rest),
+        None => (address, rest),
+    };
+    address.parse::<IpAddr>().ok()?;
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let (length, rest) = rest.split_at_checked(end)?;
+    let is_network = !length.is_empty() && (rest.is_empty() || rest.starts_with([':', '/']));
+    is_network.then(|| (format!("{address}/{length}"), rest))
+}
+
+fn split_at_slash(text: &str) -> (&str, Option<&str>) {
+    let slash = text.find('/').unwrap_or(text.len());
+    match text.split_at_checked(slash) {
+        Some((before, "")) => (before, None),
+        Some((before, path)) => (before, Some(path)),
+        None => (text, None),
+    }
+}
+
+fn parse_port(digits: &str) -> Result<u16, ParseRuleError> {
+    // The parser of CONNECT's target: a name, and digits.
+    let parsed = HostPort::parse(&format!("port.invalid:{digits}"));
+    parsed
+        .map(|parsed| parsed.port)
+        .map_err(ParseRuleError::Port)
+}

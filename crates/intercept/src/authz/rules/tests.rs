@@ -1,0 +1,173 @@
+use super::*;
+
+fn rules(all: &[&str]) -> AccessRules {
+    let all = all.iter().map(|text| text.parse().unwrap());
+    AccessRules::new(all.collect()).unwrap().unwrap()
+}
+
+fn to(text: &str) -> HostPort {
+    HostPort::parse(text).unwrap()
+}
+
+fn allows(rules: &AccessRules, host: &str, subject: Subject<'_>) -> bool {
+    rules.decide(&to(host), subject).is_ok()
+}
+
+fn allows_request(rules: &AccessRules, host: &str, path: &str) -> bool {
+    allows(rules, host, Subject::Request(path))
+}
+
+#[test]
+fn the_first_match_decides_and_the_default_denies() {
+    let rules = rules(&[
+        "deny a.test/private",
+        "allow a.test",
+        "deny *.b.test:8443",
+        "allow *.b.test/public",
+        "allow 192.0.2.0/24:80",
+    ]);
+    for (host, path, allowed) in [
+        ("a.test:443", "/", true),
+        ("A.TEST.:80", "/x", true),
+        ("a.test:443", "/private", false),
+        ("a.test:443", "/private/x", false),
+        ("a.test:443", "/Private/x", false),
+        ("a.test:443", "/x/../private", false),
+        ("a.test:443", "/x//y", false),
+        ("a.test:443", "/privateer", true),
+        ("x.a.test:443", "/", false),
+        ("b.test:443", "/public", false),
+        ("x.b.test:443", "/public/1", true),
+        ("x.b.test:443", "/public/../1", false),
+        ("x.b.test:443", "/", false),
+        ("x.b.test:8443", "/public", false),
+        ("192.0.2.9:80", "/", true),
+        ("[::ffff:192.0.2.9]:80", "/", true),
+        ("192.0.2.9:443", "/", false),
+        ("c.test:443", "/", false),
+    ] {
+        assert_eq!(allows_request(&rules, host, path), allowed, "{host}{path}");
+    }
+    let denied = rules.decide(&to("a.test:1"), Subject::Request("/private"));
+    let reason = denied.unwrap_err().reason();
+    assert_eq!(reason, "denied by the rule deny a.test/private");
+    let denied = rules.decide(&to("c.test:1"), Subject::Request("/"));
+    assert_eq!(denied.unwrap_err().reason(), "no rule allows it");
+}
+
+#[test]
+fn a_tunnel_is_decided_by_host_and_port() {
+    let rules = rules(&[
+        "deny a.test/private",
+        "allow a.test",
+        "allow b.test/public",
+        "deny c.test",
+        "allow *:443",
+    ]);
+    for (host, opened, relayed) in [
+        ("a.test:80", true, false),
+        ("b.test:80", true, false),
+        ("b.test:443", true, true),
+        ("c.test:443", false, false),
+        ("d.test:443", true, true),
+        ("d.test:80", false, false),
+    ] {
+        assert_eq!(
+            allows(&rules, host, Subject::OpenedTunnel),
+            opened,
+            "{host}"
+        );
+        assert_eq!(
+            allows(&rules, host, Subject::RelayedTunnel),
+            relayed,
+            "{host}"
+        );
+    }
+}
+
+/// NAT64, 6to4 and the like lead to the address inside.
+#[test]
+fn an_embedded_address_is_denied_and_not_allowed() {
+    let rules = rules(&["deny 192.0.2.0/24", "deny 198.51.100.1", "allow *"]);
+    for host in [
+        "192.0.2.1:80",
+        "[::ffff:192.0.2.1]:80",
+        "[64:ff9b::192.0.2.1]:80",
+        "[2002:c000:201::]:80",
+        "[64:ff9b::198.51.100.1]:80",
+    ] {
+        assert!(!allows_request(&rules, host, "/"), "{host}");
+    }
+    let rules = self::rules(&["allow 192.0.2.0/24"]);
+    assert!(allows_request(&rules, "192.0.2.1:80", "/"));
+    assert!(!allows_request(&rules, "[64:ff9b::192.0.2.1]:80", "/"));
+}
+
+#[test]
+fn hosts_ports_and_paths_are_told_apart() {
+    for (text, host, path) in [
+        ("192.0.2.1", "192.0.2.1:1", "/x"),
+        ("192.0.2.0/24", "192.0.2.1:1", "/x"),
+        ("192.0.2.0/24/x", "192.0.2.1:1", "/x"),
+        ("192.0.2.0/24:1/x", "192.0.2.1:1", "/x"),
+        ("192.0.2.1:1/24", "192.0.2.1:1", "/24"),
+        ("192.0.2.1/x", "192.0.2.1:1", "/x"),
+        ("2001:db8::1", "[2001:db8::1]:1", "/x"),
+        ("2001:db8::/32", "[2001:db8::1]:1", "/x"),
+        ("[2001:db8::]/32:1/x", "[2001:db8::1]:1", "/x"),
+        ("[2001:db8::1]:1/x", "[2001:db8::1]:1", "/x"),
+        ("[2001:db8::1]/x", "[2001:db8::1]:1", "/x"),
+        ("*", "a.test:1", "/x"),
+        ("*:1/x", "a.test:1", "/x"),
+        (".test", "a.test:1", "/x"),
+        ("A.Test.:1", "a.test:1", "/x"),
+    ] {
+        let rule = Rule::allow(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let rules = AccessRules::new(vec![rule]).unwrap().unwrap();
+        assert!(allows_request(&rules, host, path), "{text}");
+        let is_narrow = |other: &&str| text.contains(other);
+        if [":1", "/x"].iter().any(is_narrow) {
+            assert!(!allows_request(&rules, "a.test:2", "/y"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_rule_is_an_error() {
+    for wrong in [
+        "",
+        "/x",
+        ":1",
+        "a test",
+        "a.test:",
+        "a.test:0",
+        "a.test:65536",
+        "a.test:http",
+        "a.test:+1",
+        "*.192.0.2.1",
+        "192.0.2.0/33",
+        "https://a.test/",
+        "a.test/..",
+        "a.test//x",
+        "a.test/x?y",
+        "a.test/x#y",
+        "a.test/%2e",
+        "b\u{fc}cher.test",
+        "127.1",
+        "a*.test",
+        "*a.test",
+        "[2001:db8::1",
+        "u@a.test",
+    ] {
+        assert!(Rule::allow(wrong).is_err(), "{wrong}");
+        assert!(Rule::deny(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!("permit a.test".parse::<Rule>(), Err(ParseRuleError::Action));
+    assert_eq!("allow".parse::<Rule>(), Err(ParseRuleError::Action));
+    let denies = vec![Rule::deny("a.test").unwrap()];
+    assert_eq!(
+        AccessRules::new(denies),
+        Err(AccessRulesError::NothingAllowed)
+    );
+    assert_eq!(AccessRules::new(Vec::new()), Ok(None));
+}

@@ -1,0 +1,304 @@
+//! Policies in this process. OPA is asked the same with the same policy, and has to give the same answer.
+
+use std::time::{Duration, Instant};
+
+use http::Method;
+use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
+
+use crate::ext_authz::denial;
+use crate::rig::{Asking, ask, check_with_default_timeout, client};
+use crate::service::Opa;
+
+/// What a verdict says, or why there is none.
+fn answer_of(verdict: &Verdict) -> Result<Decision, &'static str> {
+    match &verdict.decided_by {
+        DecidedBy::Failure(error) => Err(error.code()),
+        _ => Ok(verdict.decision.clone()),
+    }
+}
+
+/// Requests of each kind: 7 methods, 4 hosts, 12 paths, one in three with headers, a tunnel now and then.
+fn questions() -> Vec<Asking> {
+    let methods = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::PATCH,
+    ];
+    let hosts = ["a.test", "api.a.test", "192.0.2.9", "b.test"];
+    let paths = [
+        "/",
+        "/pub",
+        "/pub/x?y=1",
+        "/public",
+        "/v1/users/42",
+        "/v1/users/x",
+        "/admin/../pub",
+        "/%70ub",
+        "/a%20b?c=%26",
+        "/\u{e4}/\u{1f600}",
+        "/admin",
+        "/pub?token=secret",
+    ];
+    let mut all = Vec::new();
+    for (index, path) in paths
+        .into_iter()
+        .cycle()
+        .take(paths.len() * hosts.len())
+        .enumerate()
+    {
+        let host = hosts[index / paths.len()];
+        let kind = match index % 10 {
+            9 => RequestKind::Connect,
+            _ => RequestKind::Request,
+        };
+        let is_tunnel = kind == RequestKind::Connect;
+        let asking = Asking {
+            kind,
+            client: ([192, 0, 2, (index % 250) as u8], 50_000).into(),
+            method: if is_tunnel {
+                Method::CONNECT
+            } else {
+                methods[index % 7].clone()
+            },
+            scheme: match (is_tunnel, index % 2) {
+                (true, _) => "",
+                (false, 0) => "https",
+                (false, _) => "http",
+            },
+            host,
+            port: [443, 80, 8443][index % 3],
+            path: if is_tunnel { "" } else { path },
+            body: (index % 4 == 1).then(|| (b"{\"amount\": 12.5}".to_vec().into(), index % 8 == 1)),
+            ..Asking::default()
+        };
+        all.push(match index % 3 {
+            0 => asking
+                .header("x-team", b"blue")
+                .header("x-team", b"gr\xfcn"),
+            1 => asking.header("user-agent", b"curl/8.5.0"),
+            _ => asking,
+        });
+    }
+    all
+}
+
+#[tokio::test]
+async fn opa_and_the_policy_in_this_process_give_the_same_answers() {
+    let questions = questions();
+    let (mut asked, mut allowed, mut denied, mut failed) = (0, 0, 0, 0);
+    for (rule, policy) in POLICIES {
+        let opa = Opa::start(policy);
+        let theirs = client(&format!("opa+http://{}/v1/data/{rule}", opa.address));
+        let ours = client(&format!("rego:{}#{rule}", opa.policy().display()));
+        for (number, question) in questions.iter().enumerate() {
+            let (theirs, ours) = (question.of(&theirs).await, question.of(&ours).await);
+            let (expected, given) = (answer_of(&theirs), answer_of(&ours));
+            assert_eq!(
+                given, expected,
+                "{rule}, question {number}: {}{}",
+                question.host, question.path
+            );
+            asked += 1;
+            match expected {
+                Ok(decision) if decision.allows() => allowed += 1,
+                Ok(_) => denied += 1,
+                Err(_) => failed += 1,
+            }
+        }
+    }
+    // Answers of every kind were compared.
+    let counts = (asked, allowed, denied, failed);
+    assert!(
+        asked >= 400 && allowed >= 50 && denied >= 100 && failed >= 10,
+        "{counts:?}"
+    );
+}
+
+/// Without a name the package is the rule, as with `/v1/data/PACKAGE`; a directory is read as OPA reads a bundle.
+#[tokio::test]
+async fn directory_has_modules_and_data() {
+    let dir = std::env::temp_dir().join(format!("peername-rego-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("lists/hosts")).expect("create a directory");
+    let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).expect("write");
+    write(
+        "main.rego",
+        "package egress\nimport data.names\nallow if names.is_listed\n",
+    );
+    write(
+        "names.rego",
+        "package names\nis_listed if input.attributes.request.http.host in data.lists.hosts.allowed\n",
+    );
+    write("names_test.rego", "package names\nthis is no policy");
+    write(".hidden.rego", "nor is this");
+    write("lists/hosts/data.json", "{\"allowed\": [\"origin.test\"]}");
+    let policy = |rule: &str| format!("rego:{}{rule}", dir.display());
+    let client = client(&policy("#egress"));
+    assert!(ask(&client).await.decision.allows());
+    let elsewhere = Asking {
+        host: "other.test",
+        ..Asking::default()
+    };
+    assert_eq!(denial(&elsewhere.of(&client).await).status.as_u16(), 403);
+    let error = |rule: &str| {
+        let url: ServiceUrl = policy(rule).parse().expect("a URL");
+        url.open(None).expect_err("no policy").to_string()
+    };
+    assert!(
+        error("").contains("data.egress, data.names"),
+        "{}",
+        error("")
+    );
+    assert!(error("#nothing/allow").contains("no package has the rule"));
+    write("lists/hosts/data.json", "[]");
+    assert!(error("#egress").contains("data.json: not an object"));
+    write("lists/hosts/data.json", "{\"allowed\": ");
+    assert!(
+        error("#egress").contains("data.json: EOF"),
+        "{}",
+        error("#egress")
+    );
+    std::fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+#[tokio::test]
+async fn errors_of_a_policy_name_file_and_line() {
+    let file = std::env::temp_dir().join(format!("peername-rego-{}.rego", std::process::id()));
+    for (text, place, what) in [
+        ("package egress\n\nallow if {\n", ".rego:4:", ""),
+        (
+            "package egress\nallow if undeclared\n",
+            ".rego:2:10: ",
+            "undeclared",
+        ),
+        (
+            "package egress\nallow if f(1)\n",
+            ".rego:2:",
+            "could not find function f",
+        ),
+        (
+            "package egress\nallow if http.send({\"url\": \"http://a.test\", \"method\": \"get\"}).status_code == 200\n",
+            ".rego:2:",
+            "could not find function http.send",
+        ),
+        ("allow if true\n", ".rego:1:1: ", ""),
+        ("", ".rego:1:", ""),
+    ] {
+        std::fs::write(&file, text).expect("write");
+        let url: ServiceUrl = format!("rego:{}", file.display()).parse().expect("a URL");
+        let error = url.open(None).expect_err(text).to_string();
+        assert!(
+            error.contains(place) && error.contains(what),
+            "{text}: {error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+    }
+    std::fs::remove_file(&file).expect("remove the file");
+    let url: ServiceUrl = format!("rego:{}", file.display()).parse().expect("a URL");
+    let error = url.open(None).expect_err("no file").to_string();
+    assert!(error.contains("No such file"), "{error}");
+}
+
+/// An evaluation ends at the deadline, and does not keep its worker from other work.
+#[tokio::test]
+async fn evaluation_ends_at_the_deadline() {
+    let policy = "package egress\n\
+        allow if count([1 | some x in numbers.range(1, 3000); some y in numbers.range(1, 3000); x * y == 7]) == 1\n";
+    let file = std::env::temp_dir().join(format!("peername-endless-{}.rego", std::process::id()));
+    std::fs::write(&file, policy).expect("write");
+    let check = check_with_default_timeout(&format!("rego:{}", file.display()), |_| ());
+    let client = check.client();
+    let started = Instant::now();
+    let other_work = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        started.elapsed()
+    };
+    let (verdict, other_work) = tokio::join!(ask(&client), other_work);
+    let took = started.elapsed();
+    assert_eq!(answer_of(&verdict), Err("check_timeout"), "{verdict:?}");
+    assert!(other_work < Duration::from_millis(500), "{other_work:?}");
+    // The deadline is 500 ms; the rest is a busy machine's.
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(denial(&verdict).status.is_server_error());
+    std::fs::remove_file(&file).expect("remove the file");
+}
+
+/// Rules, and the policies that have them.
+const POLICIES: [(&str, &str); 10] = [
+    ("egress/allow", "package egress
+http := input.attributes.request.http
+default allow := false
+allow if { http.method == \"GET\"; startswith(http.path, \"/pub\") }
+allow if { http.method == \"CONNECT\"; endswith(http.host, \":443\") }
+"),
+    ("egress", "package egress
+import rego.v1
+http := input.attributes.request.http
+methods := {\"GET\", \"HEAD\"}
+default allow := false
+allow if { http.method in methods; not is_admin }
+is_admin if regex.match(`^/admin(/|$)`, http.path)
+reason := sprintf(\"%s of %s on port %d\", [http.method, http.host, input.attributes.destination.address.socketAddress.portValue])
+"),
+    ("egress/verdict", "package egress
+http := input.attributes.request.http
+verdict := {\"allow\": true, \"headers\": {\"x-by\": lower(http.host)}, \"request_headers_to_remove\": [\"x-team\"]} if {
+    glob.match(\"*.a.test\", [\".\"], split(http.host, \":\")[0])
+} else := {\"allow\": false, \"http_status\": 451, \"body\": concat(\",\", sort([name | some name, _ in http.headers])), \"reason\": \"by law\"} if {
+    net.cidr_contains(\"192.0.2.0/28\", input.attributes.source.address.socketAddress.address)
+} else := {\"allow\": count(http.path) < 5, \"cache_control\": \"max-age=3\", \"response_headers_to_add\": {\"x-n\": format_int(http.size, 10)}}
+"),
+    // Undefined for most.
+    ("a/b/c", "package a.b
+c if { input.attributes.request.http.headers[\"x-team\"] == \"blue,gr\u{fc}n\" }
+c if { input.attributes.tlsSession.sni == \"b.test\"; input.attributes.contextExtensions.mode == \"request\" }
+"),
+    // Neither boolean nor object, and fields of other types.
+    ("types/verdict", "package types
+verdict := 1 if input.attributes.request.http.method == \"GET\"
+verdict := [true] if input.attributes.request.http.method == \"POST\"
+verdict := \"true\" if input.attributes.request.http.method == \"PUT\"
+verdict := null if input.attributes.request.http.method == \"DELETE\"
+verdict := {\"allow\": \"true\"} if input.attributes.request.http.method == \"HEAD\"
+verdict := {\"allow\": true, \"headers\": {\"a\": 1}} if input.attributes.request.http.method == \"OPTIONS\"
+verdict := {true} if input.attributes.request.http.method == \"PATCH\"
+"),
+    // Conflicts: an error of the evaluation.
+    ("conflict/verdict", "package conflict
+verdict := true if input.attributes.request.http.method in {\"GET\", \"POST\", \"PUT\", \"HEAD\"}
+verdict := false if input.attributes.destination.address.socketAddress.portValue != 80
+"),
+    // What a function fails on is undefined.
+    ("undefined/allow", "package undefined
+default allow := false
+id := to_number(split(input.attributes.request.http.path, \"/\")[3])
+allow if id > 40
+allow if json.unmarshal(input.attributes.request.http.body).amount == 12.5
+"),
+    ("functions/allow", "package functions
+http := input.attributes.request.http
+segments(path) := [s | some s in split(trim_prefix(split(path, \"?\")[0], \"/\"), \"/\"); s != \"\"]
+allow if { every s in segments(http.path) { not contains(s, \"%\") }; count(segments(http.path)) > 1 }
+allow if { some i; segments(http.path)[i] == \"users\"; i > 0 }
+allow if { base64.encode(http.method) == \"R0VU\"; urlish }
+urlish if { indexof(http.path, \"?\") > 0 }
+"),
+    ("sets", "package sets
+hosts contains \"a.test\"
+hosts contains h if { some h in [\"b.test\", \"api.a.test\"]; h != input.attributes.request.http.host }
+host := trim_suffix(trim_suffix(input.attributes.request.http.host, \":8443\"), \":80\")
+allowed if host in hosts
+http_status := 404 if not allowed
+reason := concat(\" \", [x | some x in hosts | {\"z\"}])
+"),
+    ("strings/allow", "package strings
+p := input.attributes.request.http.path
+allow if upper(p) == p
+allow if { replace(p, \"%\", \"\") != p; substring(p, 0, 2) == \"/a\" }
+allow if count(p) == 4
+allow if object.get(input.attributes.request.http.headers, \"user-agent\", \"none\") == \"none\"
+"),
+];

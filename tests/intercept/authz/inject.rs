@@ -1,0 +1,227 @@
+//! Secrets that the proxy adds (`--inject`): the origin gets them, and neither the client, another host, nor any log.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::process::Signal;
+
+use super::decisions::{ASKED, SERVICE, start};
+use crate::harness::conn::Conn;
+use crate::harness::header_bytes;
+use crate::harness::lab::wait_for;
+use crate::harness::peername::Peername;
+use crate::harness::rig::intercept::{
+    InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+};
+
+const SECRET: &str = "treasure-1";
+
+#[test]
+fn origin_gets_the_secret_and_no_log_has_it() {
+    let stage = InterceptLab::new();
+    let script = stage.scratch.write("check.py", SERVICE);
+    let check = start(&stage.lab.balancer, &script);
+    let rig = start_with(
+        stage,
+        &[ASKED, LONG_CHECK_TIMEOUT, "-vv", "--admin=127.0.0.1:9300"],
+    );
+    let sent = |args: &[&str]| {
+        let answer = rig.curl(args);
+        let value = answer
+            .split(" x=")
+            .nth(1)
+            .and_then(|rest| rest.split(" via=").next());
+        value.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    };
+    for version in ["--http1.1", "--http2"] {
+        assert_eq!(sent(&[version, "https://a.test/echo"]), SECRET);
+        // In place of the client's.
+        let own = ["-H", "X-Mine: own", "-H", "x-mine: another"];
+        assert_eq!(
+            sent(&[&[version][..], &own, &["https://a.test/echo"]].concat()),
+            SECRET
+        );
+        // The same address by another name, another port and without TLS.
+        assert_eq!(
+            rig.curl_status(&[version, "https://a.test:8443/slow-x"]),
+            404
+        );
+        assert_eq!(sent(&[version, "http://a.test/echo"]), "");
+        assert_eq!(
+            sent(&[version, "-H", "X-Mine: own", "http://a.test/echo"]),
+            "own"
+        );
+        assert_eq!(rig.curl_status(&[version, "https://a.test/secret"]), 403);
+    }
+    // A TRACE would return it.
+    assert_eq!(
+        rig.curl_status(&["-X", "TRACE", "https://a.test/echo"]),
+        405
+    );
+    for path in ["metrics", "config", "connections", "status", ""] {
+        let url = format!("http://127.0.0.1:9300/{path}");
+        let page = rig
+            .lab
+            .balancer
+            .run("curl", &["-sS", "--noproxy", "*", &url]);
+        assert!(!page.contains(SECRET), "{path}: {page}");
+    }
+    let line = &rig.wait_audit_lines("/echo", 4)[0];
+    assert_eq!(line["injected"], "x-mine", "{line}");
+    let line = &rig.wait_audit_lines("/slow-x", 2)[0];
+    assert_eq!(line.get("injected"), None, "{line}");
+    let log = rig.proxy.log();
+    assert!(!log.contains(SECRET), "{log}");
+    assert!(!check.log().contains(SECRET));
+}
+
+/// One HTTP/2 connection, or one tunnel, for two hosts; and a redirection to another host.
+#[test]
+fn secret_does_not_follow_to_another_host() {
+    let rig = start_with(InterceptLab::new(), &[]);
+    // b.test is at the same address, and its certificate is the same.
+    let both = rig.curl(&["--http2", "https://a.test/echo", "https://b.test/echo"]);
+    assert_eq!(both.matches(SECRET).count(), 1, "{both}");
+    let asked = [
+        "--http2",
+        "-H",
+        "Host: b.test",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "https://a.test/echo",
+    ];
+    assert_eq!(rig.curl(&asked), "421");
+    let server = rig.start_python_origin(REDIRECTING);
+    let followed = rig.curl(&["-L", "https://a.test:9001/"]);
+    assert!(
+        followed.starts_with("GET b.test ") && !followed.contains("treasure"),
+        "{followed}"
+    );
+    // What the redirecting origin got was its own.
+    server.wait_line("the first request", |line| {
+        line.contains("treasure-2").then_some(())
+    });
+}
+
+/// Without TLS only if it is written so; a reload reads the file again, for open connections, too.
+#[test]
+fn reload_reads_the_secret_again() {
+    let stage = InterceptLab::new();
+    let file = stage.scratch.write("plain", SECRET);
+    let inject = format!("--inject=http://a.test=X-Mine@{file}");
+    let rig = stage.start(&[&inject]);
+    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let get = || {
+        open.send(b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        open.recv_text_until(|text| text.contains(" proxy="))
+    };
+    assert!(get().contains(" x=treasure-1 "));
+    rig.scratch.write("plain", "treasure-3\n");
+    rig.proxy.signal(Signal::HUP);
+    wait_for("the reload", || {
+        rig.proxy.log().contains("\"reloaded\"").then_some(())
+    });
+    let answer = get();
+    assert!(answer.contains(" x=treasure-3 "), "{answer}");
+    rig.scratch.write("plain", "two\nlines\n");
+    rig.proxy.signal(Signal::HUP);
+    rig.proxy.wait_line("the refusal", |line| {
+        line.contains("one line").then_some(())
+    });
+    assert!(get().contains(" x=treasure-3 "));
+}
+
+#[test]
+fn file_that_others_may_read_is_warned_of() {
+    let rig = start_with(InterceptLab::new(), &[]);
+    let warning = |log: &str| log.contains("others may read this secret: chmod 600 ");
+    assert!(!warning(&rig.proxy.log()));
+    let file = rig.scratch.path("secret");
+    fs::set_permissions(file, Permissions::from_mode(0o644)).expect("chmod");
+    rig.proxy.signal(Signal::HUP);
+    wait_for("the warning", || warning(&rig.proxy.log()).then_some(()));
+}
+
+/// No error quotes a secret.
+#[test]
+fn secret_that_is_no_header_value_is_refused() {
+    let stage = InterceptLab::new();
+    let ca = stage.scratch.path_text("ca");
+    for (content, header, says) in [
+        ("", "X-Mine", "one line"),
+        ("  \n", "X-Mine", "one line"),
+        ("treasure\r\nX-Other: 1", "X-Mine", "one line"),
+        ("treasure\u{7f}", "X-Mine", "one line"),
+        (
+            "treasure",
+            "Content-Length",
+            "not the name of a header that can be added",
+        ),
+        (
+            "treasure",
+            "Host",
+            "not the name of a header that can be added",
+        ),
+    ] {
+        let file = stage.scratch.write("bad", content);
+        let inject = format!("--inject=a.test={header}@{file}");
+        let output = Peername::run(&stage.lab.balancer, &["intercept", "--ca", &ca, &inject]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && said.contains(says),
+            "{said}"
+        );
+        assert!(!said.contains("treasure"), "{said}");
+    }
+}
+
+/// A client behind a redirected connection gets no more than others.
+#[test]
+fn host_of_a_request_alone_does_not_get_the_secret() {
+    let rig = start_with(InterceptLab::new(), &["--accept-proxy=203.0.113.9"]);
+    // Host names a.test, the connection and the certificate another one.
+    let request = b"GET http://b.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let header = header_bytes::v2(crate::harness::addr::fresh_client_v4(), PROXY_ADDR, &[]);
+    let bytes = [&header[..], request].concat();
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &bytes);
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
+}
+
+/// With a secret for a.test:443, and another for the port of the scripted origin.
+fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
+    let private = |name: &str, text: &str| {
+        let file = stage.scratch.write(name, text);
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("chmod");
+        file
+    };
+    let one = format!(
+        "--inject=A.test.=X-Mine@{}",
+        private("secret", &format!("{SECRET}\n"))
+    );
+    let other = format!(
+        "--inject=a.test:9001=X-Mine@{}",
+        private("other", "treasure-2")
+    );
+    stage.start(&[&[&*one, &*other], args].concat())
+}
+
+const REDIRECTING: &str = r#"
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("got", self.headers["X-Mine"])
+        self.send_response(302)
+        self.send_header("Location", "https://b.test/echo")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"#;

@@ -1,0 +1,270 @@
+//! Access lists (`--allow`, `--deny`): which rule decides, and that no spelling of a request goes around one.
+
+use rustix::process::Signal;
+
+use super::decisions::{ASKED, SERVICE, start};
+use crate::harness::conn::Conn;
+use crate::harness::lab::wait_for;
+use crate::harness::peername::Peername;
+use crate::harness::rig::intercept::{
+    InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+};
+
+#[test]
+fn first_matching_rule_decides_on_each_request() {
+    let rig = InterceptRig::new(&[
+        "--deny=a.test/private",
+        "--allow=a.test",
+        "--deny=*.test:80",
+        "--allow=b.test",
+    ]);
+    for version in ["--http1.1", "--http2"] {
+        let answer = rig.curl(&[version, "https://a.test/echo"]);
+        assert!(answer.starts_with("GET a.test "), "{answer}");
+        let problem = rig.curl_problem(&[version, "https://a.test/private/1"]);
+        let (code, detail) = (&problem["code"], &problem["detail"]);
+        assert_eq!((code, &problem["status"]), (&"denied".into(), &403.into()));
+        assert_eq!(detail, "denied by the rule deny a.test/private");
+    }
+    assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
+    assert_eq!(rig.curl_status(&["https://b.test/echo"]), 200);
+    assert_eq!(rig.curl_status(&["http://b.test/echo"]), 403);
+    let page = rig.curl(&[
+        "-A",
+        "Mozilla/5.0",
+        "-H",
+        "Accept: text/html",
+        "https://h1.test/",
+    ]);
+    assert!(page.contains("no rule allows it"), "{page}");
+    let refused = rig.try_curl(&["https://h1.test/echo"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("tunnel failed, response 403"), "{said}");
+    assert!(rig.origin_log().iter().all(|line| line.contains("/echo")));
+
+    let line = &rig.wait_audit_lines("/private/1", 2)[0];
+    assert_eq!(line["rule"], "deny a.test/private", "{line}");
+    let (decision, how) = (&line["decision"], &line["how"]);
+    assert_eq!(
+        (decision, how),
+        (&"denied".into(), &"list".into()),
+        "{line}"
+    );
+    let line = &rig.wait_audit_lines("/echo", 5)[0];
+    assert_eq!(line["rule"], "allow a.test", "{line}");
+    let (decision, how) = (&line["decision"], &line["how"]);
+    assert_eq!(
+        (decision, how),
+        (&"allowed".into(), &"list".into()),
+        "{line}"
+    );
+    let line = &rig.wait_audit_lines("", 1)[0];
+    assert_eq!(line["reason"], "no rule allows it", "{line}");
+}
+
+/// nginx itself shows that most of these spellings lead to the denied file.
+#[test]
+fn no_spelling_of_a_path_goes_around_a_rule() {
+    for (rules, is_served) in [
+        (&["--allow=*"][..], true),
+        (&["--deny=a.test/private", "--allow=a.test"], false),
+        (&["--allow=a.test/public", "--allow=a.test/x"], false),
+    ] {
+        let rig = InterceptRig::new(rules);
+        for directory in ["private", "public", "x"] {
+            std::fs::create_dir(rig.scratch.path(directory)).expect("create a directory");
+        }
+        rig.scratch.write("private/file", "treasure\n");
+        rig.scratch.write("public/file", "public\n");
+        let mut served = 0;
+        for spelling in SPELLINGS {
+            for base in [
+                "http://a.test",
+                "https://a.test",
+                "http://A.TEST",
+                "http://a.test.",
+            ] {
+                let url = format!("{base}{spelling}");
+                let answer = rig.curl(&["--path-as-is", "--http1.1", &url]);
+                served += usize::from(answer == "treasure\n");
+                assert!(is_served || answer != "treasure\n", "{rules:?}: {url}");
+            }
+            let url = format!("https://a.test{spelling}");
+            let answer = rig.curl(&["--path-as-is", "--http2", &url]);
+            assert!(is_served || answer != "treasure\n", "{rules:?}: {url}");
+        }
+        // Otherwise this test would show nothing.
+        assert!(!is_served || served >= 40, "{served}");
+        let public = if is_served {
+            "/private/file"
+        } else {
+            "/public/file"
+        };
+        assert_eq!(rig.curl_status(&[&format!("https://a.test{public}")]), 200);
+    }
+}
+
+/// What is inside such a tunnel is not visible, so a path allows none of it.
+#[test]
+fn relayed_tunnel_needs_a_rule_without_a_path() {
+    for (rules, status) in [
+        (&["--allow=a.test/public"][..], 403),
+        (&["--deny=a.test/private", "--allow=a.test"], 403),
+        (&["--allow=b.test/public", "--allow=a.test:443"], 200),
+    ] {
+        let rig = InterceptRig::new(&[&["--passthrough=a.test"], rules].concat());
+        let request = b"CONNECT a.test:443 HTTP/1.1\r\n\r\n";
+        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+        let head = recv_head(&conn);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{rules:?}: {head}"
+        );
+        if status == 200 {
+            let root = rig.scratch.path_text("root.pem");
+            assert_eq!(rig.curl(&["--cacert", &root, "https://a.test/"]), "hello\n");
+            let line = &rig.wait_audit_lines("", 1)[0];
+            assert_eq!(line["rule"], "allow a.test:443", "{line}");
+        }
+    }
+}
+
+/// Nothing but TLS and HTTP can be decided on by its requests.
+#[test]
+fn tunnel_of_another_protocol_is_refused() {
+    let rig = InterceptRig::new(&["--allow=a.test/public"]);
+    let request = b"CONNECT a.test:80 HTTP/1.1\r\n\r\n";
+    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
+    conn.send(b"SSH-2.0-test\r\n");
+    conn.wait_closed();
+    let line = &rig.wait_audit_lines("", 1)[0];
+    assert_eq!(line["code"], "unknown_protocol", "{line}");
+    assert_eq!(rig.origin_log(), Vec::<String>::new());
+}
+
+/// The service is asked about what the lists allow, and denies some of it.
+#[test]
+fn lists_and_check_have_to_agree() {
+    let stage = InterceptLab::new();
+    let script = stage.scratch.write("check.py", SERVICE);
+    let check = start(&stage.lab.balancer, &script);
+    let rig = stage.start(&[
+        ASKED,
+        LONG_CHECK_TIMEOUT,
+        "--allow=a.test",
+        "--allow=b.test",
+    ]);
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+    assert_eq!(rig.curl_status(&["https://a.test/secret"]), 403);
+    assert_eq!(rig.curl_status(&["http://b.test/echo"]), 403);
+    assert_eq!(rig.curl_status(&["http://h1.test/echo"]), 403);
+    let allowed = &rig.wait_audit_lines("/echo", 3)[0];
+    assert_eq!(
+        (&allowed["rule"], &allowed["how"]),
+        (&"allow a.test".into(), &"asked".into())
+    );
+    let denied = &rig.wait_audit_lines("/secret", 1)[0];
+    assert_eq!(
+        (&denied["rule"], &denied["how"]),
+        (&"allow a.test".into(), &"asked".into())
+    );
+    check.wait_line("b.test", |line| {
+        line.contains("http b.test /echo").then_some(())
+    });
+    assert!(!check.log().contains("h1.test"), "{}", check.log());
+}
+
+/// The next request of a connection that is open already is decided by the new list.
+#[test]
+fn reload_puts_other_rules_in_force_for_open_connections() {
+    let stage = InterceptLab::new();
+    let dir = stage.scratch.path_text(".");
+    let file = |rules: &str| {
+        format!(
+            "[intercept]\nlisten = [\"{PROXY_ADDR}\"]\nca = \"{dir}/ca\"\nextra-ca = [\"{dir}/root.pem\"]\n\
+             allow-client = [\"any\"]\nallow-destination = [\"10.81.0.0/24\"]\nrules = [{rules}]\n"
+        )
+    };
+    let before = file("\"deny a.test/x\", \"allow a.test\"");
+    let config = stage.scratch.write("intercept.toml", &before);
+    let rig = stage.start_with_file(&config, "-v");
+    let get = |conn: &Conn, path: &str| {
+        conn.send(format!("GET http://a.test{path} HTTP/1.1\r\nHost: a.test\r\n\r\n").as_bytes());
+        let answer = conn.recv_text_until(|text| text.ends_with("hello\n") || text.ends_with('}'));
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    assert_eq!(
+        (get(&open, "/x"), get(&open, "/")),
+        ("403".into(), "200".into())
+    );
+    rig.scratch
+        .write("intercept.toml", &file("\"deny a.test\", \"allow *\""));
+    rig.proxy.signal(Signal::HUP);
+    wait_for("the reload", || {
+        rig.proxy.log().contains("\"reloaded\"").then_some(())
+    });
+    assert_eq!(get(&open, "/"), "403");
+    rig.scratch.write("intercept.toml", &file("\"deny *\""));
+    rig.proxy.signal(Signal::HUP);
+    rig.proxy.wait_line("the refusal", |line| {
+        line.contains("denies every request").then_some(())
+    });
+    assert_eq!(get(&open, "/"), "403");
+}
+
+#[test]
+fn rules_that_can_not_mean_what_they_say_are_refused() {
+    let stage = InterceptLab::new();
+    for (args, says) in [
+        (&["--deny=a.test"][..], "--allow '*' for everything else"),
+        (
+            &["--allow=a.test/x/../y"],
+            "servers disagree about what this path means",
+        ),
+        (&["--allow=a.test:http"], "a port is a number"),
+        (&["--allow=a b"], "use a host (example.com)"),
+        (
+            &["--allow=a.test", "--auto-passthrough"],
+            "--auto-passthrough can't be combined",
+        ),
+    ] {
+        let ca = stage.scratch.path_text("ca");
+        let all = [&["intercept", "--ca", &ca], args].concat();
+        let output = Peername::run(&stage.lab.balancer, &all);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(says) && output.status.code() == Some(2),
+            "{said}"
+        );
+    }
+}
+
+/// Other spellings of /private/file, most of them nginx's.
+const SPELLINGS: [&str; 24] = [
+    "/private/file",
+    "/public/../private/file",
+    "/public/%2e%2e/private/file",
+    "/public/.%2E/private/file",
+    "/public/%2e./private/file",
+    "/public/..%2fprivate/file",
+    "/public%2f..%2fprivate%2ffile",
+    "/./private/file",
+    "/%2e/private/file",
+    "//private/file",
+    "/public//../private/file",
+    "/x//..//private/file",
+    "///private//file",
+    "/private//file",
+    "/private/./file",
+    "/private/x/../file",
+    "/%70rivate/file",
+    "/p%72ivate/file",
+    "/%70%72%69%76%61%74%65/file",
+    "/private%2ffile",
+    "/private/file?x=/public/",
+    "/public/../../private/file",
+    "/x/..;/private/file",
+    "/public\\..\\private/file",
+];

@@ -1,0 +1,123 @@
+//! A policy that is evaluated by the proxy itself.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use crate::harness::lab::wait_for;
+use crate::harness::peername::Peername;
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
+
+const POLICY: &str = r#"package egress
+http := input.attributes.request.http
+verdict := {"allow": true} if http.method == "CONNECT"
+else := {"allow": true, "headers": {"x-mine": "set"}} if startswith(http.path, "/echo")
+else := {"allow": false, "http_status": 451, "body": "by law", "reason": "not listed"}
+"#;
+
+#[test]
+fn policy_decides_on_each_request() {
+    let rig = start(POLICY, &[]);
+    let answer = rig.curl(&["https://a.test/echo"]);
+    assert!(
+        answer.starts_with("GET a.test HTTP/2.0 ") && answer.contains(" x=set "),
+        "{answer}"
+    );
+    assert_eq!(rig.curl(&["https://a.test/no"]), "by law");
+    assert_eq!(rig.curl_status(&["http://a.test/no"]), 451);
+    let line = &rig.wait_audit_lines("/no", 2)[0];
+    let (decision, how, reason) = (&line["decision"], &line["how"], &line["reason"]);
+    assert_eq!(
+        (decision, how, reason),
+        (&"denied".into(), &"asked".into(), &"not listed".into()),
+        "{line}"
+    );
+    assert_eq!(rig.wait_origin_log(1).len(), 1);
+}
+
+/// A changed file is in force without a signal, for open connections, too; one that is not valid leaves the old policy.
+#[test]
+fn changed_policy_is_in_force_as_a_whole_or_not_at_all() {
+    let rig = start(POLICY, &[]);
+    let status = |path: &str| rig.curl_status(&[&format!("http://a.test{path}")]);
+    assert_eq!((status("/echo"), status("/none")), (200, 451));
+    let file = rig.scratch.path("policy.rego");
+    let replace = |text: &str| {
+        let new = rig.scratch.write("policy.new", text);
+        fs::rename(new, &file).expect("replace the policy");
+    };
+    replace(&POLICY.replace("/echo", "/none"));
+    wait_for("the new policy", || (status("/none") == 204).then_some(()));
+    assert_eq!(status("/echo"), 451);
+    replace("package egress\n\nverdict := {\"allow\": true} if {\n");
+    let refused = rig.proxy.wait_line("the refusal", |line| {
+        line.contains("reload refused").then(|| line.to_owned())
+    });
+    assert!(refused.contains("policy.rego:4:"), "{refused}");
+    assert_eq!((status("/echo"), status("/none")), (451, 204));
+    replace(POLICY);
+    rig.proxy.signal(Signal::HUP);
+    wait_for("the old policy", || (status("/echo") == 200).then_some(()));
+    assert_eq!(status("/none"), 451);
+}
+
+/// Its evaluation is stopped at the deadline, and the proxy serves other requests.
+#[test]
+fn policy_that_takes_too_long_or_fails_denies() {
+    const SLOW: &str = r#"package egress
+http := input.attributes.request.http
+allow if http.path == "/echo"
+allow if { http.path == "/slow"; count([1 | some x in numbers.range(1, 3000); some y in numbers.range(1, 3000); x == y]) > 0 }
+verdict := allow if http.path != "/conflict"
+verdict := false if http.path in ["/slow", "/conflict"]
+verdict := true if http.path == "/conflict"
+"#;
+    let rig = start(SLOW, &["--check-timeout=1s"]);
+    assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
+    // The first, because warnings are throttled.
+    assert_eq!(rig.curl_status(&["http://a.test/conflict"]), 503);
+    let slow = rig.curl_problem(&["http://a.test/slow"]);
+    assert_eq!(
+        (&slow["status"], &slow["code"]),
+        (&503.into(), &"check_failed".into()),
+        "{slow}"
+    );
+    assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
+    assert_eq!(rig.wait_audit_lines("/slow", 1)[0]["how"], "check_timeout");
+    assert_eq!(
+        rig.wait_audit_lines("/conflict", 1)[0]["how"],
+        "check_status"
+    );
+    assert!(
+        rig.proxy.log().contains("policy.rego:6:"),
+        "{}",
+        rig.proxy.log()
+    );
+}
+
+#[test]
+fn invalid_policy_is_refused_at_the_start() {
+    let stage = InterceptLab::new();
+    let file = stage
+        .scratch
+        .write("policy.rego", "package egress\n\nallow if {\n");
+    let ca = stage.scratch.path_text("ca");
+    let args = ["intercept", "--ca", &ca, &format!("--check=rego:{file}")];
+    let output = Peername::run(&stage.lab.balancer, &args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("policy.rego:4:"),
+        "{said}"
+    );
+}
+
+fn start(policy: &str, args: &[&str]) -> InterceptRig {
+    let stage = InterceptLab::new();
+    let file = stage.scratch.write("policy.rego", policy);
+    let check = format!("--check=rego:{file}#egress/verdict");
+    let timeout: &[&str] = match args {
+        [] => &[LONG_CHECK_TIMEOUT],
+        _ => &[],
+    };
+    stage.start(&[&[&*check], timeout, args].concat())
+}
