@@ -59,6 +59,12 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "proxy_header" => {
             "A peer of --accept-proxy sends no valid PROXY header: turn it on there, or remove its network."
         }
+        "unknown_name" => {
+            "A program in a jail uses an address longer than its name server said (60 s): it has to resolve the name again."
+        }
+        "tcp_not_allowed" => {
+            "If the program in the jail may connect there, add host and port to --allow-tcp."
+        }
         "local_error" => "A system call failed on this host: the log names it, and its cause.",
         _ if reason.starts_with("destination_") => {
             "If clients may go there, add the network to --allow-destination."
