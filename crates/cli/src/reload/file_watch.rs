@@ -50,18 +50,6 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
-    /// Notes a file, or a directory with everything in it but names that begin with a dot.
-    pub(crate) fn note_tree(&mut self, path: &Path) {
-        self.note(path);
-        let is_directory = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
-        let entries = is_directory.then(|| fs::read_dir(path)).into_iter();
-        for entry in entries.flatten().flatten().flatten() {
-            if !entry.file_name().as_encoded_bytes().starts_with(b".") && self.0.len() < MAX_FILES {
-                self.note_tree(&entry.path());
-            }
-        }
-    }
-
     /// Whether all files are as they were.
     pub(crate) fn are_current(&self) -> bool {
         let mut all = self.0.iter();
@@ -239,7 +227,5 @@ const MAX_DELAY: Duration = Duration::from_secs(3);
 /// A ban should be in force within a second, and bans come in bursts.
 const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
-/// Files that are watched; a policy of more is refused.
-const MAX_FILES: usize = 4096;
 /// As the kernel's limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;

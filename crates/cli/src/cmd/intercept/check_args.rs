@@ -1,7 +1,8 @@
 //! The options of the check.
 
+use std::fs;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use http::HeaderName;
@@ -90,6 +91,15 @@ impl CheckArgs {
         self.check.iter().filter_map(|url| url.value.policy())
     }
 
+    /// The files and directories of policies, with everything in the latter but names that begin with a dot: a change of one
+    /// changes the policy.
+    pub(super) fn policy_files(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        self.policies()
+            .for_each(|policy| find_files(policy, &mut found));
+        found
+    }
+
     /// The files for TLS.
     pub(super) fn tls_files(&self) -> impl Iterator<Item = &Path> {
         self.tls.files()
@@ -172,3 +182,18 @@ impl CheckArgs {
         }))
     }
 }
+
+fn find_files(path: &Path, found: &mut Vec<PathBuf>) {
+    found.push(path.to_owned());
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
+    let entries = is_directory.then(|| fs::read_dir(path)).into_iter();
+    for entry in entries.flatten().flatten().flatten() {
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden && found.len() < MAX_FILES {
+            find_files(&entry.path(), found);
+        }
+    }
+}
+
+/// Files that are watched. A policy may have 1000; other files beside them count here, too.
+const MAX_FILES: usize = 4096;

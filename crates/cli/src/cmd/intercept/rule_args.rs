@@ -13,7 +13,7 @@ use crate::value::AsWritten;
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct RuleArgs {
-    /// Allowed and denied requests, the first match decides: "allow HOST[:PORT][/PATH]", "deny HOST[:PORT][/PATH]" (--allow,
+    /// Allowed and denied requests, the first match decides: `allow HOST[:PORT][/PATH]`, `deny HOST[:PORT][/PATH]` (--allow,
     /// --deny)
     rules: Vec<AsWritten<Rule>>,
 }

@@ -64,9 +64,8 @@ impl Setup {
         config.top.process = args.process.clone().or(config.top.process);
         if let Some(table) = &config.intercept {
             files.note_all(table.options.files());
-            for policy in table.options.check.policies() {
-                files.note_tree(policy);
-            }
+            let policies = table.options.check.policy_files();
+            files.note_all(policies.iter().map(PathBuf::as_path));
         }
         Self::new(config).map_err(Usage::from_error)
     }
