@@ -31,7 +31,10 @@ fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
         .filter_map(|line| line.trim().strip_prefix("- alert: "));
     for name in names {
         let tests = tested.matches(&format!("alertname: {name}")).count();
-        assert_eq!(tests, 2, "{name}");
+        assert!(
+            tests >= 2,
+            "{name}: one without a cause, one with each cause"
+        );
     }
 }
 
