@@ -5,6 +5,7 @@
 //! answers, and getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and
 //! runtimes with system calls of their own are intercepted like any other.
 
+mod bpf;
 mod call;
 mod deny_io_uring;
 mod filter;
@@ -13,7 +14,7 @@ mod i386;
 mod jail;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::{NameCall, Result};
 
@@ -104,26 +105,11 @@ pub fn install(
 }
 
 fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
-    let fprog = libc::sock_fprog {
-        len: u16::try_from(program.len())
-            .map_err(io::Error::other)
-            .call("seccomp(2)")?,
-        filter: program.as_ptr().cast_mut(),
-    };
-    // SAFETY: the program is only read, and lives across the call with its true length.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const fprog,
-        )
-    };
-    match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
-        Ok(fd) if fd >= 0 => Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) })),
-        _ => Err(io::Error::last_os_error()).call("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)"),
-    }
+    const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
+    let fd = bpf::install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER).call(CALL)?;
+    let fd = RawFd::try_from(fd).map_err(io::Error::other).call(CALL)?;
+    // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
+    Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 impl NotificationListener {

@@ -1,14 +1,18 @@
 //! The filter: selects the calls that are intercepted.
 //!
-//! Some two dozen instructions of classic BPF, assembled by three functions, because a compiler
-//! would be more code to trust. A 64-bit kernel runs programs of other ABIs too, with
-//! other call numbers; calls of an unknown ABI fail rather than go unsupervised.
+//! A 64-bit kernel runs programs of other ABIs too, with other call numbers; calls of an unknown ABI fail rather than go
+//! unsupervised.
 
 use libc::{
-    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
-    SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data, sock_filter,
+    BPF_JEQ, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, seccomp_data,
+    sock_filter,
 };
 
+#[cfg(target_arch = "x86_64")]
+use super::bpf::FIRST_ARGUMENT;
+use super::bpf::{
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, deny_x32, if_equal, jump, load, ret, returns,
+};
 #[cfg(target_arch = "x86_64")]
 use super::i386;
 use super::{Bypass, Getsockname};
@@ -25,9 +29,7 @@ pub(super) fn program(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<
 
 fn native(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
-    // x32 has call numbers of its own from here on.
-    #[cfg(target_arch = "x86_64")]
-    calls.extend([jump(BPF_JGE, X32, 0, 1), ret(FAIL_ENOSYS)]);
+    calls.extend(deny_x32());
     let passes = || bypass.map_or_else(Vec::new, |by| if_arguments(by.pass, SECCOMP_RET_ALLOW));
     let probe = |by: &Bypass| if_arguments(by.probe, failure(by.probe_errno));
     let probes = bypass.map_or_else(Vec::new, probe);
@@ -103,53 +105,7 @@ fn failure(errno: i32) -> u32 {
     SECCOMP_RET_ERRNO | errno.cast_unsigned()
 }
 
-/// Runs `body`, which always returns, if the accumulator equals `value`; else continues.
-pub(super) fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
-    // Every body is shorter than a jump's 255.
-    let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
-    all.extend_from_slice(body);
-    all
-}
-
-pub(super) fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
-    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), ret(action)];
-    table.iter().flat_map(one)
-}
-
-pub(super) fn load(offset: usize) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
-}
-
-pub(super) fn ret(action: u32) -> sock_filter {
-    // SAFETY: BPF_STMT only fills in a struct.
-    unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
-}
-
-pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
-    // SAFETY: BPF_JUMP only fills in a struct.
-    unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
-}
-
-pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
-pub(super) const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
-/// The lower half of the argument, on a little-endian machine; what is compared are ints.
-pub(super) const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
-pub(super) const SECOND_ARGUMENT: usize = FIRST_ARGUMENT + size_of::<u64>();
-
 /// Little-endian, as all supported machines: the lower half first. The sixth follows.
 const FIFTH_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args) + 4 * size_of::<u64>();
 
 const NOTIFY: u32 = SECCOMP_RET_USER_NOTIF;
-pub(super) const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-
-/// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
-#[cfg(target_arch = "x86_64")]
-pub(super) const NATIVE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-pub(super) const NATIVE: u32 = 0xc000_00b7;
-#[cfg(target_arch = "riscv64")]
-pub(super) const NATIVE: u32 = 0xc000_00f3;
-/// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
-#[cfg(target_arch = "x86_64")]
-pub(super) const X32: u32 = 0x4000_0000;

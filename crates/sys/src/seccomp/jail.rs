@@ -11,18 +11,12 @@
 //! - calls of ABIs that the filter does not know; and socketcall(2) of 32-bit programs, whose arguments are in memory: their
 //!   C libraries use socket(2), too (Linux 4.3).
 
-use std::io;
-
-#[cfg(target_arch = "x86_64")]
-use libc::BPF_JGE;
 use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, sock_filter};
 
-use super::filter::{
-    ARCHITECTURE, FAIL_ENOSYS, FIRST_ARGUMENT, NATIVE, NUMBER, SECOND_ARGUMENT, if_equal, load,
-    ret, returns,
+use super::bpf::{
+    ARCHITECTURE, FAIL_ENOSYS, FIRST_ARGUMENT, NATIVE, NUMBER, SECOND_ARGUMENT, deny_x32, if_equal,
+    install, load, ret, returns,
 };
-#[cfg(target_arch = "x86_64")]
-use super::filter::{X32, jump};
 #[cfg(target_arch = "x86_64")]
 use super::i386;
 use crate::{NameCall, Result};
@@ -33,24 +27,8 @@ use crate::{NameCall, Result};
 ///
 /// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
 pub fn deny_ways_out() -> Result<()> {
-    let filter = program();
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the kernel copies the program, which lives across the call, and does not write to it.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            0,
-            &raw const program,
-        )
-    };
-    match rc {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()).call("seccomp(SECCOMP_SET_MODE_FILTER)"),
-    }
+    let installed = install(&program(), 0);
+    installed.map(drop).call("seccomp(SECCOMP_SET_MODE_FILTER)")
 }
 
 fn program() -> Vec<sock_filter> {
@@ -64,8 +42,7 @@ fn program() -> Vec<sock_filter> {
 
 fn native() -> Vec<sock_filter> {
     let mut calls = vec![load(NUMBER)];
-    #[cfg(target_arch = "x86_64")]
-    calls.extend([jump(BPF_JGE, X32, 0, 1), ret(FAIL_ENOSYS)]);
+    calls.extend(deny_x32());
     calls.extend(denied(
         libc::SYS_socket as u32,
         libc::SYS_ioctl as u32,

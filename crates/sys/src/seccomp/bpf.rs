@@ -1,0 +1,91 @@
+//! Filters of system calls in classic BPF (seccomp(2)): a few functions assemble them, because a compiler would be more code to
+//! trust.
+
+use std::ffi::{c_long, c_ulong};
+use std::io;
+
+use libc::{
+    BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
+    SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
+};
+
+/// Installs a filter on this thread and what it executes, irrevocably. Returns what the kernel returns for `flags`
+/// (SECCOMP_FILTER_FLAG_*): 0, or a descriptor.
+///
+/// # Errors
+///
+/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or `no_new_privs`.
+pub(super) fn install(program: &[sock_filter], flags: c_ulong) -> io::Result<c_long> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(io::Error::other)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program, which lives across the call with its true length, and does not write to it.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
+    match rc {
+        0.. => Ok(rc),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Denies the calls of x32, which have numbers of their own from a bit on; the accumulator has the number.
+pub(super) fn deny_x32() -> Vec<sock_filter> {
+    #[cfg(target_arch = "x86_64")]
+    return vec![jump(libc::BPF_JGE, X32, 0, 1), ret(FAIL_ENOSYS)];
+    #[cfg(not(target_arch = "x86_64"))]
+    return Vec::new();
+}
+
+/// Runs `body`, which always returns, if the accumulator equals `value`; else continues.
+pub(super) fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
+    // Every body is shorter than a jump's 255.
+    let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
+    all.extend_from_slice(body);
+    all
+}
+
+pub(super) fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
+    let one = |&(value, action): &(u32, u32)| [jump(BPF_JEQ, value, 0, 1), ret(action)];
+    table.iter().flat_map(one)
+}
+
+pub(super) fn load(offset: usize) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, offset as u32) }
+}
+
+pub(super) fn ret(action: u32) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_RET | BPF_K) as u16, action) }
+}
+
+pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_filter {
+    // SAFETY: BPF_JUMP only fills in a struct.
+    unsafe { BPF_JUMP((BPF_JMP | comparison | BPF_K) as u16, value, if_so, if_not) }
+}
+
+pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
+pub(super) const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
+/// The lower half of the argument, on a little-endian machine; what is compared are ints.
+pub(super) const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
+pub(super) const SECOND_ARGUMENT: usize = FIRST_ARGUMENT + size_of::<u64>();
+
+pub(super) const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+
+/// From `linux/audit.h`: the ELF machine number, with bits for 64-bit and little-endian.
+#[cfg(target_arch = "x86_64")]
+pub(super) const NATIVE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+pub(super) const NATIVE: u32 = 0xc000_00b7;
+#[cfg(target_arch = "riscv64")]
+pub(super) const NATIVE: u32 = 0xc000_00f3;
+/// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
