@@ -70,7 +70,7 @@ pub struct CheckService {
 struct Shared {
     config: CheckConfig,
     cache: Option<Cache>,
-    /// One for each service.
+    /// One for each service, in the same order.
     breakers: Vec<CircuitBreaker>,
     in_flight: Semaphore,
     metrics: CheckMetrics,
@@ -82,7 +82,7 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct CheckClient {
     shared: Arc<Shared>,
-    /// One for each service.
+    /// One for each service, in the same order.
     links: Arc<[Link]>,
 }
 
@@ -157,8 +157,8 @@ impl CheckService {
     /// The first one's error: its circuit breaker is open, or it accepts no connection.
     pub async fn reach(&self) -> Result<(), AuthzError> {
         let mut first = None;
-        for index in 0..self.shared.breakers.len() {
-            match self.shared.reach(index).await {
+        for (service, breaker) in self.shared.services() {
+            match reach(service, breaker).await {
                 Ok(()) => return Ok(()),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -174,7 +174,11 @@ impl CheckService {
     pub fn await_services(&self) {
         for index in 0..self.shared.breakers.len() {
             let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move { shared.await_service(index).await });
+            tokio::spawn(async move {
+                if let Some((service, breaker)) = shared.services().nth(index) {
+                    shared.await_service(service, breaker).await;
+                }
+            });
         }
     }
 
@@ -236,9 +240,9 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
-        for (index, link) in self.links.iter().enumerate() {
-            match self.fetch_from(index, link, request, deadline).await {
-                // That one is suspended tells less than why another failed.
+        for (link, asked) in self.links.iter().zip(self.shared.services()) {
+            match self.fetch_from(link, asked, request, deadline).await {
+                // The reason why another service failed tells more.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
                 result => return result,
@@ -250,13 +254,12 @@ impl CheckClient {
     /// Asks one service.
     async fn fetch_from(
         &self,
-        index: usize,
         link: &Link,
+        (service, breaker): (&Service, &CircuitBreaker),
         request: &AuthzRequest<'_>,
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let shared = &*self.shared;
-        let breaker = shared.breakers.get(index).ok_or(AuthzError::Suspended)?;
         let check: PreparedCheck<'_> = link.prepare(request, shared.encode_config())?;
         let _permit = shared.acquire_permit(breaker, deadline).await?;
         let breaker_permit = breaker
@@ -274,7 +277,7 @@ impl CheckClient {
             Ok(_) => breaker_permit.succeeded(),
             Err(_) => breaker_permit.failed(Instant::now()),
         };
-        shared.log_transition(index, transition);
+        shared.log_transition(service, transition);
         let response = result?;
         shared.warn_of_refused_mutations(&response.decision);
         Ok(response)
@@ -289,28 +292,13 @@ impl Shared {
         }
     }
 
-    /// Probes whether a service can be asked.
-    async fn reach(&self, index: usize) -> Result<(), AuthzError> {
-        let breaker = self.breakers.get(index);
-        if breaker.is_some_and(|breaker| breaker.is_open(Instant::now())) {
-            return Err(AuthzError::Suspended);
-        }
-        match self
-            .config
-            .services
-            .get(index)
-            .map(|service| &service.backend)
-        {
-            Some(Backend::Remote(remote)) => {
-                let version = remote.protocol.http_version();
-                transport::reach(&remote.endpoint, version, PROBE_TIMEOUT).await
-            }
-            Some(Backend::Policy(_)) | None => Ok(()),
-        }
+    /// The services with their circuit breakers.
+    fn services(&self) -> impl Iterator<Item = (&Service, &CircuitBreaker)> {
+        self.config.services.iter().zip(&self.breakers)
     }
 
-    async fn await_service(&self, index: usize) {
-        let Err(why) = self.reach(index).await else {
+    async fn await_service(&self, service: &Service, breaker: &CircuitBreaker) {
+        let Err(why) = reach(service, breaker).await else {
             return;
         };
         let then = match (self.config.services.len(), self.config.on_failure) {
@@ -318,17 +306,11 @@ impl Shared {
             (_, FailureMode::Allow) => "requests go on unchecked until it can",
             (_, FailureMode::Deny) => "requests are denied until it can",
         };
-        let service = self.name(index);
         warn!("the check service at {service} can't be asked: {why}; {then}");
-        while self.reach(index).await.is_err() {
+        while reach(service, breaker).await.is_err() {
             sleep(PROBE_INTERVAL).await;
         }
         info!("the check service at {service} can be asked now");
-    }
-
-    fn name(&self, index: usize) -> String {
-        let service = self.config.services.get(index);
-        service.map(ToString::to_string).unwrap_or_default()
     }
 
     /// Acquires a permit for one more check in flight. Waits for it, unless the circuit breaker is open.
@@ -364,20 +346,14 @@ impl Shared {
         }
     }
 
-    fn log_transition(&self, index: usize, transition: Transition) {
+    fn log_transition(&self, service: &Service, transition: Transition) {
         match transition {
             Transition::Unchanged => return,
-            Transition::Opened => {
-                let service = self.name(index);
-                warn!(
-                    service,
-                    "the check service failed too often and is not asked for a while"
-                );
-            }
-            Transition::Closed => {
-                let service = self.name(index);
-                info!(service, "the check service answers again");
-            }
+            Transition::Opened => warn!(
+                %service,
+                "the check service failed too often and is not asked for a while"
+            ),
+            Transition::Closed => info!(%service, "the check service answers again"),
         }
         let suspended = self.breakers.iter().filter(|one| one.is_suspended());
         self.metrics.set_suspended(suspended.count());
@@ -396,6 +372,20 @@ impl Shared {
                 suppressed, "the check service asked for changes of headers that it may not make"
             );
         }
+    }
+}
+
+/// Probes whether a service can be asked.
+async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzError> {
+    if breaker.is_open(Instant::now()) {
+        return Err(AuthzError::Suspended);
+    }
+    match &service.backend {
+        Backend::Remote(remote) => {
+            let version = remote.protocol.http_version();
+            transport::reach(&remote.endpoint, version, PROBE_TIMEOUT).await
+        }
+        Backend::Policy(_) => Ok(()),
     }
 }
 

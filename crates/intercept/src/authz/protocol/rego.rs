@@ -7,7 +7,7 @@
 mod source;
 
 use std::fmt::{self, Debug, Formatter};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -64,7 +64,7 @@ impl Policy {
             max_file_bytes: MAX_FILE,
             max_lines: MAX_FILE,
         });
-        // As OPA does: what a built-in function fails on is undefined.
+        // As OPA does: the result of a built-in function that fails is undefined.
         engine.set_strict_builtin_errors(false);
         // The library counts the UTF-16 units of a string, OPA its characters.
         let count = |args: Vec<Value>| Ok(count(&args));
@@ -231,7 +231,7 @@ impl Debug for Policy {
     }
 }
 
-/// Steps of an evaluation between two looks at the clock: some tens of microseconds.
+/// Steps of an evaluation between two reads of the clock: some tens of microseconds.
 const TIMER_INTERVAL: NonZeroU32 = NonZeroU32::new(64).expect("not zero");
-/// Bytes and lines of a file: what is read at most.
-const MAX_FILE: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4 << 20).expect("not zero");
+/// The maximum number of bytes, and so of lines, of a file.
+const MAX_FILE: NonZeroUsize = NonZeroUsize::new(4 << 20).expect("not zero");

@@ -16,7 +16,7 @@ pub(crate) struct PolicyPath {
     pub(super) rule: Option<String>,
 }
 
-/// What was read.
+/// The content of its files.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Source {
     /// Files in Rego.
@@ -143,17 +143,17 @@ fn refuse(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {
 /// ```
 pub(super) fn located(error: &anyhow::Error) -> String {
     let text = error.to_string();
-    let mut place = None;
+    let mut position = None;
     let mut what = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some(at) = line.strip_prefix("--> ") {
-            place = place.or(Some(at));
+            position = position.or(Some(at));
         } else if let Some(error) = line.strip_prefix("error: ") {
             what.push(error);
         }
     }
-    match (place, what.is_empty()) {
-        (Some(place), false) => format!("{place}: {}", what.join("; ")),
+    match (position, what.is_empty()) {
+        (Some(position), false) => format!("{position}: {}", what.join("; ")),
         _ => text,
     }
 }
