@@ -19,8 +19,6 @@ use peername_sys::resolve as names;
 mod as_written;
 mod bounded;
 mod endpoints;
-#[cfg(feature = "intercept")]
-mod one_or_more;
 pub(crate) mod text_value;
 
 pub(crate) use as_written::AsWritten;
@@ -28,8 +26,6 @@ pub(crate) use as_written::AsWritten;
 pub(crate) use as_written::values;
 pub(crate) use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub(crate) use endpoints::{Address, AllowDestination, Listen, TargetV4, TargetV6};
-#[cfg(feature = "intercept")]
-pub(crate) use one_or_more::OneOrMore;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

@@ -60,6 +60,19 @@ where
     from.deserialize_any(OneOrMore(PhantomData))
 }
 
+/// Serializes one value as a string, several as a list of strings.
+#[cfg(feature = "intercept")]
+pub(crate) fn write_one_or_more<S, T>(all: &[T], to: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+    T: Display,
+{
+    match all {
+        [one] => to.collect_str(one),
+        all => to.collect_seq(all.iter().map(ToString::to_string)),
+    }
+}
+
 /// The schema of [`read_one_or_more`].
 pub(crate) fn one_or_more_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] })

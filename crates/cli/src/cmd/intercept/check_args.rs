@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::check_tls_args::CheckTlsArgs;
 use crate::config_file::table_options;
 use crate::usage::{Usage, UsageErrors};
-use crate::value::{AsWritten, Number, OneOrMore, Time, Timeout, values};
+use crate::value::{AsWritten, Number, Time, Timeout, text_value, values};
 
 /// The check service, and how it is asked.
 #[derive(Clone, Debug, clap::Args, Deserialize, Serialize, JsonSchema)]
@@ -25,8 +25,11 @@ pub(crate) struct CheckArgs {
     /// policy in Rego (`rego:FILE`); may be repeated, the next one is asked where one can't be reached [default: none, all are
     /// allowed]
     #[arg(long, value_name = "URL")]
-    #[serde(with = "OneOrMore")]
-    #[schemars(with = "OneOrMore")]
+    #[serde(
+        deserialize_with = "text_value::read_one_or_more",
+        serialize_with = "text_value::write_one_or_more"
+    )]
+    #[schemars(schema_with = "text_value::one_or_more_schema")]
     check: Vec<AsWritten<ServiceUrl>>,
     #[command(flatten)]
     #[serde(flatten)]
