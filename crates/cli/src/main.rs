@@ -5,7 +5,8 @@ mod admin;
 mod cmd;
 mod compat;
 mod config_file;
-mod confinement;
+#[cfg(any(feature = "exec", feature = "intercept"))]
+mod launcher;
 mod lifecycle;
 mod listeners;
 mod logging;

@@ -1,6 +1,8 @@
 //! The options of every long-running command that concern the whole process. They are also the keys at the top of the
 //! configuration file.
 
+pub(crate) mod confinement;
+
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -10,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::admin::AdminArgs;
 use crate::lifecycle::default_workers;
 use crate::lifecycle::drain::DrainLimits;
+use crate::logging;
 use crate::value::{Number, Time};
-use crate::{confinement, logging};
 
 /// Options of the process, independent of its listeners.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]

@@ -9,7 +9,7 @@ mod netns;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use peername_exec::table::{Rules, SharedTable, TableError};
 use peername_identity::{Network, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
-use peername_sys::process::launch::become_program;
 use peername_sys::seccomp::NoNewPrivs;
 use serde::Serialize;
 
 use crate::admin::AdminArgs;
 use crate::cmd::proxy;
 use crate::cmd::routes::Protocol;
+use crate::launcher::{self, LAUNCHER_FAILED, execute};
 use crate::usage::Usage;
 use crate::value::{self, AsWritten};
 use clients::ListJudge;
@@ -122,13 +122,7 @@ enum Sources {
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match start(args) {
-        Err(error) if !error.is::<Usage>() => {
-            eprintln!("peername: {error:#}");
-            Ok(ExitCode::from(LAUNCHER_FAILED))
-        }
-        other => other,
-    }
+    launcher::exit_code(start(args))
 }
 
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
@@ -138,7 +132,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     args.check_mode()?;
     let clients = args.client_judge()?;
     let rules = args.rules(clients.is_some())?;
-    let mut command = args.program();
+    let mut command = launcher::command(&args.command);
     if args.mode == Mode::Netns {
         netns::start(args)?;
         return Ok(execute(command));
@@ -164,20 +158,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(execute(command))
 }
 
-fn execute(command: Command) -> ExitCode {
-    let error = become_program(command);
-    eprintln!("peername: {error}");
-    ExitCode::from(error.exit_code())
-}
-
 impl Args {
-    fn program(&self) -> Command {
-        let mut words = self.command.iter();
-        let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
-        command.args(words);
-        command
-    }
-
     /// Refuses options that the mode ignores: the user would take them for effective.
     ///
     /// # Errors
@@ -331,7 +312,5 @@ const OF_SERVERS: [&str; 15] = [
     "admin",
     "admin_host",
 ];
-/// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
-const LAUNCHER_FAILED: u8 = 125;
 /// The minimum number of slots of a table.
 const MIN_SLOTS: usize = 64;

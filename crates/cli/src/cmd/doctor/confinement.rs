@@ -10,8 +10,8 @@ use peername_sys::process::confine::files::supported_version;
 
 use super::finding::Finding;
 use super::intercept;
-use crate::confinement::SCOPES_SINCE;
 use crate::logging::join;
+use crate::process::confinement::SCOPES_SINCE;
 use crate::value;
 
 /// Options of `peername doctor --confinement`.

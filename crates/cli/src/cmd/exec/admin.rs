@@ -21,9 +21,10 @@ use tracing::Level;
 use super::{Args, Header, Sources};
 use crate::admin::{AdminArgs, RunningAdmin};
 use crate::cmd::proxy::clients;
+use crate::lifecycle;
 use crate::logging::{self, LevelHandle};
+use crate::process::confinement;
 use crate::value::{AsWritten, Time};
-use crate::{confinement, lifecycle};
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorLine};
 

@@ -6,7 +6,8 @@ use std::process::{Command, ExitCode};
 use peername_exec::connect::{Connect, ConnectError};
 use peername_exec::program::{Reason, examine, search_path};
 
-use super::{execute, refuse_io_uring};
+use super::refuse_io_uring;
+use crate::launcher::{self, execute};
 
 /// Options for the contents of the client's headers.
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ enum Version {
 
 /// Becomes the client; returns only if that fails.
 pub(super) fn run(args: &super::Args, source: SocketAddr) -> ExitCode {
-    let mut command = args.program();
+    let mut command = launcher::command(&args.command);
     match prepare(args, source, &mut command) {
         Ok(reason) => warn(&reason),
         Err(error) => return failed(&error),

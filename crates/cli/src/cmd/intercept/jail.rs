@@ -16,10 +16,9 @@ mod environment;
 mod interceptor;
 mod options;
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use peername_intercept::ca::{Authority, AuthorityOptions};
@@ -27,25 +26,19 @@ use peername_jail::files::{self, Covers, PrivateDir, TrustFiles};
 use peername_jail::{network, seal, unix_sockets};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
-use peername_sys::process::launch::become_program;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::random;
 
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
+use crate::launcher;
 use crate::usage::Usage;
 use interceptor::Interceptor;
 pub(crate) use options::Args;
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match start(args) {
-        Err(error) if !error.is::<Usage>() => {
-            eprintln!("peername: {error:#}");
-            Ok(ExitCode::from(JAIL_FAILED))
-        }
-        other => other,
-    }
+    launcher::exit_code(start(args))
 }
 
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
@@ -79,15 +72,13 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     files::cover(&dir, &trust, &covers)?;
-    let mut command = args.program();
+    let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
     seal::seal()?;
-    let error = become_program(command);
-    eprintln!("peername: {error}");
-    Ok(ExitCode::from(error.exit_code()))
+    Ok(launcher::execute(command))
 }
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
@@ -125,16 +116,5 @@ fn absolute(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Usage> {
         .map_err(Usage::from_error)
 }
 
-impl Args {
-    fn program(&self) -> Command {
-        let mut words = self.command.iter();
-        let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
-        command.args(words);
-        command
-    }
-}
-
-/// The exit code of a failure of the jail, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
-const JAIL_FAILED: u8 = 125;
 /// The lifetime of an authority that ends with the program.
 const EPHEMERAL_DAYS: u16 = 365;

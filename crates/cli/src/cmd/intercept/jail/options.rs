@@ -10,7 +10,8 @@ use clap::{ArgMatches, Command, FromArgMatches};
 use peername_intercept::listener::jail::TunnelledDestination;
 
 use crate::cmd::intercept::options::Intercept;
-use crate::{confinement, logging};
+use crate::logging;
+use crate::process::confinement;
 
 /// Options of `peername jail`.
 #[derive(Debug, clap::Args)]

@@ -1,0 +1,38 @@
+//! What `exec` and `jail` share: they set up a program, and become it.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use peername_sys::process::launch::become_program;
+
+use crate::usage::Usage;
+
+/// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
+pub(crate) const LAUNCHER_FAILED: u8 = 125;
+
+/// The command of these words.
+pub(crate) fn command(words: &[OsString]) -> Command {
+    let mut words = words.iter();
+    let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+    command.args(words);
+    command
+}
+
+/// Becomes the program (execve(2)). Returns only if that fails: with the exit code of the reason.
+pub(crate) fn execute(command: Command) -> ExitCode {
+    let error = become_program(command);
+    eprintln!("peername: {error}");
+    ExitCode::from(error.exit_code())
+}
+
+/// The exit code of a start that has failed: [`LAUNCHER_FAILED`], with the error on standard error. [`Usage`] is returned,
+/// for the exit code of wrong usage.
+pub(crate) fn exit_code(started: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match started {
+        Err(error) if !error.is::<Usage>() => {
+            eprintln!("peername: {error:#}");
+            Ok(ExitCode::from(LAUNCHER_FAILED))
+        }
+        other => other,
+    }
+}
