@@ -87,6 +87,7 @@ fn find(asked: &Query, names: &SyntheticNames) -> Result<Option<RData>, Response
         }
         RecordType::AAAA if names.has_v6() => {
             let ip = names.v6(&host).ok_or(full)?;
+            tracing::debug!(name, address = %ip, "name looked up in the jail");
             Ok(Some(RData::AAAA(AAAA(ip))))
         }
         _ => Ok(None),

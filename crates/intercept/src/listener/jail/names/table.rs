@@ -85,9 +85,10 @@ impl SyntheticNames {
             _ => return Destination::Literal(ip),
         };
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        let (slot, generation) = (offset / GENERATIONS, offset % GENERATIONS);
+        let generation = offset % GENERATIONS;
         let mut table = self.table.lock();
-        match table.slots.get_mut(slot) {
+        let slot = (offset / GENERATIONS).checked_sub(FIRST);
+        match slot.and_then(|slot| table.slots.get_mut(slot)) {
             Some(slot) if slot.generation == generation => {
                 slot.used = Instant::now();
                 Destination::Name(slot.name.clone())
@@ -100,7 +101,7 @@ impl SyntheticNames {
         let mut table = self.table.lock();
         let slot = table.slot_of(name, Instant::now())?;
         let generation = table.slots.get(slot)?.generation;
-        u32::try_from(slot * GENERATIONS + generation).ok()
+        u32::try_from((FIRST + slot) * GENERATIONS + generation).ok()
     }
 }
 
@@ -114,8 +115,7 @@ impl Table {
             free if free < MAX_NAMES => {
                 self.slots.push(Slot {
                     name: name.clone(),
-                    // Never 0 at first: some programs refuse 198.18.0.0.
-                    generation: 1,
+                    generation: 0,
                     used: now,
                 });
                 free
@@ -163,9 +163,11 @@ const V6: Ipv6Net = Ipv6Net::new_assert(
     64,
 );
 /// Names in the table: with the longest names these are 8 MB.
-const MAX_NAMES: usize = 1 << 14;
+const MAX_NAMES: usize = (1 << 14) - FIRST;
 /// Addresses of a slot. All slots together fill 198.18.0.0/15.
 const GENERATIONS: usize = 1 << 3;
+/// Where the slots begin: some programs refuse 198.18.0.0.
+const FIRST: usize = 1;
 /// How long a response may be cached.
 pub(super) const TTL: Duration = Duration::from_secs(60);
 /// How long a name stays after it was looked up or connected to: longer than caches keep it, some of which have a minimum.
@@ -200,7 +202,7 @@ mod tests {
         names.v4(&host("a.test")).unwrap();
         for stale in [
             "198.18.0.0",
-            "198.18.0.2",
+            "198.18.0.9",
             "198.19.255.255",
             "fd70:6565:726e:616d:ffff:ffff:ffff:ffff",
         ] {
