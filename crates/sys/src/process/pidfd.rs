@@ -11,9 +11,8 @@ use rustix::process::{
 };
 
 pub use rustix::process::Signal;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
+use crate::event::readiness::register_readable;
 use crate::event::wait_readable;
 use crate::{NameCall, Result};
 
@@ -127,13 +126,8 @@ impl PidFd {
     ///
     /// Of epoll_ctl(2): ENOMEM, or ENOSPC when no watch is left.
     pub async fn wait_exit(self) -> Result<()> {
-        // SAFETY: an OwnedFd is open and the same for as long as it lives, and AsyncFd owns it.
-        let exit = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) };
-        exit.call("epoll_ctl(2)")?
-            .readable()
-            .await
-            .map(drop)
-            .call("epoll_wait(2)")
+        let exit = register_readable(self.0)?;
+        exit.readable().await.map(drop).call("epoll_wait(2)")
     }
 
     /// Sends a signal (pidfd_send_signal(2), since Linux 5.1).

@@ -21,12 +21,12 @@ use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
-use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::core_dump;
-use tokio::time::{Instant, sleep};
+use peername_sys::process::pidfd::PidFd;
+use tokio::time::timeout;
 use tracing::Level;
 
 use super::options::Args;
@@ -132,6 +132,7 @@ impl Interceptor {
         let mut inherited = inherited.into_iter();
         let (channel, program) = (inherited.next(), inherited.next());
         let (channel, program) = channel.zip(program).context("no channel")?;
+        let program = PidFd::from(program);
         let log = inherited.next().map(File::from);
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
@@ -145,7 +146,7 @@ impl Interceptor {
     async fn serve(
         self,
         sockets: Vec<OwnedFd>,
-        (channel, program): (OwnedFd, OwnedFd),
+        (channel, program): (OwnedFd, PidFd),
         log: Option<File>,
     ) -> anyhow::Result<()> {
         core_dump::disable()?;
@@ -183,27 +184,28 @@ impl Interceptor {
         tokio::spawn(lifecycle::watch_own_addresses(own));
         let names = setup.jail_names().context("no names")?;
         for socket in sockets.names_udp {
-            tokio::spawn(serve_udp(socket, Arc::clone(&names)));
+            serve_udp(socket, Arc::clone(&names)).context("the name server of the jail")?;
         }
         for socket in sockets.names_tcp {
-            tokio::spawn(serve_tcp(socket, Arc::clone(&names)));
+            serve_tcp(socket, Arc::clone(&names)).context("the name server of the jail")?;
         }
         // Where this fails, the jail could not be made, and its process ends.
         let _ = fd_passing::send_word(&channel, READY, None);
         drop(channel);
-        let program = register_readable(program)?;
-        let _ = program.readable().await?;
-        drain(&listeners.workers).await;
+        program.wait_exit().await?;
+        end(listeners.workers).await;
         Ok(())
     }
 }
 
-/// Waits until the connections of the program, which has exited, have ended by themselves: their audit lines are written.
-async fn drain(workers: &Workers) {
-    let deadline = Instant::now() + DRAIN_LIMIT;
-    while workers.open_connections() > 0 && Instant::now() < deadline {
-        sleep(DRAIN_POLL).await;
-    }
+/// Drains the connections of the program, which has exited, and ends those that other processes of the jail keep open: each
+/// writes its audit lines.
+async fn end(mut workers: Workers) {
+    workers.drain();
+    let all_ended = async { while workers.next_exit().await.is_some() {} };
+    let _ = timeout(DRAIN_LIMIT, all_ended).await;
+    workers.end();
+    workers.join();
 }
 
 /// The sockets of the jail, by their use.
@@ -295,4 +297,3 @@ const READY: u64 = 1;
 const MAX_WORKERS: usize = 4;
 /// For connections that another process of the jail keeps open.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
-const DRAIN_POLL: Duration = Duration::from_millis(5);

@@ -11,35 +11,43 @@ use peername_sys::udp::{self, RecvBatch, SendBatch, Transmit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::answer::answer;
 use super::table::SyntheticNames;
 
-/// Answers on a UDP socket until it fails. Each response comes from the address that the query was sent to.
+/// Answers on a UDP socket in a task of its own. Each response comes from the address that the query was sent to.
 ///
 /// # Errors
 ///
-/// Those of epoll_ctl(2) and recvmmsg(2): none in normal operation.
-pub async fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
+/// Those of getsockname(2) and epoll_ctl(2): none in normal operation.
+pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
     let addr = UdpSocket::from(socket.try_clone()?).local_addr()?;
     let socket = udp::adopt(socket, addr).map_err(|error| error.source)?;
     socket.set_nonblocking(true)?;
     let socket = register_readable(socket.into()).map_err(|error| error.source)?;
-    let (mut batch, mut sender) = (RecvBatch::new(BATCH), SendBatch::default());
-    loop {
-        let mut ready = socket.readable().await?;
-        let received = ready.try_io(|socket| batch.receive(socket, 0..BATCH));
-        match received {
-            Err(_) => {}
-            Ok(Ok(n)) => {
-                for entry in 0..n {
-                    respond(socket.get_ref(), (&batch, entry), &mut sender, &names);
+    tokio::spawn(async move {
+        let (mut batch, mut sender) = (RecvBatch::new(BATCH), SendBatch::default());
+        // It fails only at the end of the runtime.
+        while let Ok(mut ready) = socket.readable().await {
+            match ready.try_io(|socket| batch.receive(socket, 0..BATCH)) {
+                Err(_) => {}
+                Ok(Ok(n)) => {
+                    for entry in 0..n {
+                        respond(socket.get_ref(), (&batch, entry), &mut sender, &names);
+                    }
+                    // A flood leaves time for the other tasks of this thread.
+                    yield_now().await;
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(error = %error, "the jail's name server can't receive; it retries");
+                    sleep(RETRY_DELAY).await;
                 }
             }
-            Ok(Err(error)) => return Err(error),
         }
-    }
+    });
+    Ok(())
 }
 
 /// Responds to one datagram. A response that can't be sent is lost, as on any network.
@@ -64,32 +72,34 @@ fn respond(
     let _ = sender.send(socket, &[IoSlice::new(&response)], &[transmit]);
 }
 
-/// Answers on a listening TCP socket until it fails (RFC 7766).
+/// Answers on a listening TCP socket in a task of its own (RFC 7766).
 ///
 /// # Errors
 ///
-/// The socket does not listen any more.
-pub async fn serve_tcp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
+/// Those of fcntl(2) and epoll_ctl(2): none in normal operation.
+pub fn serve_tcp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
     let socket = net::TcpListener::from(socket);
     socket.set_nonblocking(true)?;
     let listener = TcpListener::from_std(socket)?;
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        // The semaphore is never closed.
-        let permit = Arc::clone(&permits).acquire_owned().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let names = Arc::clone(&names);
-                tokio::spawn(async move {
-                    // It ends by the client, or by its own timeout.
-                    let _ = serve_stream(stream, &names).await;
-                    drop(permit);
-                });
-            }
-            Err(error) if peername_sys::is_broken_listener(&error) => return Err(error),
-            Err(_) => sleep(RETRY_DELAY).await,
+    tokio::spawn(async move {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            let Ok((stream, _)) = listener.accept().await else {
+                // Descriptors have run out.
+                sleep(RETRY_DELAY).await;
+                continue;
+            };
+            let names = Arc::clone(&names);
+            tokio::spawn(async move {
+                // It ends by the client, or by its own timeout.
+                let _ = serve_stream(stream, &names).await;
+                drop(permit);
+            });
         }
-    }
+    });
+    Ok(())
 }
 
 async fn serve_stream(mut stream: TcpStream, names: &SyntheticNames) -> io::Result<()> {
