@@ -7,6 +7,7 @@
 
 mod basics;
 mod bypasses;
+mod files;
 mod lists;
 mod process;
 mod tcp;

@@ -6,6 +6,8 @@ mod private_dir;
 mod trust_stores;
 
 use std::collections::BTreeSet;
+use std::env;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use peername_sys::SyscallError;
@@ -21,7 +23,7 @@ pub struct Covers {
     pub hidden: Vec<PathBuf>,
     /// The host's Unix sockets ([`crate::unix_sockets::find`]), to which the program can't connect.
     pub sockets: BTreeSet<PathBuf>,
-    /// Sockets, or directories with sockets, to which it can.
+    /// Sockets, or directories with sockets, to which it can: without symbolic links.
     pub reachable: Vec<PathBuf>,
 }
 
@@ -41,41 +43,49 @@ pub struct TrustFiles {
 /// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
 /// `/etc/resolv.conf`, `/etc/hosts`, and what [`Covers`] lists. To be called in the jail's mount namespace.
 ///
+/// A cover stays while processes outside write to the file; where they replace it by another (rename(2), unlink(2)), the
+/// kernel removes the cover of a file, and keeps that of a directory above it.
+///
 /// # Errors
 ///
 /// [`JailError::Cover`], [`JailError::Write`], [`JailError::NothingToHide`].
 pub fn cover(dir: &PrivateDir, trust: &TrustFiles, covers: &Covers) -> Result<(), JailError> {
-    mounts::stop_propagation().map_err(|source| failed(Path::new("/"), source))?;
     dir.mount()?;
-    let (own, bundle, java) = (dir.certificates(), dir.bundle(), dir.truststore());
-    dir.write(&own, &trust.own)?;
-    dir.write(&bundle, &trust.bundle)?;
-    dir.write(&java, &trust.java)?;
-    hashed_dirs::cover(dir, trust)?;
+    dir.write(&dir.certificates(), &trust.own)?;
+    dir.write(&dir.bundle(), &trust.bundle)?;
+    dir.write(&dir.truststore(), &trust.java)?;
+    let hashed = hashed_dirs::copy(dir, trust)?;
+    write_names(dir)?;
+    // Before anything is bound: a bind mount takes over that its source is read-only.
+    dir.make_read_only()?;
+    for (original, copy) in &hashed {
+        let covered = mounts::bind_recursively_over(original, copy);
+        covered.map_err(|source| failed(original, source))?;
+    }
     for target in trust_stores::bundles() {
-        cover_existing(&target, &bundle)?;
+        cover_existing(&target, &dir.bundle())?;
     }
     for target in trust_stores::java() {
-        cover_existing(&target, &java)?;
+        cover_existing(&target, &dir.truststore())?;
     }
-    cover_names(dir)?;
+    cover_existing(Path::new("/etc/resolv.conf"), &dir.resolv_conf())?;
+    cover_existing(Path::new("/etc/hosts"), &dir.hosts())?;
     cover_sockets(dir, covers)?;
-    devices::protect(&dir.empty_file()?)?;
+    devices::protect(&dir.empty_file())?;
     hide(dir, &covers.hidden)?;
-    dir.make_read_only()
+    reenter_working_directory()
 }
 
 /// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would
 /// resolve, to an address of its own.
-fn cover_names(dir: &PrivateDir) -> Result<(), JailError> {
-    let resolver = dir.file("resolv.conf");
-    dir.write(&resolver, b"nameserver 127.0.0.1\noptions ndots:0\n")?;
-    cover_existing(Path::new("/etc/resolv.conf"), &resolver)?;
-    let hosts = dir.file("hosts");
+fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
+    dir.write(
+        &dir.resolv_conf(),
+        b"nameserver 127.0.0.1\noptions ndots:0\n",
+    )?;
     let name = peername_sys::host_name();
     let text = format!("127.0.0.1 localhost {name}\n::1 localhost ip6-localhost ip6-loopback\n");
-    dir.write(&hosts, text.as_bytes())?;
-    cover_existing(Path::new("/etc/hosts"), &hosts)
+    dir.write(&dir.hosts(), text.as_bytes())
 }
 
 fn cover_sockets(dir: &PrivateDir, covers: &Covers) -> Result<(), JailError> {
@@ -83,21 +93,18 @@ fn cover_sockets(dir: &PrivateDir, covers: &Covers) -> Result<(), JailError> {
         let mut reachable = covers.reachable.iter();
         reachable.any(|path| socket.starts_with(path))
     };
-    let empty = dir.empty_file()?;
-    let sockets = covers.sockets.iter().filter(|path| !is_reachable(path));
-    sockets
-        .into_iter()
-        .try_for_each(|socket| cover_existing(socket, &empty))
+    let mut sockets = covers.sockets.iter().filter(|path| !is_reachable(path));
+    sockets.try_for_each(|socket| cover_existing(socket, &dir.empty_file()))
 }
 
 fn hide(dir: &PrivateDir, hidden: &[PathBuf]) -> Result<(), JailError> {
     for path in hidden {
         let empty = match path.is_dir() {
-            true => dir.empty_dir()?,
-            false => dir.empty_file()?,
+            true => dir.empty_dir(),
+            false => dir.empty_file(),
         };
-        match mounts::cover(path, &empty) {
-            Err(error) if error.errno() == Some(ENOENT) => {
+        match mounts::bind_over(path, &empty) {
+            Err(error) if error.source.kind() == ErrorKind::NotFound => {
                 return Err(JailError::NothingToHide(path.clone()));
             }
             covered => covered.map_err(|source| failed(path, source))?,
@@ -108,12 +115,25 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf]) -> Result<(), JailError> {
 
 /// Covers a file, unless it does not exist or this user can't reach it: then the program can't either.
 fn cover_existing(target: &Path, source: &Path) -> Result<(), JailError> {
-    match mounts::cover(target, source) {
+    match mounts::bind_over(target, source) {
         Err(error) if error.is_permission() && target.symlink_metadata().is_ok() => {
             Err(failed(target, error))
         }
-        Err(error) if error.is_permission() || error.errno() == Some(ENOENT) => Ok(()),
+        Err(error) if error.is_permission() || error.source.kind() == ErrorKind::NotFound => Ok(()),
         covered => covered.map_err(|source| failed(target, source)),
+    }
+}
+
+/// Enters the working directory by its path: this process is below the cover otherwise, if the directory is covered.
+fn reenter_working_directory() -> Result<(), JailError> {
+    let Ok(path) = env::current_dir() else {
+        // It was removed: nothing can be in it.
+        return Ok(());
+    };
+    match env::set_current_dir(&path) {
+        // A directory above it can't be searched, and so was not covered by a path that leads there.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        entered => entered.map_err(|failed| JailError::WorkingDirectory { path, failed }),
     }
 }
 
@@ -123,6 +143,3 @@ fn failed(path: &Path, failed: SyscallError) -> JailError {
         failed,
     }
 }
-
-/// From `asm-generic/errno-base.h`.
-const ENOENT: i32 = 2;

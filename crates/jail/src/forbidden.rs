@@ -1,33 +1,45 @@
 //! Why this host refuses user namespaces, and the command that allows them.
 
 use std::fs;
+use std::io::ErrorKind::StorageFull;
 
 use peername_sys::SyscallError;
+use peername_sys::process::user;
 
 use crate::JailError;
 
-/// The error for a refused user namespace, with the fix that the host's settings call for.
+/// The error for a call that made the namespaces: with the fix that the host's settings call for, if the host has refused it.
 pub(crate) fn explain(failed: SyscallError) -> JailError {
+    let fix = match failed.source.kind() {
+        StorageFull => limit(),
+        _ if failed.is_permission() => setting().to_owned(),
+        _ => return JailError::Network(failed),
+    };
+    JailError::Forbidden { failed, fix }
+}
+
+/// user_namespaces(7), namespaces(7).
+fn limit() -> String {
+    let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    format!(
+        "user.max_user_namespaces is {}: `sudo sysctl -w user.max_user_namespaces=10000` allows more; \
+         user.max_net_namespaces and user.max_mnt_namespaces limit the others that a jail needs",
+        max.trim()
+    )
+}
+
+fn setting() -> &'static str {
     let is_set = |(file, value): &(&str, &str)| {
         fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
     };
-    let fix = SETTINGS
-        .iter()
-        .find(|(file, value, _)| is_set(&(file, value)))
-        .map_or(CONTAINER, |(_, _, fix)| fix);
-    JailError::Forbidden {
-        failed,
-        fix: fix.to_owned(),
-    }
+    // The settings concern users without privilege.
+    let settings = SETTINGS.iter().filter(|_| !user::is_root());
+    let mut settings = settings.filter(|(file, value, _)| is_set(&(file, value)));
+    settings.next().map_or(CONTAINER, |(_, _, fix)| fix)
 }
 
 /// Settings that forbid them: the file, its value, and what to do.
-const SETTINGS: [(&str, &str, &str); 3] = [
-    (
-        "/proc/sys/user/max_user_namespaces",
-        "0",
-        "user.max_user_namespaces is 0: `sudo sysctl -w user.max_user_namespaces=10000` allows some",
-    ),
+const SETTINGS: [(&str, &str, &str); 2] = [
     (
         "/proc/sys/kernel/unprivileged_userns_clone",
         "0",

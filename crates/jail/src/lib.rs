@@ -40,7 +40,7 @@ pub mod unix_sockets;
 /// Why the program can't be jailed. It was not executed then.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
-    /// This host does not allow user namespaces to this user.
+    /// This host does not allow user namespaces to this user, or no more of them.
     #[error("{failed}: this host does not let this user make a user namespace. {fix}")]
     Forbidden {
         /// The call that failed.
@@ -70,6 +70,14 @@ pub enum JailError {
     /// A path of `--hide` does not exist: what is created there later would not be hidden.
     #[error("--hide {}: there is no such file: hide the directory that it will be created in", .0.display())]
     NothingToHide(PathBuf),
+    /// The working directory is covered, and nothing is at its path any more.
+    #[error("the working directory {}: {failed}", path.display())]
+    WorkingDirectory {
+        /// The path.
+        path: PathBuf,
+        /// The error of chdir(2).
+        failed: std::io::Error,
+    },
     /// A file for the program can't be written.
     #[error("writing {}: {failed}", path.display())]
     Write {

@@ -19,11 +19,17 @@ use crate::forbidden::explain;
 /// The port of the name server, on which no other listener is opened.
 pub const NAMES: u16 = 53;
 
-/// Whether this process is in a jail already: there, every address is local.
+/// Whether this process is in a jail already: there, every address is local, and the kernel chooses it as its own source.
 #[must_use]
 pub fn is_jailed() -> bool {
-    // Of TEST-NET-1 (RFC 5737): no host has it.
-    UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).is_ok()
+    // Of TEST-NET-1 (RFC 5737): no host has it. Nothing is sent.
+    let nobody = Ipv4Addr::new(192, 0, 2, 1);
+    let source = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((nobody, 9))?;
+        socket.local_addr()
+    };
+    source().is_ok_and(|source| source.ip() == nobody)
 }
 
 /// Moves this process, which must have one thread only, into the jail's namespaces, and opens listening sockets on every
@@ -38,10 +44,7 @@ pub fn is_jailed() -> bool {
 pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
     unshare_with_new_user_namespace(Unshared::MountsAndNetwork).map_err(explain)?;
     // Some hosts create the namespace and then refuse everything in it.
-    let has_v6 = make_every_address_local(&OWN).map_err(|error| match error.is_permission() {
-        true => explain(error),
-        false => JailError::Network(error),
-    })?;
+    let has_v6 = make_every_address_local(&OWN).map_err(explain)?;
     // For servers of the program. In containers /proc/sys may be read-only, and most programs need no such port.
     let _ = allow_unprivileged_ports();
     let v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// The paths on which processes of this network namespace receive, by any kind of Unix socket, as far as this user reaches
-/// them. To be called before the namespace is left.
+/// them, without symbolic links. To be called before the namespace is left.
 ///
 /// Those that a process has bound by a relative path, and those of processes in other network namespaces, such as
 /// containers, are not found.
@@ -23,7 +23,7 @@ pub fn find() -> io::Result<BTreeSet<PathBuf>> {
     let paths = table.split(|&byte| byte == b'\n').filter_map(bound_path);
     Ok(paths
         .filter(|path| is_socket(path))
-        .map(Path::to_owned)
+        .filter_map(|path| path.canonicalize().ok())
         .collect())
 }
 

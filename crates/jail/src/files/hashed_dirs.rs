@@ -11,26 +11,28 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 
 use super::private_dir::{PrivateDir, failed_write};
-use super::{TrustFiles, failed, trust_stores};
+use super::{TrustFiles, failed};
 use crate::JailError;
 
-/// Covers each such directory by a copy that has the interceptor's authority, too. Symbolic links are copied as such, so that
-/// relative ones lead where they did.
-pub(super) fn cover(dir: &PrivateDir, trust: &TrustFiles) -> Result<(), JailError> {
+/// Copies each such directory, and adds the interceptor's authority. Returns the pairs of directory and copy. Symbolic links
+/// are copied as such, so that relative ones lead where they did.
+pub(super) fn copy(
+    dir: &PrivateDir,
+    trust: &TrustFiles,
+) -> Result<Vec<(&'static Path, PathBuf)>, JailError> {
+    let mut copies = Vec::new();
     for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
         if is_hashed(original) {
             let copy = dir.create_dir(&format!("hashed-{number}"))?;
-            copy_entries(dir, original, &copy, &trust.bundle)?;
+            copy_entries(dir, original, &copy)?;
             add(dir, &copy, &trust.hashed)?;
-            let covered = mounts::cover_recursively(original, &copy);
-            covered.map_err(|source| failed(original, source))?;
+            copies.push((original, copy));
         }
     }
-    Ok(())
+    Ok(copies)
 }
 
-fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path, bundle: &[u8]) -> Result<(), JailError> {
-    let bundles = trust_stores::bundles();
+fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailError> {
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
         let Ok(kind) = entry.file_type() else {
@@ -42,11 +44,9 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path, bundle: &[u8]) -> Resu
             copied.map_err(|source| failed_write(&copy, source))?;
         } else if kind.is_dir() {
             fs::create_dir(&copy).map_err(|source| failed_write(&copy, source))?;
-            let bound = mounts::cover_recursively(&copy, &original);
+            let bound = mounts::bind_recursively_over(&copy, &original);
             bound.map_err(|source| failed(&original, source))?;
-        } else if bundles.contains(&original) {
-            dir.write(&copy, bundle)?;
-        } else {
+        } else if kind.is_file() {
             match fs::read(&original) {
                 Ok(content) => dir.write(&copy, &content)?,
                 // The program can't read it either.

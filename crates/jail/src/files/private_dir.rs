@@ -53,37 +53,39 @@ impl PrivateDir {
         self.file("truststore.p12")
     }
 
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+    pub(super) fn resolv_conf(&self) -> PathBuf {
+        self.file("resolv.conf")
     }
 
-    pub(super) fn mount(&self) -> Result<(), JailError> {
-        let mounted = mounts::cover_by_memory(&self.0, 0o755, MAX_BYTES);
-        mounted.map_err(|source| failed(&self.0, source))
-    }
-
-    pub(super) fn make_read_only(&self) -> Result<(), JailError> {
-        mounts::make_read_only(&self.0).map_err(|source| failed(&self.0, source))
+    pub(super) fn hosts(&self) -> PathBuf {
+        self.file("hosts")
     }
 
     /// A file that is empty, and that only root can open.
-    pub(super) fn empty_file(&self) -> Result<PathBuf, JailError> {
-        let path = self.file("empty-file");
-        if !path.exists() {
-            self.write(&path, b"")?;
-            self.set_mode(&path, 0o000)?;
-        }
-        Ok(path)
+    pub(super) fn empty_file(&self) -> PathBuf {
+        self.file("empty-file")
     }
 
-    pub(super) fn empty_dir(&self) -> Result<PathBuf, JailError> {
-        let path = self.file("empty");
-        if !path.exists() {
-            let made = DirBuilder::new().mode(0o555).create(&path);
-            made.map_err(|source| failed_write(&path, source))?;
-            self.set_mode(&path, 0o555)?;
-        }
-        Ok(path)
+    pub(super) fn empty_dir(&self) -> PathBuf {
+        self.file("empty")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Mounts the file system, with the empty file and directory in it.
+    pub(super) fn mount(&self) -> Result<(), JailError> {
+        let mounted = mounts::mount_tmpfs(&self.0, 0o755, MAX_BYTES);
+        mounted.map_err(|source| failed(&self.0, source))?;
+        self.write(&self.empty_file(), b"")?;
+        self.set_mode(&self.empty_file(), 0o000)?;
+        self.create_dir("empty").map(|_| ())
+    }
+
+    /// Makes it read-only, for whoever reaches it by a path or binds it from now on.
+    pub(super) fn make_read_only(&self) -> Result<(), JailError> {
+        mounts::make_read_only(&self.0).map_err(|source| failed(&self.0, source))
     }
 
     pub(super) fn write(&self, path: &Path, content: &[u8]) -> Result<(), JailError> {

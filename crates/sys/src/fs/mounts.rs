@@ -6,47 +6,35 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
-};
+use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
 
 use crate::{NameCall, Result};
 
-/// Makes no mount of this namespace propagate to another one, while changes of the others still propagate to this one.
-///
-/// # Errors
-///
-/// EPERM without the capability.
-pub fn stop_propagation() -> Result<()> {
-    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", flags).call("mount(MS_SLAVE)")
-}
-
-/// Covers `target` by the file or directory `source`. Symbolic links are followed.
+/// Binds the file or directory `source` over `target`. Symbolic links are followed.
 ///
 /// # Errors
 ///
 /// ENOENT or EACCES where either does not exist or can't be reached, ENOTDIR where one is a directory and the other is not,
 /// EPERM without the capability, ENOSPC beyond `fs.mount-max`.
-pub fn cover(target: &Path, source: &Path) -> Result<()> {
+pub fn bind_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind(source, target).call("mount(MS_BIND)")
 }
 
-/// Covers `target` as [`cover`] does, by `source` and everything mounted below it.
+/// Binds `source`, and everything mounted below it, over `target`.
 ///
 /// # Errors
 ///
-/// Those of [`cover`].
-pub fn cover_recursively(target: &Path, source: &Path) -> Result<()> {
+/// Those of [`bind_over`].
+pub fn bind_recursively_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind_recursive(source, target).call("mount(MS_BIND)")
 }
 
-/// Covers the directory `target` by an empty file system in memory of `bytes` at most, with this mode.
+/// Mounts an empty file system in memory, of `bytes` at most and with this mode, on the directory `target`.
 ///
 /// # Errors
 ///
-/// Those of [`cover`].
-pub fn cover_by_memory(target: &Path, mode: u32, bytes: usize) -> Result<()> {
+/// Those of [`bind_over`].
+pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     let options = CString::new(format!("mode={mode:o},size={bytes}"));
     let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -58,7 +46,7 @@ pub fn cover_by_memory(target: &Path, mode: u32, bytes: usize) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of [`cover`]; ENOSYS before Linux 5.12.
+/// Those of [`bind_over`]; ENOSYS before Linux 5.12.
 pub fn make_read_only(target: &Path) -> Result<()> {
     mount_bind_recursive(target, target).call("mount(MS_BIND)")?;
     let path = CString::new(target.as_os_str().as_bytes());

@@ -13,17 +13,17 @@
 //! ```
 
 mod environment;
+mod hidden;
 mod interceptor;
 mod options;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use peername_intercept::ca::{Authority, AuthorityOptions};
-use peername_jail::files::{self, Covers, PrivateDir, TrustFiles};
-use peername_jail::{network, seal, unix_sockets};
+use peername_jail::files::{self, PrivateDir, TrustFiles};
+use peername_jail::{network, seal};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
@@ -32,11 +32,11 @@ use peername_sys::random;
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
-use crate::usage::Usage;
+use hidden::{covers, hide_log, refuse_directories_as_streams};
 use interceptor::Interceptor;
 pub(crate) use options::Args;
 
-/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
+/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`](crate::usage::Usage) if the options contradict each other.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     launcher::exit_code(start(args))
 }
@@ -50,16 +50,8 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
         java: store.java,
         hashed: trust_store::hashed(&authority),
     };
-    let mut hidden = args.hide.clone();
-    // The program is not to hold what the interceptor adds for it.
-    let secrets = args.intercept.0.secret_files();
-    hidden.extend(secrets.map(PathBuf::from));
-    let covers = Covers {
-        hidden: absolute(&hidden)?,
-        reachable: absolute(&args.allow_unix)?,
-        // Before the network is left: they are those of the host's.
-        sockets: unix_sockets::find().context("/proc/net/unix")?,
-    };
+    let mut covers = covers(args)?;
+    refuse_directories_as_streams()?;
     let interceptor = Interceptor::new(args, authority)?;
     if interceptor.is_unchecked() && !args.logging.quiet {
         eprintln!(
@@ -68,6 +60,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
     let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
+    hide_log(args, &mut covers);
     let sockets = network::enter(&args.opened_ports())?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
@@ -107,13 +100,6 @@ fn authority(args: &Args) -> anyhow::Result<Authority> {
             permitted: Vec::new(),
         })?,
     })
-}
-
-fn absolute(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Usage> {
-    let absolute = paths.iter().map(std::path::absolute);
-    absolute
-        .collect::<Result<_, _>>()
-        .map_err(Usage::from_error)
 }
 
 /// The lifetime of an authority that ends with the program.

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     ports: Vec<u16>,
     /// A destination whose connections are relayed unopened, once the check has allowed a CONNECT to it: github.com:22,
     /// *.example.com:5432 or 192.0.2.0/24:22; may be repeated
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = tunnelled)]
     pub(super) allow_tcp: Vec<TunnelledDestination>,
     /// A file or directory that the program sees empty; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -69,6 +69,14 @@ fn port(text: &str) -> Result<u16, &'static str> {
         Ok(DNS) => Err("53 is the jail's name server's"),
         Ok(port) if port != 0 => Ok(port),
         _ => Err("a port is a number from 1 to 65535"),
+    }
+}
+
+fn tunnelled(text: &str) -> Result<TunnelledDestination, String> {
+    let parsed: TunnelledDestination = text.parse().map_err(|error| format!("{error}"))?;
+    match parsed.port() {
+        DNS => Err("53 is the jail's name server's".to_owned()),
+        _ => Ok(parsed),
     }
 }
 

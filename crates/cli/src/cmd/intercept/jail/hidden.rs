@@ -1,0 +1,133 @@
+//! Which files of the host are out of the program's reach.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use peername_jail::files::Covers;
+use peername_jail::unix_sockets;
+
+use super::options::Args;
+use crate::usage::Usage;
+
+/// What is covered: `--hide`, and the secrets of the interceptor, which the program is not to hold: files of `--inject` and
+/// `--check-key`, and the directory of `--ca`. To be called before the network is left: the sockets are those of the host's.
+///
+/// # Errors
+///
+/// [`Usage`]: what `--hide` names is needed by the jail, or there is nothing at `--allow-unix`. `/proc/net/unix` can't be read.
+pub(super) fn covers(args: &Args) -> anyhow::Result<Covers> {
+    let secrets = args.intercept.0.secret_files().map(Path::to_owned);
+    let own = args.ca().map(Path::to_owned).into_iter().chain(secrets);
+    let hidden = args.hide.iter().cloned().chain(own);
+    let hidden = outermost(hidden.map(resolve).collect::<Result<_, _>>()?);
+    refuse_needed(&hidden)?;
+    let reachable = args.allow_unix.iter().map(|path| {
+        let found = path.canonicalize();
+        found.map_err(|error| Usage(format!("--allow-unix {}: {error}", path.display())))
+    });
+    Ok(Covers {
+        hidden,
+        reachable: reachable.collect::<Result<_, _>>()?,
+        sockets: unix_sockets::find().context("/proc/net/unix")?,
+    })
+}
+
+/// Hides the file of `--log`, too, which exists now, unless it is a terminal or a pipe.
+pub(super) fn hide_log(args: &Args, covers: &mut Covers) {
+    let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
+    if let Some(file) = file.filter(|path| path.is_file())
+        && !covers.hidden.iter().any(|above| file.starts_with(above))
+    {
+        covers.hidden.push(file);
+    }
+}
+
+/// From an inherited directory, openat(2) reaches every file below it, past what covers them.
+///
+/// # Errors
+///
+/// [`Usage`].
+pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
+    let is_directory = |stream: BorrowedFd<'_>| {
+        let file = stream.try_clone_to_owned().map(File::from);
+        file.and_then(|file| file.metadata())
+            .is_ok_and(|about| about.is_dir())
+    };
+    let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [
+        ("input", input.as_fd()),
+        ("output", output.as_fd()),
+        ("error", error.as_fd()),
+    ];
+    match streams
+        .into_iter()
+        .find(|(_, stream)| is_directory(*stream))
+    {
+        Some((name, _)) => Err(Usage(format!(
+            "standard {name} is a directory, by which the program would reach hidden files: redirect it"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Without symbolic links: a mount is where they lead. What is not there is reported when it is to be covered.
+fn resolve(path: PathBuf) -> Result<PathBuf, Usage> {
+    let absolute = std::path::absolute(&path).map_err(Usage::from_error)?;
+    Ok(absolute.canonicalize().unwrap_or(absolute))
+}
+
+/// Without those below another one: they are not there any more once it is covered.
+fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.sort();
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if outermost
+            .last()
+            .is_none_or(|above| !path.starts_with(above))
+        {
+            outermost.push(path);
+        }
+    }
+    outermost
+}
+
+fn refuse_needed(hidden: &[PathBuf]) -> Result<(), Usage> {
+    let temporary = env::temp_dir();
+    let temporary = temporary.canonicalize().unwrap_or(temporary);
+    let working = env::current_dir().ok();
+    for path in hidden {
+        let path_text = path.display();
+        if temporary.starts_with(path) {
+            return Err(Usage(format!(
+                "--hide {path_text}: the jail's own files are in {}: set TMPDIR to another directory",
+                temporary.display()
+            )));
+        }
+        // The working directory itself may be hidden: the program sees it empty.
+        if let Some(working) = &working
+            && working != path
+            && working.starts_with(path)
+        {
+            return Err(Usage(format!(
+                "--hide {path_text}: the working directory is below it: change to another one"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_below_others_are_left_out() {
+        let paths = ["/a/b", "/a", "/ab", "/c/d/e", "/c/d"].map(PathBuf::from);
+        let left = ["/a", "/ab", "/c/d"].map(PathBuf::from);
+        assert_eq!(outermost(paths.to_vec()), left);
+    }
+}

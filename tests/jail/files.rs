@@ -1,0 +1,170 @@
+//! What the program sees of the host's files: covered ones stay covered, whichever way they are reached.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::lab::{Process, wait_for};
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+/// A directory with a secret that everybody may read.
+fn make_secret(rig: &JailRig) -> String {
+    let dir = rig.scratch().path_text("secrets");
+    fs::create_dir(&dir).expect("a directory");
+    rig.scratch().write("secrets/token", "SECRET\n");
+    dir
+}
+
+/// A mount covers a path; a process that is in the directory already would still be below it.
+#[test]
+fn working_directory_is_hidden_too() {
+    let rig = JailRig::new();
+    let dir = make_secret(&rig);
+    let jail = rig.scratch().path_text("peername");
+    for user in USERS {
+        let script = format!("cd {dir} && {jail} jail --hide {dir} -- sh -c 'cat token; pwd; ls'");
+        let output = rig.run_outside(user, &script);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            format!("{dir}\n"),
+            "{output:?}"
+        );
+    }
+    let script = format!("mkdir {dir}/below && cd {dir}/below && {jail} jail --hide {dir} -- true");
+    let output = rig.run_outside(User::Root, &script);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("working directory"),
+        "{output:?}"
+    );
+}
+
+/// openat(2) below an inherited directory passes by every mount on the way to it.
+#[test]
+fn directory_is_not_inherited_as_a_standard_stream() {
+    let rig = JailRig::new();
+    let dir = make_secret(&rig);
+    let jail = rig.scratch().path_text("peername");
+    let script = format!("{jail} jail --hide {dir} -- cat /dev/fd/0/token <{dir}");
+    let output = rig.run_outside(User::Nobody, &script);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+/// A file that another process replaces loses its mount; a directory keeps it, whatever becomes of the files in it.
+#[test]
+fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
+    let rig = JailRig::new();
+    let dir = make_secret(&rig);
+    let script =
+        format!("cat {dir}/token; echo ready; read line; cat {dir}/token; ls {dir}; echo over");
+    let go = rig.scratch().path_text("go");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &go, 0o644.into()).expect("a FIFO");
+    let script = script.replace("read line", &format!("read line <{go}"));
+    let program = rig.start(User::Root, &["--hide", &dir], &["sh", "-c", &script]);
+    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    rig.scratch().write("secrets/new", "SECRET\n");
+    fs::rename(format!("{dir}/new"), format!("{dir}/token")).expect("renamed");
+    fs::write(&go, "\n").expect("written");
+    program.wait_line("its end", |line| (line == "over").then_some(()));
+    assert!(!program.log().contains("SECRET"), "{}", program.log());
+}
+
+/// The key that signs for every host, and the lines that are to tell what the program did.
+#[test]
+fn key_of_the_authority_and_audit_log_are_out_of_reach() {
+    let rig = JailRig::new();
+    let (ca, log) = (
+        rig.scratch().path_text("ca"),
+        rig.scratch().path_text("audit.log"),
+    );
+    let options = ["--ca", &ca[..], "--log", &log];
+    let script = format!(
+        "ls {ca}; curl -sS -o /dev/null https://a.test/one; echo forged >>{log}; cat {log}; rm -f {log}; true"
+    );
+    let printed = rig.succeeds(User::Root, &options, &script);
+    assert_eq!(printed, "");
+    let lines = rig.scratch().read("audit.log");
+    assert!(
+        lines.contains("/one") && !lines.contains("forged"),
+        "{lines}"
+    );
+}
+
+/// The audit line of a request that outlives the program.
+#[test]
+fn request_of_a_process_left_behind_is_logged() {
+    let rig = JailRig::new();
+    let log = rig.scratch().path_text("audit.log");
+    let program =
+        "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
+    rig.succeeds(User::Root, &["-q", "--log", &log], program);
+    wait_for("the interceptor's end", || {
+        let left = Command::new("pgrep")
+            .args(["-f", &rig.interceptor_pattern()])
+            .output();
+        left.expect("pgrep").stdout.is_empty().then_some(())
+    });
+    let text = rig.scratch().read("audit.log");
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let paths: Vec<_> = lines
+        .filter_map(|line: Value| line["path"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(paths, ["/slow"], "{text}");
+}
+
+/// What the program is given in place of the host's files is not its own to change.
+#[test]
+fn covers_are_read_only() {
+    let rig = JailRig::new();
+    for user in USERS {
+        let script = "for file in /etc/resolv.conf /etc/hosts \"$SSL_CERT_FILE\" /etc/ssl/certs/ca-certificates.crt; do \
+             chmod 666 $file 2>/dev/null && echo changed $file; (echo forged >>$file) 2>/dev/null && echo written $file; done; true";
+        assert_eq!(rig.succeeds(user, &[], script), "", "{user:?}");
+    }
+}
+
+#[test]
+fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
+    let rig = JailRig::new();
+    for hidden in ["/tmp", "/"] {
+        let output = rig.run(User::Nobody, &["--hide", hidden], "true");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{hidden}: {text}");
+        assert!(text.contains("TMPDIR"), "{text}");
+    }
+}
+
+/// A socket is the same one by each of its paths.
+#[test]
+fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
+    let rig = JailRig::new();
+    let (dir, link) = (
+        rig.scratch().path_text("run"),
+        rig.scratch().path_text("var-run"),
+    );
+    fs::create_dir(&dir).expect("a directory");
+    symlink(&dir, &link).expect("a link");
+    let listen = format!("UNIX-LISTEN:{dir}/service,fork,mode=777");
+    let _service = Process::start(
+        &rig.stage.lab.balancer,
+        "socat",
+        &[&listen, "SYSTEM:echo served"],
+    );
+    wait_for("the socket", || {
+        fs::exists(format!("{dir}/service"))
+            .unwrap_or(false)
+            .then_some(())
+    });
+    let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
+    for allowed in [&link, &format!("{link}/service")] {
+        let printed = rig.succeeds(User::Nobody, &["--allow-unix", allowed], &script);
+        assert_eq!(printed, "served\n", "{allowed}");
+    }
+    let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+}
