@@ -143,7 +143,7 @@ fn attempts_succeed_without_a_jail() {
 fn page_lists_every_attempt() {
     let page = include_str!("../../docs/jail.md");
     let (_, rest) = page
-        .split_once("## Ways out that were tried")
+        .split_once("## Bypasses that were tried")
         .expect("the section");
     let section = rest.split("\n## ").next().unwrap_or(rest);
     let listed: BTreeSet<_> = section
@@ -192,6 +192,8 @@ threads = [(icmp,)]
 for family, address in [(socket.AF_INET, "10.81.0.1"), (socket.AF_INET6, "fd81::1")]:
     threads += [(tcp, family, address, port) for port in (53, 853, 3128, 7000)]
     threads += [(udp, family, address, port) for port in (53, 443, 7000)]
+# On every address: broadcasts, too.
+threads.append((udp, socket.AF_INET, "", 7008))
 for function, *arguments in threads:
     threading.Thread(target=function, args=arguments).start()
 print("ready", flush=True)

@@ -1,5 +1,7 @@
 //! The program runs as if it had been started directly: exit code, signals, terminal, standard streams, environment.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
@@ -168,15 +170,29 @@ fn forbidden_user_namespaces_are_explained() {
 #[test]
 fn every_user_leaves_the_host_untouched() {
     let rig = JailRig::new();
-    let host = &rig.stage.lab.balancer;
-    let state = || {
-        (host.routing_rules(), host.run("sh", &["-c", "cat /proc/mounts /proc/sys/net/ipv4/ip_unprivileged_port_start; cat /etc/ssl/certs/ca-certificates.crt | cksum"]))
-    };
-    let before = state();
+    let jail = rig.scratch().path_text("peername");
     for user in USERS {
-        rig.succeeds(user, &[], "curl -sS https://a.test/echo");
+        let temporary = rig.scratch().path_text(&format!("temporary-{user:?}"));
+        std::fs::create_dir(&temporary).expect("a directory");
+        std::fs::set_permissions(&temporary, Permissions::from_mode(0o777)).expect("its mode");
+        let script = format!(
+            "state() {{ cat /proc/self/mountinfo /proc/sys/net/ipv4/ip_unprivileged_port_start; ip rule; ip route show table all; \
+             cat /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; }}; \
+             before=$(state); TMPDIR={temporary} {jail} jail -q -- true; echo $?; \
+             test \"$(state)\" = \"$before\"; echo $?"
+        );
+        let output = rig.run_outside(user, &script);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "0\n0\n",
+            "{output:?}"
+        );
+        // The interceptor's supervisor removes the jail's directory after the program has exited.
+        wait_for("an empty directory", || {
+            let left = std::fs::read_dir(&temporary).expect("the directory");
+            (left.count() == 0).then_some(())
+        });
     }
-    assert_eq!(state(), before);
 }
 
 const TERMINAL: &str = r#"

@@ -23,7 +23,7 @@
 //! | [`network`] | the namespaces, and the sockets that the interceptor gets |
 //! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
 //! | [`unix_sockets`] | finds the sockets of the host that have a path |
-//! | [`seal`] | the last steps before the program is executed |
+//! | [`confine`] | the last steps before the program is executed |
 //! | [`forbidden`] | explains why this host refuses user namespaces |
 #![forbid(unsafe_code)]
 
@@ -31,10 +31,10 @@ use std::path::PathBuf;
 
 use peername_sys::SyscallError;
 
+pub mod confine;
 pub mod files;
 pub mod forbidden;
 pub mod network;
-pub mod seal;
 pub mod unix_sockets;
 
 /// Why the program can't be jailed. It was not executed then.
@@ -90,6 +90,6 @@ pub enum JailError {
     #[error("/proc/net/unix: {0}")]
     UnixSockets(std::io::Error),
     /// The last steps failed.
-    #[error("closing the jail: {0}")]
-    Seal(SyscallError),
+    #[error("confining the program: {0}")]
+    Confine(SyscallError),
 }

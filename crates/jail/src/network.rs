@@ -17,7 +17,7 @@ use crate::JailError;
 use crate::forbidden::explain;
 
 /// The port of the name server, on which no other listener is opened.
-pub const NAMES: u16 = 53;
+pub const DNS_PORT: u16 = 53;
 
 /// Whether this process is in a jail already: there, every address is local, and the kernel chooses it as its own source.
 #[must_use]
@@ -33,7 +33,7 @@ pub fn is_jailed() -> bool {
 }
 
 /// Moves this process, which must have one thread only, into the jail's namespaces, and opens listening sockets on every
-/// address there: TCP on these ports, and the name server's, TCP and UDP on [`NAMES`].
+/// address there: TCP on these ports, and the name server's, TCP and UDP on [`DNS_PORT`].
 ///
 /// The sockets stay in that network wherever they are passed to, and each is bound to `0.0.0.0` or `[::]`; where the host has
 /// no IPv6, there are none of the latter.
@@ -51,12 +51,12 @@ pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailErr
     let everywhere = [Some(v4), has_v6.then_some(Ipv6Addr::UNSPECIFIED.into())];
     let mut sockets = Vec::new();
     for ip in everywhere.into_iter().flatten() {
-        for &port in ports.iter().chain([&NAMES]) {
+        for &port in ports.iter().chain([&DNS_PORT]) {
             let opened = listener::listen((ip, port).into(), V6_ONLY);
             sockets.push(opened.map_err(|source| failed(port, source))?.into());
         }
-        let opened = listen_udp((ip, NAMES).into());
-        sockets.push(opened.map_err(|source| failed(NAMES, source))?);
+        let opened = listen_udp((ip, DNS_PORT).into());
+        sockets.push(opened.map_err(|source| failed(DNS_PORT, source))?);
     }
     Ok(sockets)
 }

@@ -20,7 +20,7 @@ use crate::{NameCall, Result};
 
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
-pub use jail::deny_ways_out;
+pub use jail::deny_escapes;
 
 /// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
 /// is pending; reports a hang-up once no process with the filter is left.

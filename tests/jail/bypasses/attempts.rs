@@ -48,7 +48,12 @@ def report(error):
     print("closed:", error)
     sys.exit(0)
 
-sys.excepthook = lambda kind, error, trace: print("closed:" if isinstance(error, OSError) else "failed:", error)
+# A program or file that is missing says nothing about the jail.
+def on_error(kind, error, trace):
+    is_refusal = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    print("closed:" if is_refusal else "failed:", repr(error))
+
+sys.excepthook = on_error
 
 def call(result):
     if result < 0:

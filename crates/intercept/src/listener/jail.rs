@@ -20,12 +20,12 @@ use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::Tunnel;
-use names::table::{Destination as NameOf, SyntheticNames};
+use names::table::{NameLookup, SyntheticNames};
 
 /// What the connections of a jail are served by.
 #[derive(Debug)]
 pub struct JailListener {
-    /// The names that destinations stand for.
+    /// The names that synthetic addresses were given to.
     pub names: Arc<SyntheticNames>,
     /// The ports on which TLS and HTTP are opened.
     pub opened: BTreeSet<u16>,
@@ -88,10 +88,10 @@ impl JailListener {
             return state.count_unopened(client.peer, "closed");
         };
         let record = InFlightRecord::begin(&state.metrics, &connection, "CONNECT");
-        let (host, is_stale) = match self.names.find(original.ip()) {
-            NameOf::Name(host) => (host, false),
-            NameOf::Literal(ip) => (ip.into(), false),
-            NameOf::Stale => (original.ip().into(), true),
+        let (host, is_unassigned) = match self.names.find(original.ip()) {
+            NameLookup::Name(host) => (host, false),
+            NameLookup::Literal(ip) => (ip.into(), false),
+            NameLookup::Unassigned => (original.ip().into(), true),
         };
         let to = HostPort {
             host,
@@ -108,8 +108,8 @@ impl JailListener {
         };
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let stream = ClientStream::new(socket, Vec::new());
-        if is_stale {
-            let detail = "an address of the jail's name server that stands for no name";
+        if is_unassigned {
+            let detail = "a synthetic address that no name has";
             let refusal = Refusal::new(StatusCode::FORBIDDEN, "unknown_name", detail);
             return tunnel.refuse_unread(stream, &refusal);
         }

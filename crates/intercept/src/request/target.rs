@@ -44,7 +44,7 @@ pub(crate) enum Destination {
     Connect(HostPort),
     /// The original destination of a connection that was redirected to the proxy.
     Redirected(SocketAddr),
-    /// The name that the original destination of a jailed program's connection stands for, or an address that stands for none.
+    /// The name that the original destination of a jailed program's connection was given to, or an address that has none.
     Named(HostPort),
 }
 

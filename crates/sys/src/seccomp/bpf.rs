@@ -89,3 +89,37 @@ pub(super) const NATIVE: u32 = 0xc000_00f3;
 /// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
+
+/// Evaluates a filter of these helpers as the kernel would (seccomp(2)), for a call's ABI, number and first arguments.
+#[cfg(test)]
+pub(super) fn evaluate(
+    program: &[sock_filter],
+    architecture: u32,
+    number: u32,
+    args: [u64; 2],
+) -> u32 {
+    let (mut at, mut accumulator) = (0, 0);
+    loop {
+        let one = program[at];
+        at += 1;
+        let code = u32::from(one.code);
+        if code == BPF_LD | BPF_W | BPF_ABS {
+            accumulator = match one.k as usize {
+                NUMBER => number,
+                ARCHITECTURE => architecture,
+                FIRST_ARGUMENT => args[0] as u32,
+                SECOND_ARGUMENT => args[1] as u32,
+                other => panic!("no field at {other}"),
+            };
+        } else if code == BPF_RET | BPF_K {
+            return one.k;
+        } else {
+            let holds = match code {
+                _ if code == BPF_JMP | BPF_JEQ | BPF_K => accumulator == one.k,
+                _ if code == BPF_JMP | libc::BPF_JGE | BPF_K => accumulator >= one.k,
+                other => panic!("an unknown instruction, {other}"),
+            };
+            at += usize::from(if holds { one.jt } else { one.jf });
+        }
+    }
+}

@@ -26,7 +26,7 @@ use crate::{NameCall, Result};
 /// # Errors
 ///
 /// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
-pub fn deny_ways_out() -> Result<()> {
+pub fn deny_escapes() -> Result<()> {
     let installed = install(&program(), 0);
     installed.map(drop).call("seccomp(SECCOMP_SET_MODE_FILTER)")
 }
@@ -93,3 +93,62 @@ const FAMILIES: [i32; 7] = [
 const TYPING_COMMANDS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
 const FAIL_EPERM: u32 = SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
 const FAIL_EAFNOSUPPORT: u32 = SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT.cast_unsigned();
+
+#[cfg(test)]
+mod tests {
+    use super::super::bpf::evaluate;
+    use super::*;
+
+    fn native_call(number: i64, args: [u64; 2]) -> u32 {
+        evaluate(&program(), NATIVE, number as u32, args)
+    }
+
+    #[test]
+    fn sockets_of_other_families_are_denied() {
+        let socket = |family: i32| native_call(libc::SYS_socket, [family as u64, 1]);
+        for family in FAMILIES {
+            assert_eq!(socket(family), SECCOMP_RET_ALLOW, "{family}");
+        }
+        for family in 0..64 {
+            if !FAMILIES.contains(&family) {
+                assert_eq!(socket(family), FAIL_EAFNOSUPPORT, "{family}");
+            }
+        }
+        // The kernel reads an int.
+        let padded = u64::from(libc::AF_VSOCK as u32) | 1 << 32;
+        assert_eq!(
+            native_call(libc::SYS_socket, [padded, 1]),
+            FAIL_EAFNOSUPPORT
+        );
+    }
+
+    #[test]
+    fn typing_into_a_terminal_and_io_uring_are_denied_and_other_calls_allowed() {
+        for command in TYPING_COMMANDS {
+            let done = native_call(libc::SYS_ioctl, [0, command.into()]);
+            assert_eq!(done, FAIL_EPERM);
+        }
+        let other = native_call(libc::SYS_ioctl, [0, libc::TIOCGWINSZ]);
+        assert_eq!(other, SECCOMP_RET_ALLOW);
+        assert_eq!(native_call(libc::SYS_io_uring_setup, [1, 0]), FAIL_ENOSYS);
+        for allowed in [libc::SYS_read, libc::SYS_connect, libc::SYS_execve] {
+            assert_eq!(native_call(allowed, [0; 2]), SECCOMP_RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn other_abis_are_denied_or_filtered() {
+        let filter = program();
+        assert_eq!(evaluate(&filter, 0x1234, 0, [0; 2]), FAIL_ENOSYS);
+        #[cfg(target_arch = "x86_64")]
+        {
+            let x32 = 0x4000_0000 | libc::SYS_read as u32;
+            assert_eq!(evaluate(&filter, NATIVE, x32, [0; 2]), FAIL_ENOSYS);
+            let call = |number, first| evaluate(&filter, i386::AUDIT_ARCH, number, [first, 1]);
+            assert_eq!(call(i386::SOCKETCALL, 1), FAIL_ENOSYS);
+            assert_eq!(call(i386::SOCKET, libc::AF_VSOCK as u64), FAIL_EAFNOSUPPORT);
+            assert_eq!(call(i386::SOCKET, libc::AF_INET as u64), SECCOMP_RET_ALLOW);
+            assert_eq!(call(i386::IO_URING_SETUP, 1), FAIL_ENOSYS);
+        }
+    }
+}

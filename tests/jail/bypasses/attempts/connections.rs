@@ -75,16 +75,19 @@ print("closed" if "refused" in text or "Could" in text or "Failed" in text else 
     ),
     attempt(
         "UDP to a broadcast and a multicast address",
-        NotTried,
+        Succeeds,
         r#"
+errors = []
 for address in ("255.255.255.255", "10.81.0.255", "224.0.0.251"):
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.settimeout(1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     try:
-        client.sendto(b"x", (address, 7000))
-    except OSError:
-        pass
-print("closed")"#,
+        client.sendto(b"x", (address, 7008))
+        print("OUT", client.recv(100))
+    except OSError as error:
+        errors.append(error)
+print("closed", errors)"#,
     ),
     attempt(
         "DNS over UDP to another name server",

@@ -7,7 +7,7 @@
 //!   ── listening sockets ───────────────────────────▶ start
 //!   cover files
 //!   ◀─────────────────────────────────────── ready ──
-//!   close the jail, execute the program               serve
+//!   confine this process, execute the program               serve
 //!   exit ───────────────────────────────────────────▶ exit
 //!                                         remove the private directory
 //! ```
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_jail::files::{self, PrivateDir, TrustFiles};
-use peername_jail::{network, seal};
+use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
@@ -70,7 +70,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
-    seal::seal()?;
+    confine::confine()?;
     Ok(launcher::execute(command))
 }
 

@@ -16,7 +16,7 @@ use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
-use peername_jail::network::{NAMES, is_jailed};
+use peername_jail::network::{DNS_PORT, is_jailed};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
@@ -225,8 +225,8 @@ impl JailSockets {
         for socket in sockets {
             let socket = InheritedSocket::new(socket, "jail".to_owned())?;
             match (socket.addr.port(), socket.is_stream) {
-                (NAMES, true) => sorted.names_tcp.push(socket.try_clone()?),
-                (NAMES, false) => sorted.names_udp.push(socket.try_clone()?),
+                (DNS_PORT, true) => sorted.names_tcp.push(socket.try_clone()?),
+                (DNS_PORT, false) => sorted.names_udp.push(socket.try_clone()?),
                 _ => sorted.listeners.push(socket),
             }
         }

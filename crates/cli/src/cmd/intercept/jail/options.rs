@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use peername_intercept::listener::jail::TunnelledDestination;
+use peername_jail::network::DNS_PORT;
 
 use crate::cmd::intercept::options::Intercept;
 use crate::logging;
@@ -66,7 +67,7 @@ impl Args {
 
 fn port(text: &str) -> Result<u16, &'static str> {
     match text.parse() {
-        Ok(DNS) => Err("53 is the jail's name server's"),
+        Ok(DNS_PORT) => Err("53 is the jail's name server's"),
         Ok(port) if port != 0 => Ok(port),
         _ => Err("a port is a number from 1 to 65535"),
     }
@@ -75,7 +76,7 @@ fn port(text: &str) -> Result<u16, &'static str> {
 fn tunnelled(text: &str) -> Result<TunnelledDestination, String> {
     let parsed: TunnelledDestination = text.parse().map_err(|error| format!("{error}"))?;
     match parsed.port() {
-        DNS => Err("53 is the jail's name server's".to_owned()),
+        DNS_PORT => Err("53 is the jail's name server's".to_owned()),
         _ => Ok(parsed),
     }
 }
@@ -126,4 +127,3 @@ const OF_LISTENERS: [&str; 5] = [
     "proxy_auth",
     "accept_proxy",
 ];
-const DNS: u16 = peername_jail::network::NAMES;

@@ -109,7 +109,7 @@ mod tests {
     use hickory_proto::rr::Name;
     use proptest::prelude::*;
 
-    use super::super::table::Destination;
+    use super::super::table::NameLookup;
     use super::*;
 
     fn query(name: &str, kind: RecordType) -> Message {
@@ -137,7 +137,7 @@ mod tests {
             let response = ask(&query("A.test.", kind), &names);
             assert_eq!(response.metadata.response_code, ResponseCode::NoError);
             let ip = address(&response).unwrap();
-            assert_eq!(names.find(ip), Destination::Name(host.clone()));
+            assert_eq!(names.find(ip), NameLookup::Name(host.clone()));
         }
         for kind in [
             RecordType::TXT,

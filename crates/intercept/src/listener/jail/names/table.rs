@@ -34,13 +34,13 @@ struct Slot {
     used: Instant,
 }
 
-/// What a destination address stands for.
+/// What is known of a destination address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// The name that was looked up.
+pub enum NameLookup {
+    /// The name that got it.
     Name(Host),
-    /// A synthetic address that stands for no name, or no longer.
-    Stale,
+    /// A synthetic address that no name has, or no longer.
+    Unassigned,
     /// No synthetic address.
     Literal(IpAddr),
 }
@@ -75,14 +75,14 @@ impl SyntheticNames {
         self.has_v6
     }
 
-    /// What this address stands for. A name counts as used then.
+    /// The name that has this address. It counts as used then.
     #[must_use]
-    pub fn find(&self, ip: IpAddr) -> Destination {
+    pub fn find(&self, ip: IpAddr) -> NameLookup {
         let ip = ip.to_canonical();
         let offset = match ip {
             IpAddr::V4(v4) if V4.contains(&v4) => u128::from(v4.to_bits() - V4.addr().to_bits()),
             IpAddr::V6(v6) if V6.contains(&v6) => v6.to_bits() - V6.addr().to_bits(),
-            _ => return Destination::Literal(ip),
+            _ => return NameLookup::Literal(ip),
         };
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let generation = offset % GENERATIONS;
@@ -91,9 +91,9 @@ impl SyntheticNames {
         match slot.and_then(|slot| table.slots.get_mut(slot)) {
             Some(slot) if slot.generation == generation => {
                 slot.used = Instant::now();
-                Destination::Name(slot.name.clone())
+                NameLookup::Name(slot.name.clone())
             }
-            _ => Destination::Stale,
+            _ => NameLookup::Unassigned,
         }
     }
 
@@ -192,24 +192,24 @@ mod tests {
         assert_eq!((names.v4(&a), names.v6(&a)), (Some(v4), Some(v6)));
         assert!(V4.contains(&v4) && V6.contains(&v6));
         for ip in [v4.into(), v6.into(), v4.to_ipv6_mapped().into()] {
-            assert_eq!(names.find(ip), Destination::Name(a.clone()));
+            assert_eq!(names.find(ip), NameLookup::Name(a.clone()));
         }
     }
 
     #[test]
-    fn addresses_without_a_name_are_stale_or_literal() {
+    fn addresses_without_a_name_are_unassigned_or_literal() {
         let names = SyntheticNames::new(true);
         names.v4(&host("a.test")).unwrap();
-        for stale in [
+        for unassigned in [
             "198.18.0.0",
             "198.18.0.9",
             "198.19.255.255",
             "fd70:6565:726e:616d:ffff:ffff:ffff:ffff",
         ] {
             assert_eq!(
-                names.find(stale.parse().unwrap()),
-                Destination::Stale,
-                "{stale}"
+                names.find(unassigned.parse().unwrap()),
+                NameLookup::Unassigned,
+                "{unassigned}"
             );
         }
         for literal in [
@@ -219,7 +219,7 @@ mod tests {
             "fd70:6565:726e:616e::1",
         ] {
             let ip = literal.parse().unwrap();
-            assert_eq!(names.find(ip), Destination::Literal(ip));
+            assert_eq!(names.find(ip), NameLookup::Literal(ip));
         }
     }
 
@@ -239,14 +239,14 @@ mod tests {
             slot.used = long_ago;
         }
         names.table.lock().hand = 0;
-        assert_eq!(names.find(kept.into()), Destination::Name(nth(1)));
+        assert_eq!(names.find(kept.into()), NameLookup::Name(nth(1)));
         let new = names.v4(&nth(MAX_NAMES)).unwrap();
         assert_ne!(new, old);
-        assert_eq!(names.find(old.into()), Destination::Stale);
-        assert_eq!(names.find(new.into()), Destination::Name(nth(MAX_NAMES)));
+        assert_eq!(names.find(old.into()), NameLookup::Unassigned);
+        assert_eq!(names.find(new.into()), NameLookup::Name(nth(MAX_NAMES)));
         // The second chance: a name that was used since is passed over.
         names.v4(&nth(MAX_NAMES + 1)).unwrap();
-        assert_eq!(names.find(kept.into()), Destination::Name(nth(1)));
+        assert_eq!(names.find(kept.into()), NameLookup::Name(nth(1)));
         assert_eq!(names.table.lock().by_name.len(), MAX_NAMES);
     }
 }

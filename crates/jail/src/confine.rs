@@ -4,7 +4,7 @@ use peername_sys::Result;
 use peername_sys::process::confine::scopes;
 use peername_sys::process::descriptors;
 use peername_sys::process::namespace::{Unshared, unshare_with_new_user_namespace};
-use peername_sys::seccomp::deny_ways_out;
+use peername_sys::seccomp::deny_escapes;
 
 use crate::JailError;
 
@@ -14,7 +14,7 @@ use crate::JailError;
 /// - The mounts that cover files are locked, and the network namespace belongs to another user namespace than the program's:
 ///   no capability that it has or gains applies to either.
 /// - It sends no signals to processes outside (Linux 6.12).
-/// - It makes none of the system calls that would reach a network past its namespace ([`deny_ways_out`]).
+/// - It makes none of the system calls that would reach a network past its namespace ([`deny_escapes`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
@@ -22,13 +22,13 @@ use crate::JailError;
 ///
 /// # Errors
 ///
-/// [`JailError::Seal`].
-pub fn seal() -> std::result::Result<(), JailError> {
-    let sealed = || -> Result<()> {
+/// [`JailError::Confine`].
+pub fn confine() -> std::result::Result<(), JailError> {
+    let confined = || -> Result<()> {
         unshare_with_new_user_namespace(Unshared::Mounts)?;
         scopes::isolate()?;
-        deny_ways_out()?;
+        deny_escapes()?;
         descriptors::close_on_exec_above_stderr()
     };
-    sealed().map_err(JailError::Seal)
+    confined().map_err(JailError::Confine)
 }
