@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-/// A directory with a secret that everybody may read.
+/// A directory with a secret that every user may read.
 fn make_secret(rig: &JailRig) -> String {
     let dir = rig.scratch().path_text("secrets");
     fs::create_dir(&dir).expect("a directory");

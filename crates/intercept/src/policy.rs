@@ -3,5 +3,6 @@
 pub mod access;
 pub(crate) mod client_limit;
 pub mod destination;
+pub(crate) mod host_port_path;
 pub mod passthrough;
 pub mod pinned;

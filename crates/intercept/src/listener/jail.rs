@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
+use crate::policy::host_port_path::Parts;
 use crate::policy::passthrough::{HostPattern, Passthrough};
 use crate::request::refusal::Refusal;
 use crate::request::target::Destination;
@@ -49,17 +50,15 @@ impl FromStr for TunnelledDestination {
     type Err = ParseTunnelledError;
 
     fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
-        let (host, port) = text.rsplit_once(':').ok_or(ParseTunnelledError)?;
-        let host = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .unwrap_or(host);
-        let host: HostPattern = host.parse().map_err(|_| ParseTunnelledError)?;
-        let port = port.parse().ok().filter(|&port| port != 0);
-        Ok(Self {
-            host: Passthrough::new(vec![host]),
-            port: port.ok_or(ParseTunnelledError)?,
-        })
+        let parts = Parts::split(text).map_err(|_| ParseTunnelledError)?;
+        let host: HostPattern = parts.host.parse().map_err(|_| ParseTunnelledError)?;
+        match (parts.port, parts.path) {
+            (Some(port), None) => Ok(Self {
+                host: Passthrough::new(vec![host]),
+                port,
+            }),
+            _ => Err(ParseTunnelledError),
+        }
     }
 }
 
@@ -139,7 +138,9 @@ mod tests {
         assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
         assert!(includes("*.a.test:22", "b.a.test:22"));
         assert!(includes("192.0.2.7:22", "192.0.2.7:22"));
+        assert!(includes("[2001:db8::]/32:22", "[2001:db8::7]:22"));
         assert!(includes("[2001:db8::/32]:22", "[2001:db8::7]:22"));
+        assert!(includes("[2001:db8::7]:22", "[2001:db8::7]:22"));
         for wrong in [
             "a.test",
             "a.test:0",

@@ -83,7 +83,7 @@ impl PrivateDir {
         self.create_dir("empty").map(|_| ())
     }
 
-    /// Makes it read-only, for whoever reaches it by a path or binds it from now on.
+    /// Makes it read-only where it is reached by its path, and in every bind mount of it that is made later.
     pub(super) fn make_read_only(&self) -> Result<(), JailError> {
         mounts::make_read_only(&self.0).map_err(|source| failed(&self.0, source))
     }

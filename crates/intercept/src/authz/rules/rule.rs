@@ -1,7 +1,6 @@
 //! One rule of an access list, and its syntax.
 
 use std::fmt::{self, Display, Formatter};
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use peername_proto::meanings;
 
 use super::path::{PathPrefix, RequestPath};
 use crate::host::{Host, HostPort, ParseHostError};
+use crate::policy::host_port_path::Parts;
 use crate::policy::passthrough::{HostPattern, ParseHostPatternError};
 
 /// A rule: `allow HOST[:PORT][/PATH]` or `deny HOST[:PORT][/PATH]`.
@@ -72,7 +72,7 @@ impl Rule {
     }
 
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
-        let Parts { host, port, path } = Parts::split(text)?;
+        let Parts { host, port, path } = Parts::split(text).map_err(ParseRuleError::Port)?;
         let host = match host.as_str() {
             "*" => None,
             host => Some(host.parse()?),
@@ -158,69 +158,4 @@ impl Display for Rule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-/// The parts of `HOST[:PORT][/PATH]`.
-struct Parts<'a> {
-    /// Without brackets if it is a network.
-    host: String,
-    port: Option<u16>,
-    path: Option<&'a str>,
-}
-
-impl<'a> Parts<'a> {
-    fn split(text: &'a str) -> Result<Self, ParseRuleError> {
-        if let Some((network, rest)) = split_network(text) {
-            let (port, path) = split_at_slash(rest);
-            let port = match port {
-                "" => None,
-                port => Some(parse_port(port.strip_prefix(':').unwrap_or_default())?),
-            };
-            let host = network;
-            return Ok(Self { host, port, path });
-        }
-        let (authority, path) = split_at_slash(text);
-        let is_address = authority.parse::<IpAddr>().is_ok();
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !is_address && !port.ends_with(']') => {
-                (host, Some(parse_port(port)?))
-            }
-            _ => (authority, None),
-        };
-        let host = host.to_owned();
-        Ok(Self { host, port, path })
-    }
-}
-
-/// Splits off a network: an address, a slash and a number.
-fn split_network(text: &str) -> Option<(String, &str)> {
-    let (address, rest) = text.split_once('/')?;
-    let (address, rest) = match address.strip_prefix('[') {
-        Some(inside) => (inside.strip_suffix(']')?, rest),
-        None => (address, rest),
-    };
-    address.parse::<IpAddr>().ok()?;
-    let end = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    let (length, rest) = rest.split_at_checked(end)?;
-    let is_network = !length.is_empty() && (rest.is_empty() || rest.starts_with([':', '/']));
-    is_network.then(|| (format!("{address}/{length}"), rest))
-}
-
-fn split_at_slash(text: &str) -> (&str, Option<&str>) {
-    let slash = text.find('/').unwrap_or(text.len());
-    match text.split_at_checked(slash) {
-        Some((before, "")) => (before, None),
-        Some((before, path)) => (before, Some(path)),
-        None => (text, None),
-    }
-}
-
-fn parse_port(digits: &str) -> Result<u16, ParseRuleError> {
-    // The parser of CONNECT's target: a name, and digits.
-    let parsed = HostPort::parse(&format!("port.invalid:{digits}"));
-    parsed
-        .map(|parsed| parsed.port)
-        .map_err(ParseRuleError::Port)
 }

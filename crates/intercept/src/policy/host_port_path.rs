@@ -1,0 +1,80 @@
+//! The syntax of what an operator writes for destinations: `HOST[:PORT][/PATH]`, where HOST may be a network.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::host::{HostPort, ParseHostError};
+
+/// The parts of `HOST[:PORT][/PATH]`.
+pub(crate) struct Parts<'a> {
+    /// Without brackets if it is a network.
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) path: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    /// Splits a text. Only the port is parsed.
+    ///
+    /// # Errors
+    ///
+    /// The port is none.
+    pub(crate) fn split(text: &'a str) -> Result<Self, ParseHostError> {
+        if let Some((network, rest)) = split_network(text) {
+            let (port, path) = split_at_slash(rest);
+            let port = match port {
+                "" => None,
+                port => Some(parse_port(port.strip_prefix(':').unwrap_or_default())?),
+            };
+            let host = network;
+            return Ok(Self { host, port, path });
+        }
+        let (authority, path) = split_at_slash(text);
+        let is_address = authority.parse::<IpAddr>().is_ok();
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !is_address && !port.ends_with(']') => {
+                (host, Some(parse_port(port)?))
+            }
+            _ => (authority, None),
+        };
+        let host = host.to_owned();
+        Ok(Self { host, port, path })
+    }
+}
+
+/// Splits off a network: an address, a slash and a number.
+fn split_network(text: &str) -> Option<(String, &str)> {
+    // As `--allow-destination` has it: `[2001:db8::/32]:443`.
+    if let Some((inside, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']'))
+        && inside.parse::<IpNet>().is_ok()
+    {
+        return Some((inside.to_owned(), rest));
+    }
+    let (address, rest) = text.split_once('/')?;
+    let (address, rest) = match address.strip_prefix('[') {
+        Some(inside) => (inside.strip_suffix(']')?, rest),
+        None => (address, rest),
+    };
+    address.parse::<IpAddr>().ok()?;
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let (length, rest) = rest.split_at_checked(end)?;
+    let is_network = !length.is_empty() && (rest.is_empty() || rest.starts_with([':', '/']));
+    is_network.then(|| (format!("{address}/{length}"), rest))
+}
+
+fn split_at_slash(text: &str) -> (&str, Option<&str>) {
+    let slash = text.find('/').unwrap_or(text.len());
+    match text.split_at_checked(slash) {
+        Some((before, "")) => (before, None),
+        Some((before, path)) => (before, Some(path)),
+        None => (text, None),
+    }
+}
+
+fn parse_port(digits: &str) -> Result<u16, ParseHostError> {
+    // The parser of CONNECT's target: a name, and digits.
+    HostPort::parse(&format!("port.invalid:{digits}")).map(|parsed| parsed.port)
+}
