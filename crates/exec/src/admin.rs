@@ -16,7 +16,7 @@ use peername_sys::{NameCall, SyscallError};
 pub struct AdminProcess {
     /// The listening sockets that it inherited.
     pub sockets: Vec<OwnedFd>,
-    /// The line to the supervisor, which answers a byte for what it gets. End of file: the supervisor has exited.
+    /// The liveness socket, to the supervisor, which answers a byte for what it gets. End of file: the supervisor has exited.
     pub supervisor: UnixStream,
     /// The program's first process.
     pub program: PidFd,

@@ -15,13 +15,13 @@
 //! Nothing is enforced against the program: a thread that changes a call's arguments while they are read may see its
 //! balancer as its client, and deceives only itself.
 
-mod admin_line;
 mod config;
 mod epoll_token;
 mod failsafe;
 mod inflight_calls;
 mod kill_switch;
 mod listener_cache;
+mod liveness_socket;
 mod pending_accepts;
 mod refusal_log;
 mod supervised_process;
@@ -158,8 +158,8 @@ fn supervise(
     let inflight = InflightCalls::new()?;
     drop_capabilities()?;
     let mut supervisor = Supervisor::new(config, calls, inflight, (program, target))?;
-    if let Some(line) = config.admin.take() {
-        supervisor.answer_admin(line)?;
+    if let Some(socket) = config.admin.take() {
+        supervisor.answer_admin(socket)?;
     }
     fd_passing::send_word(&line, 0, None)?;
     drop(line);

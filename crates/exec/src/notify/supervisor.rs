@@ -20,12 +20,12 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
 
-use super::admin_line::AdminLine;
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
 use super::failsafe::Failsafe;
 use super::inflight_calls::{InflightCall, InflightCalls};
 use super::listener_cache::ListenerCache;
+use super::liveness_socket::LivenessSocket;
 use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_process::SupervisedProcess;
@@ -44,7 +44,7 @@ pub(super) struct Supervisor {
     waiter: HeaderWaiter,
     /// The channel by which processes with the library reach the header waiter.
     channel: Option<RequestChannel>,
-    admin: Option<AdminLine>,
+    admin: Option<LivenessSocket>,
     pending: PendingAccepts,
     threads: ThreadCache,
     listeners: ListenerCache,

@@ -26,9 +26,9 @@ use crate::logging::{self, LevelHandle};
 use crate::process::confinement;
 use crate::value::{AsWritten, Time};
 use counters::{ExecCollector, advise};
-use health::{ExecHealth, SupervisorLine};
+use health::{ExecHealth, SupervisorSocket};
 
-/// Starts the process, if `--admin` is given. Returns the supervisor's end of the line to it.
+/// Starts the process, if `--admin` is given. Returns the supervisor's end of its liveness socket.
 ///
 /// # Errors
 ///
@@ -143,7 +143,7 @@ async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyho
         supervisor,
         program,
     } = process;
-    let line = Arc::new(SupervisorLine::new(supervisor)?);
+    let socket = Arc::new(SupervisorSocket::new(supervisor)?);
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ExecCollector(table)));
     let resources = Resources {
@@ -153,10 +153,10 @@ async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyho
         config: Some(config),
         ..Resources::default()
     };
-    let health = ExecHealth(Arc::clone(&line));
+    let health = ExecHealth(Arc::clone(&socket));
     let server = AdminServer::new(registry, health, args.allowed_hosts(), resources);
     let _running = RunningAdmin::serve(&args, args.adopt(sockets), server)?;
-    let ((), exited) = tokio::join!(line.run(), program.wait_exit());
+    let ((), exited) = tokio::join!(socket.run(), program.wait_exit());
     Ok(exited?)
 }
 

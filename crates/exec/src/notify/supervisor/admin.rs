@@ -8,8 +8,8 @@ use peername_sys::process::stderr::try_write_line;
 use peername_sys::{NameCall, Result};
 
 use super::Supervisor;
-use crate::notify::admin_line::AdminLine;
 use crate::notify::epoll_token::EpollToken;
+use crate::notify::liveness_socket::LivenessSocket;
 
 impl Supervisor {
     /// Answers the process of the admin endpoint from now on.
@@ -17,11 +17,11 @@ impl Supervisor {
     /// # Errors
     ///
     /// Those of epoll_ctl(2).
-    pub(in crate::notify) fn answer_admin(&mut self, line: OwnedFd) -> Result<()> {
-        let line = AdminLine::new(line).call("ioctl(FIONBIO)")?;
+    pub(in crate::notify) fn answer_admin(&mut self, socket: OwnedFd) -> Result<()> {
+        let socket = LivenessSocket::new(socket).call("ioctl(FIONBIO)")?;
         self.epoll
-            .add(&line, EpollToken::Admin.into(), Interest::Readable)?;
-        self.admin = Some(line);
+            .add(&socket, EpollToken::Admin.into(), Interest::Readable)?;
+        self.admin = Some(socket);
         Ok(())
     }
 
@@ -39,9 +39,9 @@ impl Supervisor {
 
     /// Answers a request, or notes that the process has exited.
     pub(super) fn serve_admin(&mut self) {
-        if let Some(mut line) = self.admin.take() {
-            if line.answer() {
-                self.admin = Some(line);
+        if let Some(mut socket) = self.admin.take() {
+            if socket.answer() {
+                self.admin = Some(socket);
             } else {
                 try_write_line(
                     "peername: the process of the admin endpoint has exited: nothing answers there any more",

@@ -10,9 +10,9 @@ use peername_observe::admin::Health;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-/// The line to the supervisor, which answers a byte for what it gets.
+/// The liveness socket, to the supervisor, which answers a byte for what it gets.
 #[derive(Debug)]
-pub(super) struct SupervisorLine {
+pub(super) struct SupervisorSocket {
     socket: UnixStream,
     state: watch::Sender<SupervisorState>,
 }
@@ -24,7 +24,7 @@ enum SupervisorState {
     Exited,
 }
 
-impl SupervisorLine {
+impl SupervisorSocket {
     /// Needs a tokio runtime.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl SupervisorLine {
 }
 
 /// The health of `exec` by the supervisor's.
-pub(super) struct ExecHealth(pub(super) Arc<SupervisorLine>);
+pub(super) struct ExecHealth(pub(super) Arc<SupervisorSocket>);
 
 impl Health for ExecHealth {
     const HANGS: &'static str = "the supervisor does not answer";

@@ -1,4 +1,5 @@
-//! The supervisor's end of the line to the process of the admin endpoint ([`crate::admin`]).
+//! The supervisor's end of the liveness socket: by it the process of the admin endpoint ([`crate::admin`])
+//! asks whether the event loop runs, and each of the two notices that the other has exited.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,9 +7,9 @@ use std::os::unix::net::UnixStream;
 
 /// The supervisor's end.
 #[derive(Debug)]
-pub(super) struct AdminLine(UnixStream);
+pub(super) struct LivenessSocket(UnixStream);
 
-impl AdminLine {
+impl LivenessSocket {
     /// Makes the socket non-blocking.
     ///
     /// # Errors
@@ -24,14 +25,17 @@ impl AdminLine {
     pub(super) fn answer(&mut self) -> bool {
         match self.0.read(&mut [0; MAX_REQUESTS]) {
             Ok(0) => false,
-            // If it fails, that process does not read. The next read reports whether it has exited.
-            Ok(_) => self.0.write(ANSWER).map_or(true, |_| true),
+            Ok(_) => {
+                // If it fails, that process does not read. The next read reports whether it has exited.
+                let _ = self.0.write(ANSWER);
+                true
+            }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
     }
 }
 
-impl AsFd for AdminLine {
+impl AsFd for LivenessSocket {
     /// Readable when there is a request, or once that process has exited.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
