@@ -47,16 +47,44 @@ fn commands() -> [String; 3] {
 
 #[test]
 fn readmes_jail_lets_one_request_out() {
+    let rig = JailRig::new();
+    let (printed, errors) = run_jail(&rig, "jail --log");
+    assert!(printed.starts_with("GET a.test "), "{printed}");
+    assert!(printed.contains("destination_metadata"), "{printed}");
+    assert!(
+        printed.trim_end().ends_with('}'),
+        "nothing after the page: {printed}"
+    );
+    assert!(errors.contains("port 25"), "{errors}");
+    let log = rig.scratch().read("requests.log");
+    assert!(log.contains("\"path\":\"/echo\""), "{log}");
+}
+
+#[test]
+fn readmes_list_allows_one_host_and_denies_the_other() {
+    let rig = JailRig::new();
+    let (printed, errors) = run_jail(&rig, "jail --allow");
+    let (first, second) = printed.split_once('\n').expect("two responses");
+    assert!(first.starts_with("GET a.test "), "{printed}");
+    assert!(
+        second.contains("\"code\":\"denied\"") && second.contains("no rule allows it"),
+        "{printed}"
+    );
+    assert_eq!(errors, "");
+}
+
+/// Runs the README's command with these words, with the test's origins in place of the public ones. Returns what it printed on
+/// standard output and standard error.
+fn run_jail(rig: &JailRig, words: &str) -> (String, String) {
     let readme = include_str!("../../../README.md");
     let (_, rest) = readme
         .split_once("## A program whose only way out is checked")
         .expect("the section");
     let command: Vec<_> = rest
         .lines()
-        .skip_while(|line| !line.starts_with("    "))
+        .skip_while(|line| !line.contains(words))
         .take_while(|line| line.starts_with("    "))
         .collect();
-    let rig = JailRig::new();
     let [root, log] = ["root.pem", "requests.log"].map(|name| rig.scratch().path_text(name));
     let options = format!(
         "{} jail --extra-ca {root} --allow-destination 10.81.0.0/24",
@@ -67,17 +95,9 @@ fn readmes_jail_lets_one_request_out() {
         .replace("target/release/peername jail", &options)
         .replace("requests.log", &log)
         .replace("https://example.com/", "https://a.test/echo")
+        .replace("https://example.org/", "https://b.test/echo")
         .replace("example.com", "a.test");
     let output = rig.run_outside(User::Nobody, &command);
-    let [printed, errors] =
-        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(printed.starts_with("GET a.test "), "{output:?}");
-    assert!(printed.contains("destination_metadata"), "{printed}");
-    assert!(
-        printed.trim_end().ends_with('}'),
-        "nothing after the page: {printed}"
-    );
-    assert!(errors.contains("port 25"), "{errors}");
-    let log = rig.scratch().read("requests.log");
-    assert!(log.contains("\"path\":\"/echo\""), "{log}");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (text(output.stdout), text(output.stderr))
 }
