@@ -7,6 +7,7 @@ pub(crate) mod options;
 mod redacted;
 mod reload;
 mod rule_args;
+mod rule_file;
 pub(crate) mod setup;
 
 use std::env;

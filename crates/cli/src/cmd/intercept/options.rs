@@ -160,6 +160,7 @@ impl Intercept {
         let secrets = self.inject.iter().map(|one| one.value.file());
         lists
             .chain(paths)
+            .chain(self.rules.files())
             .chain(self.check.tls_files())
             .chain(secrets)
     }

@@ -1,21 +1,33 @@
 //! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file it is one key, because two keys
 //! have no order.
 
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
-use peername_intercept::authz::{AccessRules, Rule};
+use peername_intercept::authz::{AccessRules, ParseRuleError, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rule_file;
 use crate::usage::Usage;
-use crate::value::AsWritten;
+use crate::value::{AsWritten, list_file};
 
 /// The access lists.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct RuleArgs {
     /// Allowed and denied requests, the first match decides: `allow HOST[:PORT][/PATH]`, `deny HOST[:PORT][/PATH]` (--allow,
-    /// --deny)
-    rules: Vec<AsWritten<Rule>>,
+    /// --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line
+    rules: Vec<AsWritten<Entry>>,
+}
+
+/// A rule, or a file of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Rule(Rule),
+    AllowFile(PathBuf),
+    DenyFile(PathBuf),
 }
 
 impl RuleArgs {
@@ -23,14 +35,49 @@ impl RuleArgs {
     ///
     /// # Errors
     ///
-    /// The rules allow nothing.
+    /// The rules allow nothing, or a file can't be read or has a line that is no rule.
     pub(super) fn rules(&self) -> Result<Option<AccessRules>, Usage> {
-        let rules = self.rules.iter().map(|rule| rule.value.clone());
-        AccessRules::new(rules.collect()).map_err(Usage::from_error)
+        let mut rules = Vec::new();
+        for entry in &self.rules {
+            match &entry.value {
+                Entry::Rule(rule) => rules.push(rule.clone()),
+                Entry::AllowFile(path) => {
+                    rules.extend(rule_file::read("--allow", path, Rule::allow)?);
+                }
+                Entry::DenyFile(path) => {
+                    rules.extend(rule_file::read("--deny", path, Rule::deny)?);
+                }
+            }
+        }
+        AccessRules::new(rules).map_err(Usage::from_error)
+    }
+
+    /// The files of rules.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.rules.iter().filter_map(|entry| match &entry.value {
+            Entry::Rule(_) => None,
+            Entry::AllowFile(path) | Entry::DenyFile(path) => Some(path.as_path()),
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+}
+
+impl FromStr for Entry {
+    type Err = ParseRuleError;
+
+    fn from_str(text: &str) -> Result<Self, ParseRuleError> {
+        let file = text.split_once(' ').and_then(|(action, rest)| {
+            let file = list_file(rest.trim())?.to_owned();
+            match action {
+                ALLOW => Some(Self::AllowFile(file)),
+                DENY => Some(Self::DenyFile(file)),
+                _ => None,
+            }
+        });
+        file.map_or_else(|| text.parse().map(Self::Rule), Ok)
     }
 }
 
@@ -39,20 +86,22 @@ impl clap::Args for RuleArgs {
         let arg = |name: &'static str, help: &'static str| {
             Arg::new(name)
                 .long(name)
-                .value_name("HOST[:PORT][/PATH]")
+                .value_name("HOST[:PORT][/PATH]|@FILE")
                 .action(ArgAction::Append)
-                .value_parser(move |text: &str| format!("{name} {text}").parse::<AsWritten<Rule>>())
+                .value_parser(move |text: &str| {
+                    format!("{name} {text}").parse::<AsWritten<Entry>>()
+                })
                 .help(help)
         };
         command
             .arg(arg(
                 ALLOW,
-                "Allow requests to this host: example.com, *.example.com, a network, or * for every host; may be repeated. The first \
-                 match of --allow and --deny decides, and what matches none is denied",
+                "Allow requests to this host: example.com, *.example.com, a network, * for every host, or @FILE for \
+                 those of a file; may be repeated. The first match of --allow and --deny decides, and what matches none is denied",
             ))
             .arg(arg(
                 DENY,
-                "Deny requests to this host; may be repeated. With --check, the service is asked about what is allowed",
+                "Deny requests to this host, or to those of @FILE; may be repeated. With --check, the service is asked about what is allowed",
             ))
     }
 
@@ -64,7 +113,7 @@ impl clap::Args for RuleArgs {
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let of = |name| {
-            let values = matches.get_many::<AsWritten<Rule>>(name);
+            let values = matches.get_many::<AsWritten<Entry>>(name);
             let indices = matches.indices_of(name).into_iter().flatten();
             indices.zip(values.into_iter().flatten().cloned())
         };

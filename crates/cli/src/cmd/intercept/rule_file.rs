@@ -1,0 +1,70 @@
+//! Files of access rules (`@FILE`): one rule a line. `#` and `;` begin a comment, and blank lines are skipped.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use peername_sys::fs::text_file;
+
+use crate::usage::Usage;
+
+/// Reads a file for an option, and parses each entry.
+///
+/// # Errors
+///
+/// It can't be read, an entry is invalid, or there is none: an empty list of rules decides nothing, so that everything would be
+/// allowed. Nothing of the file is quoted: it may be the wrong one.
+pub(super) fn read<T, E: Display>(
+    option: &str,
+    path: &Path,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, Usage> {
+    let name = format!("{option} @{}", path.display());
+    let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
+    let entries = (1..).zip(text.lines().map(entry));
+    let entries = entries.filter(|(_, entry)| !entry.is_empty());
+    let parsed = entries.map(|(number, entry): (u32, _)| {
+        parse(entry).map_err(|error| Usage(format!("{name}, line {number}: {error}")))
+    });
+    match parsed.collect::<Result<Vec<_>, _>>()? {
+        parsed if parsed.is_empty() => Err(Usage(format!("{name}: the file lists no rule"))),
+        parsed => Ok(parsed),
+    }
+}
+
+/// A line without its comment.
+pub(super) fn entry(line: &str) -> &str {
+    line.split(['#', ';']).next().unwrap_or_default().trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use peername_intercept::authz::Rule;
+
+    use super::*;
+
+    #[test]
+    fn file_has_one_rule_a_line_and_at_least_one() {
+        let name = format!(
+            "peername-rules-{:016x}",
+            peername_sys::random::words::<1>()[0]
+        );
+        let path = std::env::temp_dir().join(name);
+        let read_text = |text: &str| {
+            fs::write(&path, text).unwrap();
+            read("--allow", &path, Rule::allow)
+        };
+        let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
+        let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(rules, ["allow a.test", "allow *.b.test:443/x"]);
+        let error = read_text("a.test\nsecret word\n").unwrap_err().0;
+        assert!(
+            error.contains("line 2") && !error.contains("secret"),
+            "{error}"
+        );
+        let error = read_text("# none yet\n").unwrap_err().0;
+        assert!(error.ends_with("the file lists no rule"), "{error}");
+        fs::remove_file(&path).unwrap();
+    }
+}
