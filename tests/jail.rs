@@ -5,9 +5,11 @@
 //!   jail [program] ── interceptor ───── nginx with TLS, certified by a root of the test's own
 //! ```
 
+mod ask;
 mod basics;
 mod bypasses;
 mod files;
+mod learn;
 mod lists;
 mod process;
 mod tcp;

@@ -12,6 +12,7 @@
 //! response is apart from receiving it: [`ext_authz_reply`], [`forward_auth_reply`] and [`opa_reply`] are functions of the
 //! bytes that came.
 
+mod approval;
 pub(crate) mod authorize;
 mod cache;
 mod circuit_breaker;
@@ -36,6 +37,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
+pub use approval::{Approval, ApprovalFuture, ApprovalRequest, Approver};
 pub use config::error::ConfigError;
 pub use config::sent_headers::SentHeaders;
 pub use config::service::{Service, ServiceUrl};

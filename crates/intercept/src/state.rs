@@ -16,7 +16,8 @@ use tokio::sync::watch;
 
 use crate::authz::authorize::Authorizer;
 use crate::authz::{
-    self, AccessRules, CheckClient, CheckConfig, CheckService, ConfigError, InjectedHeaders,
+    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
+    InjectedHeaders,
 };
 use crate::ca::Authority;
 use crate::ca::mint::collector::MintCollector;
@@ -111,6 +112,7 @@ pub struct InterceptState {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) client_limit: Arc<ClientLimit>,
     check: Arc<ArcSwapOption<CheckService>>,
+    approver: Option<Arc<dyn Approver>>,
     draining: watch::Sender<bool>,
 }
 
@@ -133,8 +135,15 @@ impl InterceptState {
             metrics: Arc::default(),
             client_limit: Arc::new(ClientLimit::new(connections)),
             check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
+            approver: None,
             draining,
         }
+    }
+
+    /// The same, with an approver for what no access rule matches.
+    #[must_use]
+    pub fn with_approver(self, approver: Option<Arc<dyn Approver>>) -> Self {
+        Self { approver, ..self }
     }
 
     /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
@@ -197,6 +206,7 @@ impl InterceptState {
             metrics: Arc::clone(&self.metrics),
             client_limit: Arc::clone(&self.client_limit),
             check: Arc::clone(&self.check),
+            approver: self.approver.clone(),
             draining: self.draining.clone(),
         }
     }
@@ -243,6 +253,7 @@ impl InterceptState {
             rules.is_some() && self.rules.passes_through(client.addr.ip(), &target.to.host);
         Authorizer {
             rules,
+            approver: self.approver.clone(),
             check: self.check(),
             relays_tunnel,
             client,
@@ -279,9 +290,10 @@ impl InterceptState {
         }
     }
 
-    /// Whether access lists or a check service decide on requests.
+    /// Whether access lists, an approver or a check service decide on requests.
     pub(crate) fn has_policy(&self) -> bool {
-        self.check.load().is_some() || self.lists.load().rules.is_some()
+        let has_rules = || self.lists.load().rules.is_some();
+        self.check.load().is_some() || self.approver.is_some() || has_rules()
     }
 
     /// How many bytes of a request's body the check service is to see; 0 for none.

@@ -13,4 +13,5 @@ pub mod memory;
 pub mod namespace;
 pub mod pidfd;
 pub mod stderr;
+pub mod terminal;
 pub mod user;

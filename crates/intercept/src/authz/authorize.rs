@@ -6,10 +6,10 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::{AuditRecord, FinalDecision};
-use crate::authz::rules::{AccessRules, Subject};
+use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
-    self, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial, HeaderMutations, HostPortRef,
-    RequestKind, Verdict,
+    self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
+    HeaderMutations, HostPortRef, RequestKind, Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -65,6 +65,8 @@ pub(crate) const NO_BODY: BodyInfo<'static> = BodyInfo {
 pub(crate) struct Authorizer<'a> {
     /// `None` where no access list is configured.
     pub(crate) rules: Option<Arc<AccessRules>>,
+    /// What decides where no rule matches; `None` where that is a denial.
+    pub(crate) approver: Option<Arc<dyn Approver>>,
     /// `None` where no check service is configured.
     pub(crate) check: Option<authz::CheckClient>,
     /// Whether a tunnel to the target is relayed unopened.
@@ -88,10 +90,10 @@ impl Authorizer<'_> {
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
     ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
-        self.apply_rules(kind, parts, record)?;
+        let allowed_by = self.apply_rules(kind, parts, record).await?;
         let Some(check) = self.check else {
-            match self.rules {
-                Some(_) => record.set_decision(FinalDecision::Allowed, "list"),
+            match allowed_by {
+                Some(how) => record.set_decision(FinalDecision::Allowed, how),
                 None => record.set_decision(FinalDecision::Unchecked, "no_check"),
             }
             return Ok(None);
@@ -144,38 +146,64 @@ impl Authorizer<'_> {
 }
 
 impl Authorizer<'_> {
-    /// Denies what the access lists deny.
-    fn apply_rules(
+    /// Denies what the access lists deny, and what they don't decide on unless it is approved. Returns what has allowed it; `None`
+    /// where nothing is configured.
+    async fn apply_rules(
         &self,
         kind: RequestKind,
         parts: &Parts,
         record: &mut AuditRecord,
-    ) -> Result<(), Denied> {
-        let Some(rules) = &self.rules else {
-            return Ok(());
-        };
+    ) -> Result<Option<&'static str>, Denied> {
         let subject = match kind {
             RequestKind::Request => Subject::Request(parts.uri.path()),
             RequestKind::Connect if self.relays_tunnel => Subject::RelayedTunnel,
             RequestKind::Connect => Subject::OpenedTunnel,
         };
-        let denied = match rules.decide(&self.target.to, subject) {
-            Ok(rule) => {
-                record.set_rule(Some(rule.text()));
-                return Ok(());
-            }
-            Err(denied) => denied,
+        let decided = match (&self.rules, &self.approver) {
+            (None, None) => return Ok(None),
+            (Some(rules), _) => rules.decide(&self.target.to, subject),
+            (None, Some(_)) => Err(DeniedBy::Default),
         };
-        let denial = Denial::new(StatusCode::FORBIDDEN, &denied.reason());
-        record.set_rule(denied.rule_text());
-        record.set_decision(FinalDecision::Denied, "list");
+        let (reason, how) = match (decided, &self.approver) {
+            (Ok(rule), _) => {
+                record.set_rule(Some(rule.text()));
+                return Ok(Some(LIST));
+            }
+            (Err(DeniedBy::Default), Some(approver)) => {
+                let approval = approver.approve(self.to_be_approved(subject, parts)).await;
+                match approval.denied {
+                    None => return Ok(Some(approval.how)),
+                    Some(reason) => (reason.to_owned(), approval.how),
+                }
+            }
+            (Err(denied), _) => {
+                record.set_rule(denied.rule_text());
+                (denied.reason(), LIST)
+            }
+        };
+        let denial = Denial::new(StatusCode::FORBIDDEN, &reason);
+        record.set_decision(FinalDecision::Denied, how);
         record.set_denial_reason(&denial.reason);
         Err(Denied {
             denial: Arc::new(denial),
             failed: false,
         })
     }
+
+    fn to_be_approved<'a>(&'a self, subject: Subject<'a>, parts: &'a Parts) -> ApprovalRequest<'a> {
+        ApprovalRequest {
+            to: &self.target.to,
+            method: parts.method.as_str(),
+            path: match subject {
+                Subject::Request(path) => path,
+                Subject::OpenedTunnel | Subject::RelayedTunnel => "",
+            },
+        }
+    }
 }
+
+/// What has decided, in the audit line: the access lists.
+const LIST: &str = "list";
 
 fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
     record.set_check_took(verdict.took);

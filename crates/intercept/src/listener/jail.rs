@@ -10,11 +10,12 @@ use http::StatusCode;
 use peername_server::addr::canonical;
 use tokio::net::TcpStream;
 
+use crate::authz::Rule;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
 use crate::policy::host_port_path::Parts;
-use crate::policy::passthrough::{HostPattern, Passthrough};
+use crate::policy::passthrough::HostPattern;
 use crate::request::refusal::Refusal;
 use crate::request::target::Destination;
 use crate::state::InterceptState;
@@ -34,10 +35,11 @@ pub struct JailListener {
     pub tunnelled: Vec<TunnelledDestination>,
 }
 
-/// A destination whose connections are relayed as they are: `HOST:PORT`, where HOST is what [`HostPattern`] accepts.
+/// A destination whose connections are relayed as they are: `HOST:PORT`, where HOST is what [`HostPattern`] accepts, or `*`.
 #[derive(Clone, Debug)]
 pub struct TunnelledDestination {
-    host: Passthrough,
+    /// `None` for every host.
+    host: Option<HostPattern>,
     port: u16,
 }
 
@@ -51,18 +53,32 @@ impl FromStr for TunnelledDestination {
 
     fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
         let parts = Parts::split(text).map_err(|_| ParseTunnelledError)?;
-        let host: HostPattern = parts.host.parse().map_err(|_| ParseTunnelledError)?;
+        let host = match parts.host.as_str() {
+            "*" => None,
+            host => Some(host.parse().map_err(|_| ParseTunnelledError)?),
+        };
         match (parts.port, parts.path) {
-            (Some(port), None) => Ok(Self {
-                host: Passthrough::new(vec![host]),
-                port,
-            }),
+            (Some(port), None) => Ok(Self { host, port }),
             _ => Err(ParseTunnelledError),
         }
     }
 }
 
 impl TunnelledDestination {
+    /// Every host, on one port.
+    #[must_use]
+    pub fn every_host(port: u16) -> Self {
+        Self { host: None, port }
+    }
+
+    /// The destination of a rule that has a port and no path.
+    #[must_use]
+    pub fn from_rule(rule: &Rule) -> Option<Self> {
+        let (host, port) = rule.as_tunnel()?;
+        let host = host.cloned();
+        Some(Self { host, port })
+    }
+
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -70,7 +86,8 @@ impl TunnelledDestination {
     }
 
     fn includes(&self, to: &HostPort) -> bool {
-        self.port == to.port && self.host.includes(&to.host)
+        let mut host = self.host.iter();
+        self.port == to.port && host.all(|pattern| pattern.includes(&to.host))
     }
 }
 
@@ -137,18 +154,16 @@ mod tests {
         assert!(includes("a.test:22", "A.test:22"));
         assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
         assert!(includes("*.a.test:22", "b.a.test:22"));
+        assert!(includes("*:22", "b.test:22") && !includes("*:22", "b.test:23"));
         assert!(includes("192.0.2.7:22", "192.0.2.7:22"));
         assert!(includes("[2001:db8::]/32:22", "[2001:db8::7]:22"));
         assert!(includes("[2001:db8::/32]:22", "[2001:db8::7]:22"));
         assert!(includes("[2001:db8::7]:22", "[2001:db8::7]:22"));
-        for wrong in [
-            "a.test",
-            "a.test:0",
-            "a.test:65536",
-            ":22",
-            "*:22",
-            "a.test:ssh",
-        ] {
+        let rule = |text: &str| TunnelledDestination::from_rule(&Rule::allow(text).unwrap());
+        let listed = rule("*.a.test:22").unwrap();
+        assert!(listed.includes(&HostPort::parse("b.a.test:22").unwrap()));
+        assert!(rule("a.test").is_none() && rule("a.test:22/x").is_none());
+        for wrong in ["a.test", "a.test:0", "a.test:65536", ":22", "a.test:ssh"] {
             assert!(wrong.parse::<TunnelledDestination>().is_err(), "{wrong}");
         }
     }

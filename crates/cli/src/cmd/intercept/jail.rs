@@ -12,9 +12,13 @@
 //!                                         remove the private directory
 //! ```
 
+mod approval;
+mod ask;
 mod environment;
+mod helper;
 mod hidden;
 mod interceptor;
+mod learn;
 mod options;
 
 use std::os::fd::OwnedFd;
@@ -58,10 +62,17 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             "peername: no --check and no --allow: the program may send any request to every public host (-q silences this)"
         );
     }
+    if let Some(path) = &args.learn {
+        let path = path.display();
+        eprintln!(
+            "peername: EVERYTHING IS ALLOWED (--learn): the program may send any request to every public host; {path} gets the list"
+        );
+    }
+    let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
     let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut covers);
-    let sockets = network::enter(&args.opened_ports())?;
+    let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     files::cover(&dir, &trust, &covers)?;
@@ -76,11 +87,12 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
 /// channel to it.
-fn spawn(interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<OwnedFd> {
+fn spawn(mut interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<OwnedFd> {
     let (here, there) = fd_passing::seqpacket_pair()?;
     let program = PidFd::current()?;
     let mut inherited = vec![there, program.into()];
     inherited.extend(interceptor.open_log()?);
+    inherited.extend(interceptor.start_helper()?);
     daemonize::spawn_detached(inherited, |inherited| {
         daemonize::set_thread_name(c"peername-jail");
         let child = daemonize::fork_child(inherited, |inherited| interceptor.run(inherited));

@@ -87,6 +87,22 @@ impl Rule {
         })
     }
 
+    /// The port, if it is for one port only.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Whether it allows every request to this host and port, whatever its path.
+    pub fn allows_tunnel(&self, to: &HostPort) -> bool {
+        self.allows() && self.matches_relayed_tunnel(to)
+    }
+
+    /// The host and the port of a rule with a port and without a path; no host for every host.
+    pub(crate) fn as_tunnel(&self) -> Option<(Option<&HostPattern>, u16)> {
+        let port = self.port.filter(|_| self.path.is_none())?;
+        Some((self.host.as_ref(), port))
+    }
+
     pub(super) fn allows(&self) -> bool {
         self.action == Action::Allow
     }

@@ -1,5 +1,6 @@
 //! The interceptor of a jail: a process of its own outside, with the jail's listening sockets.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ use peername_sys::process::pidfd::PidFd;
 use tokio::time::timeout;
 use tracing::Level;
 
+use super::approval::{Mode, OutsideApprover};
+use super::helper::Helper;
 use super::options::Args;
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
@@ -45,9 +48,12 @@ pub(super) struct Interceptor {
     process: Process,
     authority: Authority,
     tunnelled: Vec<TunnelledDestination>,
-    opened: std::collections::BTreeSet<u16>,
+    opened: BTreeSet<u16>,
     log: Option<PathBuf>,
     level: Level,
+    /// Until it is started.
+    helper: Option<Helper>,
+    mode: Option<Mode>,
     is_unchecked: bool,
     /// The working directory: options may name files relative to it.
     directory: Option<PathBuf>,
@@ -68,17 +74,22 @@ impl Interceptor {
             options: args.intercept.0.clone(),
             process,
             authority,
-            tunnelled: args.allow_tcp.clone(),
+            tunnelled: args.tunnelled()?,
             opened: args.http_ports(),
             log: args.log.clone(),
             level: level(args),
+            helper: None,
+            mode: None,
             is_unchecked: false,
             directory: env::current_dir().ok(),
         };
         // Reports what is wrong with the options before anything is started.
         let setup = interceptor.setup(Vec::new(), false)?;
+        let helper = Helper::new(args)?;
         Ok(Self {
-            is_unchecked: setup.is_unchecked(),
+            is_unchecked: setup.is_unchecked() && helper.is_none(),
+            mode: helper.as_ref().map(Helper::mode),
+            helper,
             ..interceptor
         })
     }
@@ -96,7 +107,22 @@ impl Interceptor {
         Setup::for_jail(self.process.clone(), self.options.clone(), plan)
     }
 
-    /// Whether neither access lists nor a check are configured.
+    /// The ports on which the jail listens: those that are opened, and those of `--allow-tcp`.
+    pub(super) fn ports(&self) -> BTreeSet<u16> {
+        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);
+        self.opened.iter().copied().chain(tunnelled).collect()
+    }
+
+    /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
+    ///
+    /// # Errors
+    ///
+    /// fork(2) fails.
+    pub(super) fn start_helper(&mut self) -> peername_sys::Result<Option<OwnedFd>> {
+        self.helper.take().map(Helper::spawn).transpose()
+    }
+
+    /// Whether neither access lists nor a check are configured, and nothing is asked or learned.
     pub(super) fn is_unchecked(&self) -> bool {
         self.is_unchecked
     }
@@ -116,8 +142,8 @@ impl Interceptor {
         Ok(Some(file.into()))
     }
 
-    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, and
-    /// the file of [`Interceptor::open_log`]. Returns the exit code.
+    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the file of
+    /// [`Interceptor::open_log`], and the channel of [`Interceptor::start_helper`]. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
             Ok(()) => 0,
@@ -133,14 +159,15 @@ impl Interceptor {
         let (channel, program) = (inherited.next(), inherited.next());
         let (channel, program) = channel.zip(program).context("no channel")?;
         let program = PidFd::from(program);
-        let log = inherited.next().map(File::from);
+        let log = self.log.as_ref().and_then(|_| inherited.next());
+        let (log, helper) = (log.map(File::from), inherited.next());
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
         }
         let Some(sockets) = receive_sockets(&channel)? else {
             return Ok(());
         };
-        lifecycle::block_on(self.serve(sockets, (channel, program), log))
+        lifecycle::block_on(self.serve(sockets, (channel, program), log, helper))
     }
 
     async fn serve(
@@ -148,6 +175,7 @@ impl Interceptor {
         sockets: Vec<OwnedFd>,
         (channel, program): (OwnedFd, PidFd),
         log: Option<File>,
+        helper: Option<OwnedFd>,
     ) -> anyhow::Result<()> {
         core_dump::disable()?;
         let sockets = JailSockets::sort(sockets)?;
@@ -169,10 +197,13 @@ impl Interceptor {
             split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
         let limits = (capacity.connections, max_upstream);
         let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
-        let state = Arc::new(state);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
         confinement.log();
+        let approver = self.mode.zip(helper);
+        let approver = approver.map(|(mode, channel)| OutsideApprover::new(mode, channel));
+        let approver = approver.transpose()?.map(|one| Arc::new(one) as _);
+        let state = Arc::new(state.with_approver(approver));
         setup.warn_of_exposed_secrets();
         if let Some(check) = check {
             check.await_services();

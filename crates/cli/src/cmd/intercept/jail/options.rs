@@ -3,16 +3,22 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
+use peername_intercept::authz::Rule;
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_jail::network::DNS_PORT;
 
 use crate::cmd::intercept::options::Intercept;
+use crate::cmd::intercept::rule_file;
 use crate::logging;
 use crate::process::confinement;
+use crate::usage::Usage;
+use crate::value::{Timeout, list_file};
 
 /// Options of `peername jail`.
 #[derive(Debug, clap::Args)]
@@ -21,9 +27,20 @@ pub(crate) struct Args {
     #[arg(long = "port", value_name = "N", value_parser = port)]
     ports: Vec<u16>,
     /// A destination whose connections are relayed unopened, once the check has allowed a CONNECT to it: github.com:22,
-    /// *.example.com:5432 or 192.0.2.0/24:22; may be repeated
-    #[arg(long, value_name = "HOST:PORT", value_parser = tunnelled)]
-    pub(super) allow_tcp: Vec<TunnelledDestination>,
+    /// *.example.com:5432, 192.0.2.0/24:22, *:22 for every host, or @FILE for the lines of a list of rules that have a port; may
+    /// be repeated
+    #[arg(long, value_name = "HOST:PORT|@FILE")]
+    allow_tcp: Vec<AllowTcp>,
+    /// Allow every request, and write the hosts and ports that the program asks for to FILE, as rules for --allow @FILE; a FILE
+    /// that exists is added to
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ask", "allow", "deny", "check"])]
+    pub(super) learn: Option<PathBuf>,
+    /// Ask on the terminal about each host and port that no rule of --allow and --deny matches
+    #[arg(long)]
+    pub(super) ask: bool,
+    /// Deny what is not answered in this time
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    ask_timeout: Timeout,
     /// A file or directory that the program sees empty; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(super) hide: Vec<PathBuf>,
@@ -44,19 +61,76 @@ pub(crate) struct Args {
     pub(super) command: Vec<OsString>,
 }
 
+/// A value of `--allow-tcp`.
+#[derive(Clone, Debug)]
+enum AllowTcp {
+    Destination(TunnelledDestination),
+    File(PathBuf),
+}
+
+impl FromStr for AllowTcp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = list_file(text) {
+            return Ok(Self::File(path.to_owned()));
+        }
+        let parsed: TunnelledDestination = text.parse().map_err(|error| format!("{error}"))?;
+        check_port(&parsed)?;
+        Ok(Self::Destination(parsed))
+    }
+}
+
 impl Args {
-    /// The ports on which the jail listens: those that are opened, and those of `--allow-tcp`.
-    pub(super) fn opened_ports(&self) -> BTreeSet<u16> {
-        let tunnelled = self.allow_tcp.iter().map(TunnelledDestination::port);
-        self.http_ports().into_iter().chain(tunnelled).collect()
+    /// The destinations of connections that are relayed unopened.
+    ///
+    /// # Errors
+    ///
+    /// A file can't be read, or has a line that is no rule.
+    pub(super) fn tunnelled(&self) -> Result<Vec<TunnelledDestination>, Usage> {
+        let opened = self.http_ports();
+        let is_unopened = |tunnelled: &TunnelledDestination| !opened.contains(&tunnelled.port());
+        let mut all = Vec::new();
+        for value in &self.allow_tcp {
+            match value {
+                AllowTcp::Destination(destination) => all.push(destination.clone()),
+                AllowTcp::File(path) => {
+                    let parse = |entry: &str| {
+                        let rule = Rule::allow(entry).map_err(|error| format!("{error}"))?;
+                        let tunnelled = TunnelledDestination::from_rule(&rule);
+                        tunnelled.as_ref().map_or(Ok(()), check_port)?;
+                        Ok::<_, String>(tunnelled)
+                    };
+                    let listed = rule_file::read("--allow-tcp", path, parse)?;
+                    all.extend(listed.into_iter().flatten().filter(is_unopened));
+                }
+            }
+        }
+        if self.opens_usual_ports() {
+            let usual = RELAYED_PORTS.map(TunnelledDestination::every_host);
+            all.extend(usual.into_iter().filter(is_unopened));
+        }
+        Ok(all)
     }
 
     /// The ports on which TLS and HTTP are opened.
     pub(super) fn http_ports(&self) -> BTreeSet<u16> {
-        [80, 443]
-            .into_iter()
-            .chain(self.ports.iter().copied())
-            .collect()
+        let mut ports = BTreeSet::from([80, 443]);
+        ports.extend(&self.ports);
+        if self.opens_usual_ports() {
+            ports.extend(HTTP_PORTS);
+        }
+        ports
+    }
+
+    /// The time for an answer, if questions are asked on the terminal.
+    pub(super) fn ask_limit(&self) -> Option<Duration> {
+        self.ask.then_some(self.ask_timeout.0)
+    }
+
+    /// Whether usual ports are open without being listed: what arrives there is learned, or asked about.
+    fn opens_usual_ports(&self) -> bool {
+        self.ask || self.learn.is_some()
     }
 
     /// The directory of the authority, if there is one.
@@ -65,19 +139,18 @@ impl Args {
     }
 }
 
+fn check_port(destination: &TunnelledDestination) -> Result<(), String> {
+    match destination.port() {
+        DNS_PORT => Err("53 is the jail's name server's".to_owned()),
+        _ => Ok(()),
+    }
+}
+
 fn port(text: &str) -> Result<u16, &'static str> {
     match text.parse() {
         Ok(DNS_PORT) => Err("53 is the jail's name server's"),
         Ok(port) if port != 0 => Ok(port),
         _ => Err("a port is a number from 1 to 65535"),
-    }
-}
-
-fn tunnelled(text: &str) -> Result<TunnelledDestination, String> {
-    let parsed: TunnelledDestination = text.parse().map_err(|error| format!("{error}"))?;
-    match parsed.port() {
-        DNS_PORT => Err("53 is the jail's name server's".to_owned()),
-        _ => Ok(parsed),
     }
 }
 
@@ -127,3 +200,7 @@ const OF_LISTENERS: [&str; 5] = [
     "proxy_auth",
     "accept_proxy",
 ];
+/// With `--learn` and `--ask`: HTTP to development servers and proxies of registries.
+const HTTP_PORTS: [u16; 3] = [8000, 8080, 8443];
+/// With `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
+const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];

@@ -1,0 +1,125 @@
+//! The questions of `--ask`, on the terminal that the program uses, too.
+//!
+//! The helper takes the terminal's foreground for a question, and only from a process group of the program: while a shell
+//! outside has it, the keys are the shell's.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::process;
+use std::time::{Duration, Instant};
+
+use peername_sys::process::terminal::{ForegroundGuard, Terminal, Typed, wait_closed};
+
+use super::approval::{Answer, Question};
+
+/// The program, as seen from outside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    pid: u32,
+    /// Its process group at the start.
+    group: Option<u32>,
+}
+
+impl Program {
+    /// This process, which will execute the program.
+    pub(super) fn current() -> Self {
+        let pid = process::id();
+        let group = Status::read(pid).map(|status| status.group);
+        Self { pid, group }
+    }
+
+    /// Whether this process group is the program's, or one that the program has made for a job.
+    fn has_group(self, group: u32) -> bool {
+        self.group == Some(group) || self.is_ancestor(group)
+    }
+
+    fn is_ancestor(self, pid: u32) -> bool {
+        let parent = |&pid: &u32| Status::read(pid).map(|status| status.parent);
+        let mut chain = std::iter::successors(Some(pid), parent);
+        chain.by_ref().take(MAX_DEPTH).any(|pid| pid == self.pid)
+    }
+}
+
+/// A process in /proc.
+struct Status {
+    parent: u32,
+    group: u32,
+}
+
+impl Status {
+    fn read(pid: u32) -> Option<Self> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may have any characters.
+        let end = text.iter().rposition(|&byte| byte == b')')?;
+        let fields = std::str::from_utf8(text.get(end + 1..)?).ok()?;
+        let mut fields = fields.split_whitespace().skip(1).map(str::parse);
+        Some(Self {
+            parent: fields.next()?.ok()?,
+            group: fields.next()?.ok()?,
+        })
+    }
+}
+
+/// Asks one question. No answer in `limit` is [`Answer::Unanswered`], as is a terminal that has hung up; `channel` is closed when
+/// the interceptor has exited.
+pub(super) fn ask(
+    terminal: &mut Terminal,
+    program: Program,
+    limit: Duration,
+    channel: &OwnedFd,
+    question: &Question,
+) -> Answer {
+    let deadline = Instant::now() + limit;
+    // The kernel reports no change of the foreground.
+    while !terminal
+        .foreground()
+        .is_some_and(|group| program.has_group(group))
+    {
+        if Instant::now() >= deadline || wait_closed(channel, FOREGROUND_POLL) {
+            return Answer::Unanswered;
+        }
+    }
+    let Ok(mut foreground) = terminal.take_foreground() else {
+        return Answer::Unanswered;
+    };
+    let Question { to, request } = question;
+    let text = format!("\r\npeername: {to} is not on the lists: {request}\n");
+    if foreground.write(&text).is_err() {
+        return Answer::Unanswered;
+    }
+    read_answer(foreground, deadline, channel)
+}
+
+fn read_answer(
+    mut foreground: ForegroundGuard<'_>,
+    deadline: Instant,
+    channel: &OwnedFd,
+) -> Answer {
+    loop {
+        let prompt = "peername: allow it? [o]nce, [a]lways, [d]eny: ";
+        if foreground.write(prompt).is_err() {
+            return Answer::Unanswered;
+        }
+        match foreground.read_line(deadline, channel) {
+            Typed::Line(line) => match line.trim_ascii() {
+                b"o" | b"once" => return Answer::Once,
+                b"a" | b"always" => return Answer::Always,
+                b"d" | b"deny" => return Answer::Never,
+                _ => {}
+            },
+            Typed::Signal(signal) => {
+                let _ = foreground.write("\n");
+                foreground.forward(signal);
+                return Answer::Unanswered;
+            }
+            Typed::Nothing => {
+                let _ = foreground.write("\npeername: no answer: denied\n");
+                return Answer::Unanswered;
+            }
+        }
+    }
+}
+
+const FOREGROUND_POLL: Duration = Duration::from_millis(50);
+/// Of processes between a job and the program.
+const MAX_DEPTH: usize = 64;

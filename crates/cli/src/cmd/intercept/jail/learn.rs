@@ -1,0 +1,297 @@
+//! The list of `--learn`: the hosts and ports that a program has asked for, as rules of `--allow @FILE`.
+//!
+//! It is written anew for each rule that is added, before the request goes on: so it is complete when the program exits,
+//! however it exits. The file is read again before: what was added to it in the meantime is kept.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::Context;
+use peername_intercept::authz::Rule;
+use peername_intercept::host::HostPort;
+use peername_observe::escape::escape_into;
+use peername_sys::fs::text_file;
+
+use crate::cmd::intercept::rule_file::entry;
+use crate::usage::Usage;
+
+/// The file, and what is written at its beginning.
+pub(super) struct LearnedList {
+    path: PathBuf,
+    /// The program's name, escaped.
+    program: String,
+    /// The ports whose connections are opened as TLS and HTTP.
+    http_ports: BTreeSet<u16>,
+}
+
+impl LearnedList {
+    /// Reads the file, if it exists, and writes it: so an error is reported before the program runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`]: the file has a line that is no rule, or can't be read or written.
+    pub(super) fn open(
+        path: &Path,
+        program: &str,
+        http_ports: BTreeSet<u16>,
+    ) -> Result<Self, Usage> {
+        let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
+        // A link stays one.
+        let path = match fs::canonicalize(path) {
+            Err(failed) if failed.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
+            other => other,
+        };
+        let program = Path::new(program).file_name().unwrap_or_default();
+        let mut escaped = String::new();
+        escape_into(&mut escaped, program.as_encoded_bytes(), MAX_PROGRAM, b"#;");
+        let list = Self {
+            path: path.map_err(error)?,
+            program: escaped,
+            http_ports,
+        };
+        let written = list.read().and_then(|rules| match rules {
+            Some(rules) => list.write(&rules.text),
+            None => list.write(&list.render(&Rules::default())),
+        });
+        written.map_err(|error| Usage(format!("--learn {}: {error:#}", list.path.display())))?;
+        Ok(list)
+    }
+
+    /// Adds the rule that allows this destination, unless there is one.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be read any more, or not be written.
+    pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
+        let mut rules = self.read()?.unwrap_or_default();
+        let is_usual = USUAL_PORTS.contains(&to.port);
+        // Another port has to be named: `--port` and `--allow-tcp @FILE` open it.
+        let allows =
+            |rule: &Rule| rule.allows_tunnel(to) && (is_usual || rule.port() == Some(to.port));
+        if rules.lines.iter().any(|line| allows(&line.rule)) {
+            return Ok(());
+        }
+        let text = match is_usual {
+            true => to.host.to_string(),
+            false => to.to_string(),
+        };
+        rules.lines.push(RuleLine {
+            comments: Vec::new(),
+            rule: Rule::allow(&text)?,
+            text,
+        });
+        self.write(&self.render(&rules))
+    }
+
+    /// The rules of the file; `None` if there is none.
+    fn read(&self) -> anyhow::Result<Option<Rules>> {
+        match text_file::read(&self.path) {
+            Ok(text) => Rules::parse(text).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn render(&self, rules: &Rules) -> String {
+        let mut lines: Vec<_> = rules.lines.iter().collect();
+        lines.sort_by(|one, other| one.text.cmp(&other.text));
+        let now = humantime::format_rfc3339_seconds(SystemTime::now());
+        let program = &self.program;
+        let options = self.options(rules);
+        let mut text = format!(
+            "{HEADER}what {program} and the programs that it started asked for, {now}\n\
+             {HEADER}use it: peername jail {options} -- {program}\n"
+        );
+        let mut push = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+        };
+        for line in lines {
+            line.comments.iter().for_each(|comment| push(comment));
+            push(&line.text);
+        }
+        rules.trailing.iter().for_each(|comment| push(comment));
+        text
+    }
+
+    /// The options with which a jail allows what the list has.
+    fn options(&self, rules: &Rules) -> String {
+        let ports = rules.lines.iter().filter_map(|line| line.rule.port());
+        let ports: BTreeSet<_> = ports.filter(|port| !USUAL_PORTS.contains(port)).collect();
+        let (opened, relayed): (Vec<u16>, Vec<u16>) = ports
+            .iter()
+            .partition(|&port| self.http_ports.contains(port));
+        let mut options = "--allow @FILE".to_owned();
+        if !relayed.is_empty() {
+            options.push_str(" --allow-tcp @FILE");
+        }
+        for port in opened {
+            options.push_str(&format!(" --port {port}"));
+        }
+        options
+    }
+
+    /// Replaces the file. Readers see the old one or the new one.
+    fn write(&self, text: &str) -> anyhow::Result<()> {
+        let mut name = self.path.file_name().context("not a file")?.to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let new = self.path.with_file_name(name);
+        let replaced = (|| {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+            file.write_all(text.as_bytes())?;
+            if let Ok(old) = fs::metadata(&self.path) {
+                file.set_permissions(old.permissions())?;
+            }
+            file.sync_all()?;
+            fs::rename(&new, &self.path)
+        })();
+        if replaced.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        replaced.context("it can't be written")
+    }
+}
+
+/// The content of a list.
+#[derive(Debug, Default)]
+struct Rules {
+    text: String,
+    lines: Vec<RuleLine>,
+    /// Comments after the last rule.
+    trailing: Vec<String>,
+}
+
+/// A rule, with the comments above it.
+#[derive(Debug)]
+struct RuleLine {
+    comments: Vec<String>,
+    rule: Rule,
+    text: String,
+}
+
+impl Rules {
+    /// # Errors
+    ///
+    /// A line is no rule. It is not quoted: the file may be another one than was meant.
+    fn parse(text: String) -> anyhow::Result<Self> {
+        let (mut lines, mut comments) = (Vec::new(), Vec::new());
+        for (number, line) in (1..).zip(text.lines()) {
+            let (number, line): (u32, _) = (number, line.trim());
+            match entry(line) {
+                "" if line.is_empty() || line.starts_with(HEADER) => {}
+                "" => comments.push(line.to_owned()),
+                entry => lines.push(RuleLine {
+                    comments: std::mem::take(&mut comments),
+                    rule: Rule::allow(entry).with_context(|| format!("line {number}"))?,
+                    text: line.to_owned(),
+                }),
+            }
+        }
+        Ok(Self {
+            text,
+            lines,
+            trailing: comments,
+        })
+    }
+}
+
+/// The beginning of the lines that are written anew each time.
+const HEADER: &str = "# --learn: ";
+const MAX_PROGRAM: usize = 60;
+/// The ports that every jail opens.
+const USUAL_PORTS: [u16; 2] = [80, 443];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
+        let name = format!(
+            "peername-learn-{:016x}",
+            peername_sys::random::words::<1>()[0]
+        );
+        let path = std::env::temp_dir().join(name);
+        if let Some(text) = before {
+            fs::write(&path, text).unwrap();
+        }
+        let list = LearnedList::open(&path, "/usr/bin/c#\u{1b}url", [80, 443, 8080].into());
+        let result = list.map_err(|error| error.0).map(|list| {
+            for to in asked {
+                list.add(&HostPort::parse(to).unwrap()).unwrap();
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        match result {
+            Ok(()) => Ok(text),
+            Err(error) => {
+                assert_eq!(Some(&*text), before);
+                Err(error)
+            }
+        }
+    }
+
+    fn rules_of(text: &str) -> Vec<&str> {
+        let lines = text.lines();
+        lines.filter(|line| !line.starts_with(HEADER)).collect()
+    }
+
+    #[test]
+    fn list_is_sorted_and_has_the_fewest_rules() {
+        let asked = [
+            "b.test:443",
+            "a.test:22",
+            "b.test:80",
+            "a.test:443",
+            "b.test:8080",
+            "[2001:db8::1]:443",
+            "[2001:db8::1]:22",
+            "c.test:8080",
+            "c.test:8080",
+        ];
+        let text = learn(None, &asked).unwrap();
+        let expected = [
+            "2001:db8::1",
+            "[2001:db8::1]:22",
+            "a.test",
+            "a.test:22",
+            "b.test",
+            "b.test:8080",
+            "c.test:8080",
+        ];
+        assert_eq!(rules_of(&text), expected);
+        let header: Vec<_> = text.lines().take(2).collect();
+        assert!(header[0].contains(" c%23%1burl "), "{text}");
+        let options = "jail --allow @FILE --allow-tcp @FILE --port 8080 --";
+        assert!(header[1].contains(options), "{text}");
+    }
+
+    #[test]
+    fn file_that_exists_is_merged_and_keeps_its_rules_and_comments() {
+        let before = "# mine\n*.b.test\n\n# the registry\na.test/pub ; only this\n# end\n";
+        let text = learn(Some(before), &["x.b.test:443", "a.test:443", "x.b.test:22"]).unwrap();
+        let expected = [
+            "# mine",
+            "*.b.test",
+            "a.test",
+            "# the registry",
+            "a.test/pub ; only this",
+            "x.b.test:22",
+            "# end",
+        ];
+        assert_eq!(rules_of(&text), expected);
+        assert_eq!(learn(Some(&text), &["a.test:80"]).unwrap(), text);
+    }
+
+    #[test]
+    fn file_that_is_no_list_is_refused_and_not_touched() {
+        let error = learn(Some("a.test\nroot:x:0:0\n"), &["a.test:443"]).unwrap_err();
+        assert!(
+            error.contains("line 2") && !error.contains("root"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! Questions on the terminal that a program in the same session uses, too (termios(3), tcsetpgrp(3)).
+//!
+//! A process that reads the terminal has to be in its foreground process group, or gets SIGTTIN, or EIO if that is blocked. So the
+//! foreground is taken for the time of a question. The calls need SIGTTOU to be blocked, as in a daemon of
+//! [`spawn_detached`](crate::process::daemonize::spawn_detached), and the process in a process group of its own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, OutputModes, QueueSelector, SpecialCodeIndex, Termios,
+    tcflush, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
+};
+
+use crate::{NameCall, Result};
+
+/// The controlling terminal of this process.
+#[derive(Debug)]
+pub struct Terminal(File);
+
+impl Terminal {
+    /// Opens the controlling terminal.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO: this process has none.
+    pub fn open() -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open("/dev/tty");
+        file.map(Self).call("open(/dev/tty)")
+    }
+
+    /// The process group in the foreground; `None` if there is none, or the terminal is no longer this session's.
+    pub fn foreground(&self) -> Option<u32> {
+        tcgetpgrp(&self.0).ok().map(to_u32)
+    }
+
+    /// Takes the foreground from its process group, and discards what was typed before.
+    ///
+    /// # Errors
+    ///
+    /// EIO or ENOTTY: the terminal has hung up.
+    pub fn take_foreground(&mut self) -> Result<ForegroundGuard<'_>> {
+        let group = tcgetpgrp(&self.0).call("tcgetpgrp(3)")?;
+        let modes = tcgetattr(&self.0).call("tcgetattr(3)")?;
+        tcsetpgrp(&self.0, getpgrp()).call("tcsetpgrp(3)")?;
+        let own = line_modes(modes.clone());
+        let guard = ForegroundGuard {
+            terminal: &mut self.0,
+            group,
+            modes,
+        };
+        tcsetattr(&guard.terminal, OptionalActions::Now, &own).call("tcsetattr(3)")?;
+        tcflush(&guard.terminal, QueueSelector::IFlush).call("tcflush(3)")?;
+        Ok(guard)
+    }
+}
+
+impl From<OwnedFd> for Terminal {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+}
+
+impl From<Terminal> for OwnedFd {
+    fn from(Terminal(file): Terminal) -> Self {
+        file.into()
+    }
+}
+
+/// What was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Typed {
+    /// A line, without its end.
+    Line(Vec<u8>),
+    /// Ctrl-C or Ctrl-Z, which mean the process group that had the foreground.
+    Signal(TypedSignal),
+    /// Nothing until the deadline, the end of the file, an error, or the other descriptor is readable.
+    Nothing,
+}
+
+/// A key that sends a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypedSignal {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTSTP.
+    Stop,
+}
+
+/// The foreground, which its process group gets back on drop, with the terminal's modes.
+#[derive(Debug)]
+pub struct ForegroundGuard<'a> {
+    terminal: &'a mut File,
+    group: Pid,
+    modes: Termios,
+}
+
+impl ForegroundGuard<'_> {
+    /// Writes a text.
+    ///
+    /// # Errors
+    ///
+    /// Those of write(2).
+    pub fn write(&mut self, text: &str) -> io::Result<()> {
+        self.terminal.write_all(text.as_bytes())
+    }
+
+    /// Waits for a line until the deadline, or until `other` is readable or closed.
+    pub fn read_line(&mut self, deadline: Instant, other: impl AsFd) -> Typed {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !wait_readable(&self.terminal, other, left) {
+            return Typed::Nothing;
+        }
+        let mut line = [0; MAX_LINE];
+        let length = self.terminal.read(&mut line).unwrap_or_default();
+        match line.get(..length) {
+            Some([line @ .., b'\n']) => Typed::Line(line.to_vec()),
+            Some([.., INTERRUPT]) => Typed::Signal(TypedSignal::Interrupt),
+            Some([.., STOP]) => Typed::Signal(TypedSignal::Stop),
+            _ => Typed::Nothing,
+        }
+    }
+
+    /// Returns the foreground, and sends the signal to the process group that gets it.
+    pub fn forward(self, signal: TypedSignal) {
+        let group = self.group;
+        drop(self);
+        let signal = match signal {
+            TypedSignal::Interrupt => Signal::INT,
+            TypedSignal::Stop => Signal::TSTP,
+        };
+        // It has exited.
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+impl Drop for ForegroundGuard<'_> {
+    fn drop(&mut self) {
+        // A shell that has taken the foreground in the meantime has its own modes.
+        if tcgetpgrp(&self.terminal).is_ok_and(|group| group == getpgrp()) {
+            let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.modes);
+            let _ = tcsetpgrp(&self.terminal, self.group);
+        }
+    }
+}
+
+/// Waits until `one` is readable: `false` if `other` is, or has been closed, or the time is over.
+fn wait_readable(one: impl AsFd, other: impl AsFd, left: Duration) -> bool {
+    let mut fds = [
+        PollFd::new(&one, PollFlags::IN),
+        PollFd::new(&other, PollFlags::IN),
+    ];
+    let left = Timespec::try_from(left).ok();
+    let ready = poll(&mut fds, left.as_ref());
+    let [one, other] = fds.map(|fd| !fd.revents().is_empty());
+    ready.is_ok() && one && !other
+}
+
+/// Waits until `fd` is readable or closed, or the time is over. Returns whether it is.
+pub fn wait_closed(fd: impl AsFd, left: Duration) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let left = Timespec::try_from(left).ok();
+    poll(&mut fds, left.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// The modes in which a line can be typed, whatever the program has set. Ctrl-C and Ctrl-Z end the line: as signals they
+/// would go to this process group.
+fn line_modes(mut modes: Termios) -> Termios {
+    modes.local_modes |= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ECHOE;
+    modes.local_modes -= LocalModes::ISIG;
+    modes.input_modes |= InputModes::ICRNL;
+    modes.output_modes |= OutputModes::OPOST | OutputModes::ONLCR;
+    modes.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
+    modes.special_codes[SpecialCodeIndex::VEOL2] = STOP;
+    modes
+}
+
+fn to_u32(pid: Pid) -> u32 {
+    pid.as_raw_pid().cast_unsigned()
+}
+
+const INTERRUPT: u8 = 3;
+const STOP: u8 = 26;
+/// The longest line of a terminal (N_TTY_BUF_SIZE).
+const MAX_LINE: usize = 4096;

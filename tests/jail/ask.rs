@@ -1,0 +1,151 @@
+//! `--ask`: questions on the terminal, about what no access rule decides on.
+
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+const EXPECT: &str = include_str!("../harness/expect.py");
+const QUESTION: &str = "is not on the lists";
+const PROMPT: &str = r"see:\[d\]eny: ";
+
+/// Runs a shell command in a terminal: `$JAIL` is `peername jail` with the options that every test needs. Returns what
+/// it printed.
+fn run_in_terminal(rig: &JailRig, user: User, steps: &[&str], command: &[&str]) -> String {
+    let script = rig.scratch().write("expect.py", EXPECT);
+    let jail = format!(
+        "{} jail -q --extra-ca {} --allow-destination=10.81.0.0/24",
+        rig.scratch().path_text("peername"),
+        rig.scratch().path_text("root.pem")
+    );
+    let words = [steps, &["--"], command].concat();
+    let quoted = words
+        .iter()
+        .map(|word| format!(" '{}'", word.replace('\'', r"'\''")));
+    let output = rig.run_outside(
+        user,
+        &format!(
+            "export JAIL='{jail}' CURL='curl -sS --max-time 15'; /usr/bin/python3 {script}{}",
+            quoted.collect::<String>()
+        ),
+    );
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
+    let rig = JailRig::new();
+    let script = "$CURL https://b.test/echo; $CURL https://a.test/one; $CURL https://a.test/echo; \
+                  $CURL https://a.test/echo; $CURL http://a.test/\u{e4}; $CURL http://a.test/four; $CURL https://h1.test/five";
+    let command = format!("exec $JAIL --deny=h1.test --allow=b.test --ask -- sh -c '{script}'");
+    let steps = [
+        "see:GET b.test ",
+        r"see:\npeername: a.test:443 is not on the lists: GET /one\r\n",
+        PROMPT,
+        r"type:yes\n",
+        PROMPT,
+        r"type:o\n",
+        r"see:404",
+        r"see:a.test:443 is not on the lists: GET /echo\r\n",
+        PROMPT,
+        r"type:always\n",
+        r"see:GET a.test .*\r\nGET a.test ",
+        r"see:a.test:80 is not on the lists: GET /%c3%a4\r\n",
+        PROMPT,
+        r"type:d\n",
+        "see:denied on the terminal",
+        "see:denied on the terminal",
+        "see:denied by the rule deny h1.test",
+    ];
+    for user in USERS {
+        let printed = run_in_terminal(&rig, user, &steps, &["sh", "-c", &command]);
+        assert!(
+            printed.trim_end().ends_with("exit 0"),
+            "{user:?}: {printed}"
+        );
+        assert_eq!(printed.matches(QUESTION).count(), 3, "{user:?}: {printed}");
+    }
+}
+
+/// The shell in the jail makes a process group for each job, and one of these has the foreground when a question comes.
+#[test]
+fn question_takes_the_foreground_of_a_job_and_returns_it() {
+    let rig = JailRig::new();
+    let steps = [
+        r"see:\$ ",
+        r"type:$CURL https://a.test/echo\n",
+        PROMPT,
+        r"type:a\n",
+        "see:GET a.test ",
+        r"see:\$ ",
+        // Ctrl-C at a question is the job's.
+        r"type:$CURL https://b.test/echo\n",
+        PROMPT,
+        r"type:\x03",
+        r"see:\$ ",
+        r"type:echo code $?\n",
+        "see:code 130",
+        // The modes of the terminal are those of before.
+        r#"type:sh -c "echo up; exec sleep 50"\n"#,
+        r"see:\nup\r\n",
+        r"type:\x03",
+        r"see:\$ ",
+        // Nothing of what follows is an answer.
+        r"type:$CURL https://b.test/echo; echo code $?\n",
+        PROMPT,
+        r"type:o\n",
+        "see:GET b.test ",
+        "see:code 0",
+        r"type:exit 3\n",
+    ];
+    let command = "PS1='$ ' exec $JAIL --ask -- bash --norc --noprofile -i";
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["bash", "-c", command]);
+    assert!(printed.trim_end().ends_with("exit 3"), "{printed}");
+    assert!(!printed.contains("no job control"), "{printed}");
+}
+
+#[test]
+fn question_without_an_answer_denies_that_request_only() {
+    let rig = JailRig::new();
+    let script = "$CURL https://a.test/echo; $CURL https://a.test/echo";
+    let command = format!("exec $JAIL --ask --ask-timeout=1s -- sh -c '{script}'");
+    let steps = [
+        PROMPT,
+        "see:peername: no answer: denied",
+        "see:there was no answer on the terminal",
+        PROMPT,
+        r"type:o\n",
+        "see:GET a.test ",
+    ];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", &command]);
+    assert!(printed.trim_end().ends_with("exit 0"), "{printed}");
+}
+
+/// The keys are the shell's while it has the terminal.
+#[test]
+fn job_in_the_background_does_not_ask() {
+    let rig = JailRig::new();
+    let steps = [
+        r"see:\$ ",
+        r#"type:$JAIL --ask --ask-timeout=1s -- sh -c "$CURL https://a.test/echo" </dev/null &\n"#,
+        r"see:\$ ",
+        r"type:o\n",
+        "see:o: command not found",
+        "see:there was no answer on the terminal",
+        r"type:exit 4\n",
+    ];
+    let bash = ["env", "PS1=$ ", "bash", "--norc", "--noprofile", "-i"];
+    let printed = run_in_terminal(&rig, User::Nobody, &steps, &bash);
+    assert!(!printed.contains(QUESTION), "{printed}");
+    assert!(printed.trim_end().ends_with("exit 4"), "{printed}");
+}
+
+#[test]
+fn without_a_terminal_it_is_wrong_usage() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    for user in USERS {
+        let output = rig.run_outside(user, &format!("setsid --wait {jail} jail --ask -- true"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("no terminal to ask on"), "{errors}");
+    }
+}

@@ -1,0 +1,86 @@
+//! `--learn`: the list of what a program asks for is the list that it needs.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use crate::harness::addr::v4;
+use crate::harness::lab::{Process, wait_for};
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+const SCRIPT: &str =
+    "curl -sS https://a.test/echo; curl -sS http://b.test/echo; curl -sS https://b.test/echo
+    curl -sS http://b.test:8080/echo -o /dev/null; timeout 10 bash -c 'cat </dev/tcp/a.test/9418'";
+
+#[test]
+fn learned_list_allows_the_same_command_and_nothing_else() {
+    let rig = JailRig::new();
+    let args = [
+        "TCP-LISTEN:9418,bind=10.81.0.1,fork,reuseaddr",
+        "SYSTEM:echo served",
+    ];
+    let server = Process::start(&rig.stage.lab.server, "socat", &args);
+    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 9418)]);
+    for user in USERS {
+        let dir = rig.scratch().path(&format!("{user:?}"));
+        fs::create_dir(&dir).expect("mkdir");
+        chown(&dir, (user == User::Nobody).then_some(65_534), None).expect("chown");
+        let file = dir.join("list");
+        fs::write(&file, "# mine\nc.test\n").expect("write");
+        chown(&file, (user == User::Nobody).then_some(65_534), None).expect("chown");
+        let file = file.to_str().expect("text");
+
+        let log = dir.join("log");
+        let log_option = format!("--log={}", log.display());
+        let learned = rig.run(user, &["-q", "--learn", file, &log_option], SCRIPT);
+        assert!(learned.status.success(), "{user:?}: {learned:?}");
+        let warning = String::from_utf8_lossy(&learned.stderr);
+        assert!(warning.contains("EVERYTHING IS ALLOWED"), "{warning}");
+        // It is complete when the program has exited.
+        let list = fs::read_to_string(file).expect("the list");
+        let rules: Vec<_> = list
+            .lines()
+            .filter(|line| !line.starts_with("# --"))
+            .collect();
+        let expected = [
+            "a.test",
+            "a.test:9418",
+            "b.test",
+            "b.test:8080",
+            "# mine",
+            "c.test",
+        ];
+        assert_eq!(rules, expected, "{list}");
+        let options = "--allow @FILE --allow-tcp @FILE --port 8080 -- sh";
+        assert!(list.contains(options), "{list}");
+        let left = fs::read_dir(&dir).expect("the directory").count();
+        assert_eq!(left, 2, "the list and the log");
+        let log = wait_for("the audit lines", || {
+            let log = fs::read_to_string(&log).expect("the log");
+            (log.matches("\"message\":\"request\"").count() == 5).then_some(log)
+        });
+        assert_eq!(log.matches("\"how\":\"learned\"").count(), 4, "{log}");
+
+        let [allow, tcp] = ["--allow=@", "--allow-tcp=@"].map(|option| format!("{option}{file}"));
+        let options = ["-q", &allow, &tcp, "--port=8080"];
+        let printed = rig.succeeds(user, &options, SCRIPT);
+        assert_eq!(printed.as_bytes(), learned.stdout, "{user:?}");
+        assert!(printed.ends_with("served\n"), "{printed}");
+        let other = "curl -sS https://h1.test/echo; timeout 10 bash -c 'cat </dev/tcp/b.test/9418'";
+        let denied = rig.run(user, &options, other);
+        let printed = String::from_utf8_lossy(&denied.stdout);
+        assert!(printed.contains("no rule allows it"), "{user:?}: {printed}");
+        assert!(!printed.contains("served"), "{user:?}: {printed}");
+    }
+}
+
+#[test]
+fn file_that_is_no_list_is_not_replaced() {
+    let rig = JailRig::new();
+    let file = rig.scratch().write("other", "not a list\n");
+    let code = |options: &[&str]| rig.run(User::Root, options, "true").status.code();
+    assert_eq!(code(&["--learn", &file]), Some(2));
+    assert_eq!(rig.scratch().read("other"), "not a list\n");
+    assert_eq!(code(&["--learn", "/nonexistent/list"]), Some(2));
+    assert_eq!(code(&["--learn", &file, "--allow=a.test"]), Some(2));
+    assert_eq!(code(&["--allow", &format!("@{file}")]), Some(2));
+}
