@@ -13,4 +13,5 @@ mod learn;
 mod lists;
 mod process;
 mod tcp;
+mod tools;
 mod trust;

@@ -51,6 +51,7 @@ packages=(
     python3-h2          # WebSocket over HTTP/2
     python3-websockets
     python3-requests
+    python3-pip      # a package manager in a jail
     chromium         # a browser, and its block page
     prometheus       # prometheus, promtool: the alert rules and the dashboard that are shipped
     libnss3-tools    # certutil: its trusted roots
@@ -70,6 +71,9 @@ packages=(
 
 # A Go that was installed otherwise will do.
 command -v go >/dev/null || packages+=(golang-go)
+
+# The packages of Node's authors have npm in them, and conflict with Debian's.
+command -v npm >/dev/null || packages+=(npm)
 
 # What Debian doesn't have, and comes from its authors as source: each a Go module beside the tests that drive
 # it, with a go.sum that says what exactly is built. OPA takes a few minutes, once.

@@ -394,6 +394,7 @@ via=$http_via proxy=$http_proxy_connection\\n';
         location /dav { dav_methods PUT; create_full_put_path on; }
         location /slow { alias DIR/large; limit_rate 1k; }
         location /none { return 204; }
+        location /simple/ { default_type text/html; }
         location /alt { add_header Alt-Svc 'h3=\":443\"'; return 200 'alt\\n'; }
     }
     server {

@@ -1,0 +1,173 @@
+//! Package managers and a browser, unmodified, with a mirror of the test's own as the only host that is allowed.
+
+use crate::harness::rig::jail::{JailRig, User};
+
+const ALLOW: [&str; 2] = ["-q", "--allow=a.test"];
+
+/// Runs a Python script that writes files below nginx's root.
+fn publish(rig: &JailRig, script: &str) {
+    let script = rig.scratch().write("publish.py", script);
+    let root = rig.scratch().path_text(".");
+    rig.stage
+        .lab
+        .client
+        .run("/usr/bin/python3", &[&script, &root]);
+}
+
+#[test]
+fn pip_installs_from_the_allowed_index_only() {
+    let rig = JailRig::new();
+    publish(&rig, WHEEL);
+    let install = |host: &str| {
+        format!(
+            "export HOME=$(mktemp -d); cd $HOME; unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL; PIP_CONFIG_FILE=/dev/null /usr/bin/python3 -m pip install -q --no-cache-dir \
+             --disable-pip-version-check --retries 0 --target out --index-url https://{host}/simple/ tiny && \
+             PYTHONPATH=out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'"
+        )
+    };
+    let printed = rig.succeeds(User::Nobody, &ALLOW, &install("a.test"));
+    assert_eq!(printed, "from the mirror\n");
+    let denied = rig.run(User::Nobody, &ALLOW, &install("b.test"));
+    assert!(!denied.status.success(), "{denied:?}");
+    let errors = String::from_utf8_lossy(&denied.stderr);
+    assert!(errors.contains("No matching distribution"), "{errors}");
+}
+
+#[test]
+fn npm_installs_from_the_allowed_registry_only() {
+    let rig = JailRig::new();
+    publish(&rig, NPM_PACKAGE);
+    let install = |host: &str| {
+        format!(
+            "export HOME=$(mktemp -d); cd $HOME; npm install --no-audit --no-fund --no-update-notifier --fetch-retries=0 \
+             --loglevel=error --registry=https://{host}/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
+        )
+    };
+    let printed = rig.succeeds(User::Nobody, &ALLOW, &install("a.test"));
+    assert_eq!(printed, "from the mirror\n");
+    let denied = rig.run(User::Nobody, &ALLOW, &install("b.test"));
+    assert!(!denied.status.success(), "{denied:?}");
+    let errors = String::from_utf8_lossy(&denied.stderr);
+    assert!(errors.contains("403"), "{errors}");
+}
+
+/// The sparse protocol, over HTTP/2.
+#[test]
+fn cargo_fetches_from_the_allowed_registry_only() {
+    let rig = JailRig::new();
+    publish(&rig, CRATE);
+    let fetch = |host: &str| {
+        format!(
+            "export CARGO_HOME=$(mktemp -d); cd $CARGO_HOME; mkdir src; touch src/lib.rs
+             printf '[package]\\nname = \"user\"\\nedition = \"2021\"\\n[dependencies]\\ntiny = \"1\"\\n' >Cargo.toml
+             printf '[source.crates-io]\\nreplace-with = \"mirror\"\\n[source.mirror]\\nregistry = \"sparse+https://{host}/index/\"\\n' >config.toml
+             cargo fetch && cat registry/src/*/tiny-1.0.0/src/lib.rs"
+        )
+    };
+    let printed = rig.succeeds(User::Root, &ALLOW, &fetch("a.test"));
+    assert_eq!(printed, "//! From the mirror.\n");
+    let denied = rig.run(User::Root, &ALLOW, &fetch("b.test"));
+    assert!(!denied.status.success(), "{denied:?}");
+    let errors = String::from_utf8_lossy(&denied.stderr);
+    assert!(errors.contains("no rule allows it"), "{errors}");
+}
+
+/// As root it gives up its user for its downloads.
+#[test]
+fn apt_updates_from_the_allowed_repository_only() {
+    let rig = JailRig::new();
+    publish(&rig, REPOSITORY);
+    let update = |host: &str| {
+        format!(
+            "dir=$(mktemp -d); chmod 755 $dir; mkdir -p $dir/lists/partial $dir/cache/archives/partial
+             echo 'deb [trusted=yes allow-insecure=yes] http://{host}/apt ./' >$dir/sources.list
+             set -- -o Dir::State=$dir -o Dir::State::status=/dev/null -o Dir::Cache=$dir/cache -o Dir::Etc::sourcelist=$dir/sources.list \
+                 -o Dir::Etc::sourceparts=- -o Acquire::http::Proxy=DIRECT -o Acquire::Retries=0
+             apt-get \"$@\" update >&2; apt-cache \"$@\" show tiny"
+        )
+    };
+    let printed = rig.succeeds(User::Root, &ALLOW, &update("a.test"));
+    assert!(printed.contains("from the mirror"), "{printed}");
+    let denied = rig.run(User::Root, &ALLOW, &update("b.test"));
+    assert!(!denied.status.success(), "{denied:?}");
+    let errors = String::from_utf8_lossy(&denied.stderr);
+    assert!(errors.contains("403"), "{errors}");
+}
+
+/// Chromium has authorities of its own, and those of the user's NSS database.
+#[test]
+fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
+    let rig = JailRig::new();
+    let browse = |url: &str| {
+        format!(
+            "export HOME=$(mktemp -d); mkdir -p $HOME/.pki/nssdb; certutil -N -d sql:$HOME/.pki/nssdb --empty-password
+             certutil -A -d sql:$HOME/.pki/nssdb -n jail -t C,, -i {}
+             timeout 50 chromium --headless --no-sandbox --disable-gpu --user-data-dir=$HOME/profile --dump-dom {url}",
+            rig.scratch().path_text("ca.pem")
+        )
+    };
+    let ca = rig.scratch().path_text("ca");
+    let options = ["-q", "--allow=a.test", "--ca", &ca];
+    let shown = rig.succeeds(User::Root, &options, &browse("https://a.test/echo"));
+    assert!(shown.contains("GET a.test HTTP/2.0"), "{shown}");
+    let shown = rig.succeeds(User::Root, &options, &browse("https://b.test/echo"));
+    assert!(shown.contains("no rule allows it"), "{shown}");
+}
+
+const WHEEL: &str = r#"
+import os, sys, zipfile
+directory = sys.argv[1] + "/simple/tiny"
+os.makedirs(directory)
+name = "tiny-1.0-py3-none-any.whl"
+with zipfile.ZipFile(directory + "/" + name, "w") as wheel:
+    wheel.writestr("tiny.py", "TEXT = 'from the mirror'\n")
+    wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
+open(directory + "/index.html", "w").write(f"<!DOCTYPE html><a href='{name}'>{name}</a>")
+"#;
+
+const NPM_PACKAGE: &str = r#"
+import base64, hashlib, io, json, os, sys, tarfile
+directory = sys.argv[1] + "/npm"
+os.makedirs(directory + "/-")
+archive = io.BytesIO()
+with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+    for name, text in [("package.json", '{"name": "tiny", "version": "1.0.0"}'), ("index.js", "module.exports = 'from the mirror'")]:
+        info = tarfile.TarInfo("package/" + name)
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+archive = archive.getvalue()
+open(directory + "/-/tiny-1.0.0.tgz", "wb").write(archive)
+integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
+dist = {"tarball": "https://a.test/npm/-/tiny-1.0.0.tgz", "integrity": integrity}
+version = {"name": "tiny", "version": "1.0.0", "dist": dist}
+package = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+json.dump(package, open(directory + "/tiny", "w"))
+"#;
+
+const CRATE: &str = r#"
+import hashlib, io, json, os, sys, tarfile
+root = sys.argv[1]
+os.makedirs(root + "/index/ti/ny")
+os.makedirs(root + "/crates")
+archive = io.BytesIO()
+with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+    manifest = '[package]\nname = "tiny"\nversion = "1.0.0"\nedition = "2021"\n'
+    for name, text in [("Cargo.toml", manifest), ("src/lib.rs", "//! From the mirror.\n")]:
+        info = tarfile.TarInfo("tiny-1.0.0/" + name)
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+archive = archive.getvalue()
+open(root + "/crates/tiny-1.0.0.crate", "wb").write(archive)
+json.dump({"dl": "https://a.test/crates/{crate}-{version}.crate"}, open(root + "/index/config.json", "w"))
+entry = {"name": "tiny", "vers": "1.0.0", "deps": [], "cksum": hashlib.sha256(archive).hexdigest(), "features": {}, "yanked": False}
+open(root + "/index/ti/ny/tiny", "w").write(json.dumps(entry) + "\n")
+"#;
+
+const REPOSITORY: &str = r#"
+import os, sys
+os.makedirs(sys.argv[1] + "/apt")
+package = "Package: tiny\nVersion: 1.0\nArchitecture: all\nMaintainer: t <t@a.test>\nFilename: ./tiny.deb\nSize: 1\nSHA256: " + "0" * 64
+open(sys.argv[1] + "/apt/Packages", "w").write(package + "\nDescription: from the mirror\n")
+"#;
