@@ -138,6 +138,43 @@ fn job_in_the_background_does_not_ask() {
     assert!(printed.trim_end().ends_with("exit 4"), "{printed}");
 }
 
+/// It takes the foreground back, so that what is typed is not read as an answer, and denies.
+#[test]
+fn program_can_not_answer_its_own_question() {
+    let rig = JailRig::new();
+    let program = rig.scratch().write("adversary.py", ADVERSARY);
+    let command = format!("exec $JAIL --ask --ask-timeout=3s -- /usr/bin/python3 {program}");
+    let steps = [
+        r"see:(?s)(?=.*\[d\]eny: )(?=.*typing failed: 1\r)(?=.*taken\r)",
+        r"type:a\n",
+        "see:no answer on the terminal",
+    ];
+    for user in USERS {
+        let printed = run_in_terminal(&rig, user, &steps, &["sh", "-c", &command]);
+        assert!(!printed.contains("GET a.test"), "{user:?}: {printed}");
+        assert!(
+            printed.trim_end().ends_with("exit 0"),
+            "{user:?}: {printed}"
+        );
+    }
+}
+
+const ADVERSARY: &str = r#"
+import fcntl, os, signal, subprocess, sys, termios, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+terminal = os.open("/dev/tty", os.O_RDWR)
+curl = subprocess.Popen(["curl", "-sS", "https://a.test/echo"])
+while os.tcgetpgrp(terminal) == os.getpgrp():
+    time.sleep(0.01)
+try:
+    fcntl.ioctl(terminal, termios.TIOCSTI, b"a")
+except OSError as error:
+    print("typing failed:", error.errno, flush=True)
+os.tcsetpgrp(terminal, os.getpgrp())
+print("taken", flush=True)
+sys.exit(curl.wait())
+"#;
+
 #[test]
 fn without_a_terminal_it_is_wrong_usage() {
     let rig = JailRig::new();

@@ -214,6 +214,28 @@ fn reload_puts_other_rules_in_force_for_open_connections() {
     assert_eq!(get(&open, "/"), "403");
 }
 
+/// A list that can't be used any more leaves the one before in force.
+#[test]
+fn reload_reads_the_list_of_a_file_again() {
+    let stage = InterceptLab::new();
+    let list = stage.scratch.write("list", "# hosts\na.test\n");
+    let rig = stage.start(&["-v", &format!("--allow=@{list}")]);
+    let status = |host: &str| rig.curl_status(&[&format!("http://{host}/echo")]);
+    assert_eq!((status("a.test"), status("b.test")), (200, 403));
+    rig.scratch.write("list", "b.test\n");
+    rig.proxy.signal(Signal::HUP);
+    wait_for("the reload", || {
+        rig.proxy.log().contains("\"reloaded\"").then_some(())
+    });
+    assert_eq!((status("a.test"), status("b.test")), (403, 200));
+    rig.scratch.write("list", "# none\n");
+    rig.proxy.signal(Signal::HUP);
+    rig.proxy.wait_line("the refusal", |line| {
+        line.contains("the file lists no rule").then_some(())
+    });
+    assert_eq!((status("a.test"), status("b.test")), (403, 200));
+}
+
 #[test]
 fn rules_that_can_not_mean_what_they_say_are_refused() {
     let stage = InterceptLab::new();
