@@ -358,6 +358,46 @@ fn published_schema_is_current() {
     );
 }
 
+/// Clients of the family without a target go to the default of the contract, which may be another server: `config check`,
+/// `doctor` and the log say so, and not where both targets or none are given.
+#[test]
+fn lone_target_warns_of_the_default_of_the_other_family() {
+    let scratch = Scratch::new();
+    let file = |targets: &str| {
+        let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
+        scratch.write("proxy.toml", &format!("{table}{targets}"))
+    };
+    let v4 = "target-v4 = \"127.0.0.1:9000\"\n";
+    let v6 = "target-v6 = \"[::1]:9000\"\n";
+    for (targets, warning) in [
+        (
+            v4,
+            Some("IPv6 clients go to the default backend [::1]:443: set target-v6"),
+        ),
+        (
+            v6,
+            Some("IPv4 clients go to the default backend 127.0.0.1:443: set target-v4"),
+        ),
+        ("", None),
+        (&format!("{v4}{v6}"), None),
+    ] {
+        let host = Host::new();
+        let path = file(targets);
+        let checked = Peername::run(&host, &["config", "check", &path]);
+        assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+        let examined = Peername::run(&host, &["doctor", "--config", &path]);
+        let listens = [([127, 0, 0, 1], 8443).into()];
+        let proxy = Peername::start(&host, &["proxy", "--config", &path], &listens);
+        proxy.wait_started();
+        for said in [text(&checked), text(&examined), proxy.log()] {
+            match warning {
+                Some(warning) => assert!(said.contains(warning), "{warning}: {said}"),
+                None => assert!(!said.contains("default backend"), "{said}"),
+            }
+        }
+    }
+}
+
 fn run(args: &[&str]) -> Output {
     Peername::run(&Host::new(), args)
 }

@@ -48,9 +48,12 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     let (config, mut problems) =
         config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
-    match summaries(config) {
-        Ok(summaries) if problems.is_empty() => {
-            writeln!(out, "{}: ok, {summaries}", path.display())?;
+    match validate(config) {
+        Ok(valid) if problems.is_empty() => {
+            for warning in valid.warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
+            writeln!(out, "{}: ok, {}", path.display(), valid.summary)?;
             return Ok(ExitCode::SUCCESS);
         }
         Ok(_) => {}
@@ -62,13 +65,22 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(EXIT_PROBLEM_FOUND))
 }
 
-/// What each command that has tables listens on.
+/// A file without errors.
+struct Valid {
+    /// What each command that has tables listens on.
+    summary: String,
+    /// What may not be meant.
+    warnings: Vec<String>,
+}
+
+/// Validates the tables of each command.
 ///
 /// # Errors
 ///
 /// All errors of all tables.
-fn summaries(config: Configuration) -> Result<String, Problems> {
+fn validate(config: Configuration) -> Result<Valid, Problems> {
     let (mut summaries, mut problems) = (Vec::new(), Vec::new());
+    let mut warnings = Vec::new();
     let mut note = |name: &str, validated: Result<String, Problems>| match validated {
         Ok(summary) => summaries.push(format!("{name}{summary}")),
         Err(Problems(all)) => problems.extend(all),
@@ -76,7 +88,10 @@ fn summaries(config: Configuration) -> Result<String, Problems> {
     if !config.listen.is_empty() {
         note(
             "",
-            proxy::setup::Setup::new(config.clone()).map(|setup| setup.summary()),
+            proxy::setup::Setup::new(config.clone()).map(|setup| {
+                warnings.extend(setup.warnings().map(str::to_owned));
+                setup.summary()
+            }),
         );
     }
     if !config.forward.is_empty() {
@@ -89,7 +104,10 @@ fn summaries(config: Configuration) -> Result<String, Problems> {
         note("intercept: ", setup.map(|setup| setup.summary()));
     }
     match problems.is_empty() {
-        true => Ok(summaries.join("; ")),
+        true => Ok(Valid {
+            summary: summaries.join("; "),
+            warnings,
+        }),
         false => Err(Problems(problems)),
     }
 }

@@ -124,6 +124,8 @@ struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it.
     backends: Vec<(Backend, u32)>,
+    /// What is valid in the file, but may not be meant.
+    warnings: Vec<String>,
 }
 
 impl CheckedConfig {
@@ -145,6 +147,7 @@ impl CheckedConfig {
             return Ok(Self {
                 listen,
                 backends: backends.collect(),
+                warnings: setup.warnings().map(str::to_owned).collect(),
             });
         }
         let transports = args.targets.transports().iter();
@@ -156,6 +159,7 @@ impl CheckedConfig {
         Ok(Self {
             listen: listen.collect(),
             backends: backends.map(|backend| (backend, args.mark)).collect(),
+            warnings: Vec::new(),
         })
     }
 
@@ -174,6 +178,13 @@ async fn examine(checked: &CheckedConfig) -> bool {
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     for check in host::CHECKS {
         note(check());
+    }
+    for warning in &checked.warnings {
+        note(Finding::warn(
+            "configuration",
+            warning,
+            "see docs/config.md",
+        ));
     }
     note(backend::leftovers().await);
     note(firewall_marks::check().await);

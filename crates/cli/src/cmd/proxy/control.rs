@@ -75,6 +75,7 @@ impl Control {
         for plan in &setup.services {
             log_listening(plan, &bound, setup.process.workers());
         }
+        log_warnings(&setup);
         if setup.process.logging.is_go_mmproxy_format() {
             setup.services.iter().for_each(log_allowed_subnets);
         }
@@ -189,6 +190,13 @@ fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
         workers,
         "listening"
     );
+}
+
+/// Logs what is valid in the configuration, but may not be meant.
+pub(super) fn log_warnings(setup: &Setup) {
+    for warning in setup.warnings() {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// Logs the trusted networks as go-mmproxy does at its start. Without a list it logged none.

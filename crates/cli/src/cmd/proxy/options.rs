@@ -336,6 +336,18 @@ impl Listener {
         }
     }
 
+    /// A warning where only one target is given: clients of the other family go to the default, maybe another server.
+    pub(super) fn lone_target_warning(&self) -> Option<String> {
+        let (family, default, option) = match (&self.target_v4, &self.target_v6) {
+            (Some(_), None) => ("IPv6", Targets::DEFAULT_V6, "--target-v6"),
+            (None, Some(_)) => ("IPv4", Targets::DEFAULT_V4, "--target-v4"),
+            _ => return None,
+        };
+        Some(format!(
+            "{family} clients go to the default backend {default}: set {option}"
+        ))
+    }
+
     /// The allowed destinations that are a single address and port. Networks and ranges of ports are left out: not each
     /// of their addresses has to be a backend.
     pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {

@@ -43,6 +43,8 @@ pub(super) struct ServicePlan {
     expected: ExpectedFamilies,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,
+    /// What is valid, but may not be meant.
+    warning: Option<String>,
     origin: Origin,
 }
 
@@ -130,6 +132,12 @@ impl Setup {
     /// A short summary for the service manager and `config check`.
     pub(crate) fn summary(&self) -> String {
         listeners::summary(self.services.iter().map(|plan| &plan.sockets))
+    }
+
+    /// What is valid, but may not be meant: for the log, `config check` and `doctor`.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
+        let services = self.services.iter();
+        services.filter_map(|plan| plan.warning.as_deref())
     }
 
     /// The listeners of each service.
@@ -290,6 +298,9 @@ impl ServicePlan {
                 v6: listener.expects(false),
             },
             only_allowed: listener.only_allowed(),
+            warning: listener
+                .lone_target_warning()
+                .map(|text| table.origin.of(&text)),
             origin: table.origin.clone(),
         })
     }
