@@ -398,6 +398,25 @@ fn lone_target_warns_of_the_default_of_the_other_family() {
     }
 }
 
+/// A reload refuses a change of these keys, which `config check` can't compare with a running process.
+#[test]
+fn config_check_names_keys_that_a_reload_does_not_change() {
+    let scratch = Scratch::new();
+    let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
+    let check = |top: &str| {
+        let path = scratch.write("proxy.toml", &format!("{top}{table}"));
+        let checked = run(&["config", "check", &path]);
+        assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+        text(&checked)
+    };
+    let said = check("workers = 2\ndata-path = \"kernel\"\ndrain = \"5s\"\n");
+    let note =
+        "a reload refuses a change of workers, data-path: restart the process, or upgrade it";
+    assert!(said.contains(note), "{said}");
+    let said = check("drain = \"5s\"\n");
+    assert!(!said.contains("a reload refuses"), "{said}");
+}
+
 fn run(args: &[&str]) -> Output {
     Peername::run(&Host::new(), args)
 }

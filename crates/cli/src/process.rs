@@ -72,15 +72,18 @@ impl Process {
     ///
     /// The key.
     pub(crate) fn check_reload(&self, new: &Self) -> anyhow::Result<()> {
-        for (what, same) in [
-            ("workers", new.workers() == self.workers()),
-            ("admin and admin-host", new.admin == self.admin),
+        refuse_changes(self.changes_of_fixed_keys(new))
+    }
+
+    /// The keys that a reload can't change and that differ. Compared with the default, those that are set.
+    pub(crate) fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
+        let fixed = [
+            ("workers", new.workers == self.workers),
+            ("admin, admin-host", new.admin == self.admin),
             ("no-sandbox", new.sandbox == self.sandbox),
-            ("log-format, verbose and quiet", new.logging == self.logging),
-        ] {
-            ensure!(same, "{what} can't change without a restart");
-        }
-        Ok(())
+            ("log-format, verbose, quiet", new.logging == self.logging),
+        ];
+        changed(fixed)
     }
 
     /// Sets what has a default, so that the configuration in force shows it.
@@ -108,6 +111,24 @@ impl Process {
             upgrade: or(self.upgrade_drain, DEFAULT_UPGRADE_DRAIN),
         }
     }
+}
+
+/// The names of those that are not the same.
+pub(crate) fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
+    let differ = keys.into_iter().filter(|(_, is_same)| !is_same);
+    differ.map(|(key, _)| key).collect()
+}
+
+/// # Errors
+///
+/// The keys, if there are any.
+pub(crate) fn refuse_changes(keys: Vec<&'static str>) -> anyhow::Result<()> {
+    ensure!(
+        keys.is_empty(),
+        "{} can't change without a restart",
+        keys.join(", ")
+    );
+    Ok(())
 }
 
 /// Long enough for most transfers; systemd sends SIGKILL after 90 s by default.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use crate::cmd::intercept;
 use crate::cmd::{forward, proxy};
 use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::process::Process;
 use crate::reload::file_watch::Fingerprints;
 
 /// Options of `peername config`.
@@ -48,10 +49,18 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     let (config, mut problems) =
         config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
+    let fixed = fixed_keys(&config);
     match validate(config) {
         Ok(valid) if problems.is_empty() => {
             for warning in valid.warnings {
                 writeln!(out, "warning: {warning}")?;
+            }
+            if !fixed.is_empty() {
+                let keys = fixed.join(", ");
+                writeln!(
+                    out,
+                    "note: a reload refuses a change of {keys}: restart the process, or upgrade it"
+                )?;
             }
             writeln!(out, "{}: ok, {}", path.display(), valid.summary)?;
             return Ok(ExitCode::SUCCESS);
@@ -63,6 +72,13 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
         writeln!(out, "{problem}")?;
     }
     Ok(ExitCode::from(EXIT_PROBLEM_FOUND))
+}
+
+/// The keys of the file that a reload can't change.
+fn fixed_keys(config: &Configuration) -> Vec<&'static str> {
+    let mut keys = Process::default().changes_of_fixed_keys(&config.top.process);
+    keys.extend(proxy::options::HostArgs::default().changes_of_fixed_keys(&config.top.host));
+    keys
 }
 
 /// A file without errors.

@@ -21,7 +21,7 @@ use super::destination::destinations;
 use super::udp;
 use crate::cmd::routes::{Protocol, Targets};
 use crate::config_file::table_options::{self, NotWithFile};
-use crate::process::Process;
+use crate::process::{Process, changed};
 use crate::reload::Source;
 use crate::usage::{Usage, UsageErrors};
 use crate::value::{
@@ -412,6 +412,14 @@ impl HostArgs {
     /// Sets what has a default, so that the configuration in force shows it.
     pub(super) fn set_defaults(&mut self) {
         self.data_path.get_or_insert(DataPath::Auto);
+    }
+
+    /// As [`Process::changes_of_fixed_keys`].
+    pub(crate) fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
+        changed([
+            ("setup-routes", new.setup_routes == self.setup_routes),
+            ("data-path", new.is_in_kernel() == self.is_in_kernel()),
+        ])
     }
 
     pub(super) fn is_in_kernel(&self) -> bool {

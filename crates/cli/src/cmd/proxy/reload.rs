@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use peername_proxy::routes::{Backend, add_command};
 use peername_server::own_addresses::OwnAddresses;
 
@@ -12,7 +12,7 @@ use super::load::load;
 use super::privileges;
 use super::setup::Setup;
 use crate::listeners::running::RunningListeners;
-use crate::process::Process;
+use crate::process::{Process, refuse_changes};
 use crate::reload::Reload;
 use crate::reload::file_watch::Fingerprints;
 
@@ -70,13 +70,7 @@ impl Reload for Control {
 impl Control {
     fn check_what_needs_a_restart(&self, setup: &Setup) -> anyhow::Result<()> {
         self.setup.process.check_reload(&setup.process)?;
-        let (new, old) = (&setup.host, &self.setup.host);
-        for (what, same) in [
-            ("setup-routes", new.setup_routes == old.setup_routes),
-            ("data-path", new.is_in_kernel() == old.is_in_kernel()),
-        ] {
-            ensure!(same, "{what} can't change without a restart");
-        }
+        refuse_changes(self.setup.host.changes_of_fixed_keys(&setup.host))?;
         if let Some(mark) = setup.mark() {
             privileges::try_connect_setup(Some(mark))
                 .context("the privilege for a mark was given up at the start: restart to get it")?;
