@@ -1,6 +1,7 @@
 //! The other subcommands, each doing its job once.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Scratch};
+use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::server::{Python, Redis, Server};
 
@@ -157,6 +158,57 @@ fn send_claims_any_client() {
     }
 }
 
+/// Whichever of its two threads gets the error: the one that sends standard input, or the one that receives.
+#[test]
+fn send_fails_whenever_the_receiver_resets() {
+    let host = Host::new();
+    let receiver = Backend::listen(&host, LOOPBACK);
+    let input = "x".repeat(4 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..RESETS {
+                let accepted = receiver.accept();
+                accepted.recv(1);
+                accepted.reset();
+            }
+        });
+        for round in 0..RESETS {
+            let args = ["send", &LOOPBACK.to_string()];
+            let output = Peername::run_with_input(&host, &[BINARY], &args, &input);
+            assert_eq!(output.status.code(), Some(1), "{round}: {output:?}");
+        }
+    });
+}
+
+/// A close before all of standard input was sent is no success where nothing came back; after it, it is.
+#[test]
+fn send_fails_when_the_receiver_closes_early_without_an_answer() {
+    let host = Host::new();
+    let receiver = Backend::listen(&host, LOOPBACK);
+    let to = LOOPBACK.to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let early = receiver.accept();
+            early.recv(28);
+            drop(early);
+            let sink = receiver.accept();
+            sink.recv_to_end();
+            drop(sink);
+        });
+        // The standard input is a terminal on which nothing is typed.
+        let mut open = Process::start(
+            &host,
+            "sh",
+            &["-c", &format!("exec {BINARY} send {to} <>/dev/ptmx")],
+        );
+        let ended = open.wait_exit(Duration::from_secs(10)).expect("its end");
+        assert_eq!(ended.code(), Some(1), "{}", open.log());
+        assert!(open.log().contains("without an answer"), "{}", open.log());
+        let output = Peername::run_with_input(&host, &[BINARY], &["send", &to], "all of it");
+        assert!(output.status.success(), "{output:?}");
+    });
+}
+
 #[test]
 fn decode_explains_a_header() {
     let host = Host::new();
@@ -277,3 +329,7 @@ fn assert_demo_shows_the_client(program: &[&str]) {
         "the demo stays in a network of its own"
     );
 }
+
+const LOOPBACK: SocketAddr = v4([127, 0, 0, 1], 9000);
+/// Of 60 resets about a tenth went unnoticed.
+const RESETS: usize = 60;

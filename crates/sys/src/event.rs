@@ -33,6 +33,19 @@ pub fn wait_readable<'a>(
     }
 }
 
+/// Waits until `fd` is writable, or has an error (poll(2)); also returns after a signal.
+///
+/// # Errors
+///
+/// Those of poll(2): no memory.
+pub fn wait_writable(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    match poll(&mut fds, None) {
+        Err(Errno::INTR) => Ok(()),
+        ready => ready.map(drop).call("poll(2)"),
+    }
+}
+
 const FOR_EVER: Timespec = Timespec {
     tv_sec: i64::MAX,
     tv_nsec: 0,

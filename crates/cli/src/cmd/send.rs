@@ -1,8 +1,10 @@
 //! `peername send`: sends one header and standard input to an address, and prints what it receives.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use anyhow::{Context, bail};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
+use peername_sys::event::{wait_readable, wait_writable};
+use peername_sys::tcp::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -203,10 +207,13 @@ fn over_tcp(args: &Args) -> anyhow::Result<ExitCode> {
     let destination = args.destination.unwrap_or(args.to);
     let header = header_template.header(Transport::Stream, socket.local_addr()?, destination)?;
     (&socket).write_all(&header).context("sending the header")?;
+    socket.set_nonblocking(true)?;
     let up = socket.try_clone()?;
+    let sending = Arc::new(Mutex::new(Sending::Open));
+    let of_thread = Arc::clone(&sending);
     // Not joined: standard input may stay open long after the receiver has closed the connection.
-    thread::spawn(move || send_stdin(&up));
-    receive(&socket)
+    thread::spawn(move || send_stdin(&up, &of_thread));
+    receive(&socket, &sending)
 }
 
 fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
@@ -236,7 +243,7 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
     loop {
         let len = match socket.recv(&mut buffer) {
             Ok(len) => len,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Ok(ExitCode::SUCCESS);
             }
             Err(error) => return Err(error).context("recv(2)"),
@@ -253,27 +260,91 @@ fn over_udp(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn send_stdin(socket: &TcpStream) -> io::Result<()> {
-    io::copy(&mut io::stdin().lock(), &mut &*socket)?;
-    socket.shutdown(Shutdown::Write)
+/// The progress of the thread that sends standard input.
+#[derive(Debug)]
+enum Sending {
+    /// Some of it may still come.
+    Open,
+    /// All of it was sent.
+    Complete,
+    /// send(2) failed. A reset is reported to one call only, so it may be here that it is noticed.
+    Failed(io::Error),
+}
+
+/// Sends standard input, then FIN. Each send(2) and the record of its error are one step for [`receive`], which without
+/// the record would take the reset for an orderly end; so none of them blocks.
+fn send_stdin(socket: &TcpStream, sending: &Mutex<Sending>) {
+    let mut stdin = io::stdin().lock();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let mut rest = match stdin.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(len) => buffer.get(..len).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        while !rest.is_empty() {
+            // An error is reported by send(2), too.
+            let _ = wait_writable(socket.as_fd());
+            let mut state = lock(sending);
+            match stream::send(socket, rest) {
+                Ok(len) => rest = rest.get(len..).unwrap_or_default(),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => {
+                    *state = Sending::Failed(error);
+                    return;
+                }
+            }
+        }
+    }
+    let mut state = lock(sending);
+    if socket.shutdown(Shutdown::Write).is_ok() {
+        *state = Sending::Complete;
+    }
 }
 
 /// Prints received bytes without buffering, until the receiver ends the connection.
-fn receive(mut socket: &TcpStream) -> anyhow::Result<ExitCode> {
+///
+/// # Errors
+///
+/// The connection was reset; or it was closed without an answer, before all of standard input was sent.
+fn receive(mut socket: &TcpStream, sending: &Mutex<Sending>) -> anyhow::Result<ExitCode> {
     let mut buffer = vec![0; 64 * 1024];
+    let mut is_answered = false;
     let mut out = io::stdout().lock();
     loop {
-        match socket
-            .read(&mut buffer)
-            .context("the receiver ended the connection")?
-        {
-            0 => return Ok(ExitCode::SUCCESS),
+        wait_readable([socket.as_fd()], None)?;
+        let received = match socket.read(&mut buffer) {
+            Err(error) if is_transient(&error) => continue,
+            received => received.context("the receiver ended the connection")?,
+        };
+        match received {
+            0 => break,
             n => {
+                is_answered = true;
                 out.write_all(buffer.get(..n).unwrap_or_default())?;
                 out.flush()?;
             }
         }
     }
+    match std::mem::replace(&mut *lock(sending), Sending::Open) {
+        // After the receiver's FIN, its end of the connection is closed: EPIPE is not a reset.
+        Sending::Failed(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("the receiver ended the connection")
+        }
+        Sending::Open | Sending::Failed(_) if !is_answered => bail!(
+            "the receiver closed the connection without an answer, before all of standard input was sent"
+        ),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+fn lock(sending: &Mutex<Sending>) -> MutexGuard<'_, Sending> {
+    sending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Without a reply for this long, no further one is expected.
