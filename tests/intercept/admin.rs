@@ -151,7 +151,8 @@ fn top_shows_decisions_checks_and_their_time() {
     let steps = [
         "see:decisions: allowed 1",
         "see:checks: ok ",
-        "see:a check takes ",
+        "see:time of a check: mean ",
+        "see:, p99 ",
         "press:q",
     ];
     run_in_terminal(

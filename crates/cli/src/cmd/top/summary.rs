@@ -79,15 +79,46 @@ fn intercept(event: &StatusEvent) -> Vec<String> {
     };
     let decisions = by_label("decisions", "peername_intercept_requests_total", "decision");
     let checks = by_label("checks", "peername_check_total", "outcome");
-    let count = total(event, "peername_check_seconds_count", None);
-    let mean = total(event, "peername_check_seconds_sum", None) / count;
-    let latency = (count > 0.0).then(|| format!("a check takes {:.1} ms", mean * 1000.0));
+    let latency = check_time(event);
     let failed = "peername_intercept_connections_failed_total";
     let refused = by_label("connections without a request", failed, "reason");
     [decisions, checks, latency, refused]
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// The mean and the 99th percentile of the check's time since the start; `None` before the first check. A histogram only
+/// knows between which bounds the percentile is, so its upper bound is shown.
+fn check_time(event: &StatusEvent) -> Option<String> {
+    let count = total(event, "peername_check_seconds_count", None);
+    if count <= 0.0 {
+        return None;
+    }
+    let mean = total(event, "peername_check_seconds_sum", None) / count;
+    let p99 = match bucket_bound(event, "peername_check_seconds_bucket", count * 0.99) {
+        Some(bound) if bound.is_finite() => format!(", p99 up to {} ms", amount(bound * 1000.0)),
+        Some(_) => ", p99 above all buckets".to_owned(),
+        None => String::new(),
+    };
+    Some(format!(
+        "time of a check: mean {:.1} ms{p99}, since the start",
+        mean * 1000.0
+    ))
+}
+
+/// The upper bound of the first bucket of a histogram up to which this many are counted.
+fn bucket_bound(event: &StatusEvent, name: &str, wanted: f64) -> Option<f64> {
+    let mut counts: Vec<(f64, f64)> = Vec::new();
+    for sample in event.metrics.get(name)? {
+        let bound = sample.labels.get("le")?.parse().ok()?;
+        match counts.iter_mut().find(|(known, _)| *known == bound) {
+            Some((_, count)) => *count += sample.value,
+            None => counts.push((bound, sample.value)),
+        }
+    }
+    let reached = counts.iter().filter(|(_, count)| *count >= wanted);
+    reached.map(|(bound, _)| *bound).min_by(f64::total_cmp)
 }
 
 /// The first few, most first; `None` if all are 0.
