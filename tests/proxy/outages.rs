@@ -30,6 +30,15 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
     let down = format!("backend {TARGET_V4} accepts no clients, for ");
     let shown = top(&lab);
     assert!(shown.contains(&down), "{shown}");
+    // The state is that of the last client, so its age is there too.
+    let failed = format!("peername_backend_last_failure_seconds{{backend=\"{TARGET_V4}\"}} ");
+    let scrape = get(&lab.server, &[], "/metrics");
+    let age = scrape.lines().find_map(|line| line.strip_prefix(&failed));
+    assert!(
+        age.is_some_and(|age| age.parse::<u64>().is_ok()),
+        "{scrape}"
+    );
+    assert!(shown.contains(", the last one "), "{shown}");
     let cells = format!("{TARGET_V4}\taccepts no clients, for ");
     wait_page_shows(&lab.server, &["Backends that have failed", &cells]);
 

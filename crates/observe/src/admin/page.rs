@@ -8,7 +8,7 @@ pub(super) const PAGE: &str = include_str!("page.html");
 pub(super) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'; ",
-    "script-src 'sha256-R7X4nNMAEaQcA5jDF5fJ1z9xycX51aV6SgZnByE0VT8='; ",
+    "script-src 'sha256-Tk4zd/HseaFkOF5stGHkT69aRJxS9foz4p+yPxNmsOU='; ",
     "style-src 'sha256-4ddLVGQ6PrD3cg69/3MM5MeDu4Ux9c8wveZTHS/x1/Y='",
 );
 

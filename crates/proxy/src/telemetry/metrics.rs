@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use peername_kernel::data_path::DataPath;
 use peername_observe::encode::{counter, counters, gauge, gauges};
@@ -17,7 +16,7 @@ use prometheus_client::metrics::MetricType;
 
 use crate::backend::Backend;
 use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
-use crate::telemetry::outages;
+use crate::telemetry::outages::{self, FailedBackend};
 use crate::udp::OpenSessions;
 
 /// Collects the counters of `proxy` or `forward`.
@@ -132,23 +131,29 @@ fn encode_outages(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>
     let label = |backend: Backend| BackendAddress {
         backend: backend.to_string(),
     };
-    let is_up = |(backend, down_for): &(Backend, Option<Duration>)| {
-        (label(*backend), u64::from(down_for.is_none()))
-    };
+    let is_up = |one: &FailedBackend| (label(one.backend), u64::from(one.down_for.is_none()));
     gauges(
         encoder,
         "peername_backend_up",
         "Whether a backend that once did not accept a client accepts them now",
         states.iter().map(is_up),
     )?;
-    let down_for = |(backend, down_for): &(Backend, Option<Duration>)| {
-        (label(*backend), down_for.unwrap_or_default().as_secs())
+    let down_for = |one: &FailedBackend| {
+        let down_for = one.down_for.unwrap_or_default();
+        (label(one.backend), down_for.as_secs())
     };
     gauges(
         encoder,
         "peername_backend_down_seconds",
         "For how long a backend has accepted no client; 0 if it accepts them",
         states.iter().map(down_for),
+    )?;
+    let last_failure = |one: &FailedBackend| (label(one.backend), one.last_failure.as_secs());
+    gauges(
+        encoder,
+        "peername_backend_last_failure_seconds",
+        "The time since a backend last did not accept a client",
+        states.iter().map(last_failure),
     )
 }
 

@@ -26,7 +26,10 @@ struct Outages {
 struct State {
     /// When the outage began; `None` once the backend has accepted a client again.
     since: Option<Instant>,
-    /// Clients it has not accepted since then.
+    /// When it last did not accept a client. It says how much `since` is worth: a backend is not probed, so one that no
+    /// client is sent to stays down however long it has been up again.
+    last_failure: Option<Instant>,
+    /// Clients it has not accepted since the outage began.
     failed: u64,
     /// When a warning was last logged.
     logged: Option<Instant>,
@@ -64,14 +67,27 @@ pub(crate) fn is_any_down() -> bool {
     OUTAGES.down.load(Relaxed) > 0
 }
 
-/// The backends that once did not accept a client, as far as they are remembered, and for how long they have accepted none:
-/// `None` if they accept clients now.
-pub(crate) fn states() -> Vec<(Backend, Option<Duration>)> {
+/// A backend that once did not accept a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedBackend {
+    pub(crate) backend: Backend,
+    /// For how long it has accepted none; `None` if it accepts clients now.
+    pub(crate) down_for: Option<Duration>,
+    /// The time since the last client that it did not accept.
+    pub(crate) last_failure: Duration,
+}
+
+/// The backends that once did not accept a client, as far as they are remembered.
+pub(crate) fn states() -> Vec<FailedBackend> {
+    let elapsed = |at: Option<Instant>| at.map(|at| at.elapsed());
     let backends = OUTAGES.backends.lock();
-    let down_for = |state: &State| state.since.map(|since| since.elapsed());
     let states = backends.iter();
     states
-        .map(|(&backend, state)| (backend, down_for(state)))
+        .map(|(&backend, state)| FailedBackend {
+            backend,
+            down_for: elapsed(state.since),
+            last_failure: elapsed(state.last_failure).unwrap_or_default(),
+        })
         .collect()
 }
 
@@ -125,6 +141,7 @@ impl Outages {
 impl State {
     const UP: Self = Self {
         since: None,
+        last_failure: None,
         failed: 0,
         logged: None,
         is_logged: false,
@@ -132,6 +149,7 @@ impl State {
 
     fn failed(&mut self, now: Instant) -> Option<Down> {
         self.since.get_or_insert(now);
+        self.last_failure = Some(now);
         self.failed += 1;
         if self.logged.is_some_and(|at| now - at < INTERVAL) {
             return None;

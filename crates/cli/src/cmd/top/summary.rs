@@ -149,10 +149,15 @@ fn outages(event: &StatusEvent) -> Vec<String> {
             one.value == 0.0 && one.labels.get("backend").is_some_and(|of| of == backend)
         })
     };
+    let last = |backend: &str| {
+        let name = "peername_backend_last_failure_seconds";
+        seconds(total(event, name, Some(("backend", backend))))
+    };
     let line = |(backend, time): (&String, f64)| {
         format!(
-            "backend {backend} accepts no clients, for {}",
-            seconds(time)
+            "backend {backend} accepts no clients, for {}, the last one {} ago",
+            seconds(time),
+            last(backend)
         )
     };
     down.filter_map(|one| Some((one.labels.get("backend")?, one.value)))
