@@ -7,11 +7,13 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, wait_for};
+use crate::harness::lab::{Lab, Scratch, wait_for};
 use crate::harness::peername::PROXY_ARGS;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
@@ -127,6 +129,36 @@ fn upgrade_applies_another_number_of_workers() {
         load.wait_served(50);
     }
     load.finish();
+}
+
+/// The new process reports the upgrade that it came from, and keeps the log level that `/log-level` had set.
+#[test]
+fn upgrade_is_reported_by_the_new_process_which_keeps_the_log_level() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("--admin=unix:{path}");
+    let args = [&quiet_args()[..], &[&socket]].concat();
+    let mut rig = UpgradeRig::start(&lab.server, &args);
+    let by_path = ["--unix-socket", &path];
+    let status = || -> Value {
+        let answer = get(&lab.server, &by_path, "/status");
+        let json = answer.strip_suffix("200").expect("200");
+        serde_json::from_str(json).expect("JSON")
+    };
+    assert_eq!(status()["last_upgrade"], Value::Null);
+    let set = [&by_path[..], &["-X", "PUT", "-d", "debug"]].concat();
+    assert_eq!(get(&lab.server, &set, "/log-level"), "debug\n200");
+    let old = rig.serving_inside();
+    assert_eq!(status()["pid"].to_string(), old);
+    rig.upgrade(&lab.server).expect("it upgrades");
+    let new = status();
+    assert_eq!(new["pid"].to_string(), rig.serving_inside());
+    let upgrade = &new["last_upgrade"];
+    assert_eq!(upgrade["refused"], Value::Null, "{new}");
+    assert_eq!(upgrade["replaced_pid"].to_string(), old, "{new}");
+    assert!(upgrade["at"].as_u64().is_some_and(|at| at > 0), "{new}");
+    assert_eq!(get(&lab.server, &by_path, "/log-level"), "debug\n200");
 }
 
 /// The binary is the one at the path, and SIGUSR2 does the same as the subcommand.

@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -110,6 +111,12 @@ impl Args {
     /// Whether the log has the format of go-mmproxy.
     pub(crate) fn is_go_mmproxy_format(self) -> bool {
         self.log_format == Some(Format::GoMmproxy)
+    }
+
+    /// The level in force, if it is not that of these options: `/log-level` has changed it.
+    pub(crate) fn changed_level(self) -> Option<Level> {
+        let now = LevelFilter::current().into_level();
+        now.filter(|&level| level != self.level())
     }
 
     fn level(self) -> Level {

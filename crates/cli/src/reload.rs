@@ -105,6 +105,8 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
             SignalEvent::Stop => break Ending::Stopped,
             SignalEvent::Reload => {}
             SignalEvent::Upgrade(requester) => {
+                let changed_level = command.process().logging.changed_level();
+                upgrades.upgrader.pass_on_log_level(changed_level);
                 let (timeout, summary) = (command.process().upgrade_timeout(), command.summary());
                 let upgrade =
                     upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);

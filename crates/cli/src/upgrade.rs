@@ -20,6 +20,7 @@
 
 mod admin_socket;
 mod channel;
+mod inherited;
 mod launcher;
 mod message;
 mod predecessor;
@@ -29,6 +30,7 @@ mod udp;
 mod upgradable;
 
 use crate::usage::Usage;
+pub(crate) use inherited::Inherited;
 use launcher::Launcher;
 pub(crate) use message::{SharedSocket, SocketInfo};
 pub(crate) use predecessor::{Predecessor, report_failure};

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use peername_observe::admin::ConfigInForce;
-use peername_observe::admin::history::History;
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
@@ -30,7 +29,7 @@ use crate::process::Process;
 use crate::reload::client_lists::{ClientLists, OpenClients};
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Reload, Running, serve};
-use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
+use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
 use setup::Setup;
 
 /// The running forwarder.
@@ -61,6 +60,7 @@ async fn start(
     setup.check_at(&OwnAddresses::read().await?)?;
     let mut given = InheritedSockets::new(listen_fds::receive()?);
     let workers = setup.process.workers();
+    let inherited = Inherited::of(previous.as_ref());
     let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
     let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     // It connects from its own address: no privilege is needed any more.
@@ -73,6 +73,7 @@ async fn start(
     };
     let confinement = setup.process.sandbox.confine(needs)?;
     let (_log, log_level) = setup.process.logging.start();
+    inherited.set_log_level(&log_level);
     confinement.log();
     let counters = Arc::<Counters>::default();
     let sessions = OpenSessions::default();
@@ -108,7 +109,7 @@ async fn start(
     };
     let client_lists = ClientLists::start(client_policies, open_clients);
     let config = ConfigInForce::new(&setup.json);
-    let history = History::default();
+    let history = inherited.history();
     let serve_admin = |sockets| {
         let running = ServedProxy {
             command: "forward",

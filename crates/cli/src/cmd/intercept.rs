@@ -26,7 +26,6 @@ use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
-use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, ConfigInForce, Resources};
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
@@ -46,7 +45,7 @@ use crate::listeners::running::{Opened, UdpTasks};
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Running, serve};
-use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
+use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
 use crate::usage::Usage;
 use reload::Control;
 use setup::Setup;
@@ -75,6 +74,7 @@ async fn start(
     let workers = setup.process.workers();
     let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
     let mut given = InheritedSockets::new(listen_fds::receive()?);
+    let inherited = Inherited::of(previous.as_ref());
     let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
     let open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
     keep_only(CapabilitySet::empty())?;
@@ -88,6 +88,7 @@ async fn start(
     let watches = args.source.watch || setup.options.check.policies().next().is_some();
     let confinement = setup.process.sandbox.confine(needs(&setup, watches)?)?;
     let (_log, log_level) = setup.process.logging.start();
+    inherited.set_log_level(&log_level);
     confinement.log();
     log_start(&setup, &logging::join(open.sockets.tcp.addrs()))?;
     if let Some(check) = check.clone() {
@@ -101,7 +102,7 @@ async fn start(
     let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
     tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
     let config = ConfigInForce::new(&setup.json);
-    let history = History::default();
+    let history = inherited.history();
     let serve_admin = |sockets| {
         let mut registry = Registry::default();
         state.register(&mut registry);

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::ConfigInForce;
-use peername_observe::admin::history::History;
 use peername_proxy::routes::Keeper;
 use peername_relay::check_uring;
 use peername_server::confinement::Needs;
@@ -34,7 +33,7 @@ use crate::listeners::running::Opened;
 use crate::logging;
 use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Running, Source, serve};
-use crate::upgrade::{self, Predecessor, Upgrader, Upgrades};
+use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
 use control::Control;
 use setup::Setup;
 
@@ -62,6 +61,7 @@ async fn start(
     setup.check_at(&OwnAddresses::read().await?)?;
     let mut given = InheritedSockets::new(listen_fds::receive()?);
     let workers = setup.process.workers();
+    let inherited = Inherited::of(previous.as_ref());
     let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
     let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     let mut keeper = match setup.host.setup_routes {
@@ -72,6 +72,7 @@ async fn start(
     privileges::drop_unneeded(setup.mark())?;
     let confinement = setup.process.sandbox.confine(needs(&setup, &args.source))?;
     let (_log, log_level) = setup.process.logging.start();
+    inherited.set_log_level(&log_level);
     confinement.log();
     privileges::warn_of_missing();
     open.sockets.log_kernel_limits();
@@ -83,7 +84,7 @@ async fn start(
     }
     let (control, listeners) = Control::start(args.clone(), setup, open, kernel).await?;
     let config = ConfigInForce::new(&control.setup.json);
-    let history = History::default();
+    let history = inherited.history();
     let serve_admin = |sockets| {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use peername_proxy::udp::WorkerState;
 use serde::{Deserialize, Serialize};
 
-/// Changes with any message. A process that starts with another version refuses, and the old process goes on.
+/// Changes with any message, but not with a field that may be absent. A process that starts with another version refuses, and the old process goes on.
 pub(super) const VERSION: u32 = 1;
 
 /// From the old process to the new one.
@@ -19,6 +19,9 @@ pub(super) enum ToSuccessor {
         version: u32,
         /// The subcommand.
         command: String,
+        /// What the new process continues, beside sockets and sessions.
+        #[serde(flatten)]
+        inheritance: Inheritance,
     },
     /// Some sockets, each with its descriptor.
     Sockets(Vec<SocketInfo>),
@@ -85,6 +88,16 @@ pub(super) enum FromLauncher {
     Started(u32),
     /// How it ended.
     Ended(String),
+}
+
+/// What the new process continues, beside sockets and sessions.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Inheritance {
+    /// The old process.
+    pub(super) pid: Option<u32>,
+    /// The level of the log, if it was changed while the process ran.
+    pub(super) log_level: Option<String>,
 }
 
 /// A socket that can be handed over, with its requested address.

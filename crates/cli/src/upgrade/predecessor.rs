@@ -18,7 +18,7 @@ use peername_sys::process::stderr;
 use super::admin_socket::PreviousAdmin;
 use super::channel::Channel;
 use super::launcher::VARIABLE;
-use super::message::{SocketInfo, ToPredecessor, ToSuccessor, VERSION};
+use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
 use crate::listeners::ListenPlan;
 use crate::logging::ranges;
 
@@ -28,6 +28,7 @@ pub(crate) struct Predecessor {
     channel: Channel,
     /// Its subcommand.
     pub(super) command: String,
+    pub(super) inheritance: Inheritance,
     /// All sockets that were received, in their order.
     received: Vec<SocketInfo>,
     tcp: HashMap<SocketAddr, Vec<TcpListener>>,
@@ -52,7 +53,13 @@ impl Predecessor {
             return Ok(None);
         };
         channel.set_time_limit(RECEIVE_LIMIT)?;
-        let (ToSuccessor::Hello { version, command }, fds) = receive(&channel)? else {
+        let (hello, fds) = receive(&channel)?;
+        let ToSuccessor::Hello {
+            version,
+            command,
+            inheritance,
+        } = hello
+        else {
             bail!("{OTHER_VERSION}");
         };
         let _ = FAILURES.set(channel.try_clone()?);
@@ -67,6 +74,7 @@ impl Predecessor {
         let mut all = Self {
             channel,
             command,
+            inheritance,
             received: Vec::new(),
             tcp: HashMap::new(),
             udp: HashMap::new(),

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use peername_sys::ipc::fd_passing::MAX_FDS;
 use tokio::task::spawn_blocking;
+use tracing::Level;
 
 use super::channel::{Channel, ChannelError};
 use super::launcher::Launcher;
-use super::message::{SharedSocket, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
+use super::message::{Inheritance, SharedSocket, SocketInfo, ToPredecessor, ToSuccessor, VERSION};
 use super::udp::SessionSender;
 use crate::service_manager;
 
@@ -20,6 +21,7 @@ use crate::service_manager;
 pub(crate) struct Upgrader {
     /// The subcommand.
     command: &'static str,
+    inheritance: Inheritance,
     /// `Err` where there is none, with the reason.
     launcher: Result<Launcher, String>,
 }
@@ -50,8 +52,17 @@ impl Upgrader {
     pub(super) fn new(command: &'static str, launcher: anyhow::Result<Launcher>) -> Self {
         Self {
             command,
+            inheritance: Inheritance::default(),
             launcher: launcher.map_err(|error| format!("{error:#}")),
         }
+    }
+
+    /// Passes the level of the log on to the new process, where it was changed while this one ran.
+    pub(crate) fn pass_on_log_level(&mut self, changed: Option<Level>) {
+        self.inheritance = Inheritance {
+            pid: Some(std::process::id()),
+            log_level: changed.map(|level| level.as_str().to_owned()),
+        };
     }
 
     /// For a process that can't be upgraded, for this reason.
@@ -77,8 +88,12 @@ impl Upgrader {
                 bail!(why);
             }
         };
-        let command = self.command;
-        let attempt = spawn_blocking(move || start(launcher, command, &sockets, timeout));
+        let hello = ToSuccessor::Hello {
+            version: VERSION,
+            command: self.command.to_owned(),
+            inheritance: self.inheritance.clone(),
+        };
+        let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, timeout));
         match attempt.await.context("a thread of the upgrade")? {
             Ok(successor) => Ok(successor),
             Err((launcher, error)) => {
@@ -131,7 +146,7 @@ impl Upgrader {
 
 fn start(
     launcher: Launcher,
-    command: &str,
+    hello: &ToSuccessor,
     sockets: &[SharedSocket],
     timeout: Duration,
 ) -> Result<Successor, Refused> {
@@ -143,7 +158,7 @@ fn start(
         Ok(started) => started,
         Err(error) => return Err((launcher, error)),
     };
-    match prepare(&channel, command, sockets, deadline) {
+    match prepare(&channel, hello, sockets, deadline) {
         Ok(adopted) => Ok(Successor {
             launcher,
             channel: Arc::new(channel),
@@ -196,17 +211,13 @@ impl Failure {
 
 fn prepare(
     channel: &Channel,
-    command: &str,
+    hello: &ToSuccessor,
     sockets: &[SharedSocket],
     deadline: Instant,
 ) -> Result<Vec<SocketInfo>, Failure> {
     let limit = || channel.set_time_limit(deadline.saturating_duration_since(Instant::now()));
     limit()?;
-    let hello = ToSuccessor::Hello {
-        version: VERSION,
-        command: command.to_owned(),
-    };
-    channel.send(&hello, &[io::stderr().as_fd()])?;
+    channel.send(hello, &[io::stderr().as_fd()])?;
     for some in sockets.chunks(MAX_FDS) {
         let infos = some.iter().map(|(info, _)| info.clone()).collect();
         let fds: Vec<_> = some.iter().map(|(_, fd)| fd.as_fd()).collect();

@@ -36,6 +36,9 @@ pub struct Attempt {
     pub at: u64,
     /// Why it was refused; `None` if it took effect.
     pub refused: Option<String>,
+    /// Of an upgrade that took effect: the process that this one has replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_pid: Option<u32>,
 }
 
 impl Default for History {
@@ -64,6 +67,14 @@ impl History {
         state.last_reload = Some(Attempt::now(result.err()));
     }
 
+    /// Adds the upgrade by which this process has replaced another one.
+    pub fn add_upgrade(&self, replaced_pid: Option<u32>) {
+        self.0.lock().last_upgrade = Some(Attempt {
+            replaced_pid,
+            ..Attempt::now(None)
+        });
+    }
+
     /// Adds an upgrade that was refused, and why.
     pub fn add_refused_upgrade(&self, reason: String) {
         let mut state = self.0.lock();
@@ -81,7 +92,7 @@ impl History {
         self.state().last_reload
     }
 
-    /// The last upgrade, if there was one. It was refused: otherwise another process is asked.
+    /// The last upgrade, if there was one: the one by which this process began, or a later one that was refused.
     pub fn last_upgrade(&self) -> Option<Attempt> {
         self.state().last_upgrade
     }
@@ -94,7 +105,11 @@ impl History {
 impl Attempt {
     fn now(refused: Option<String>) -> Self {
         let at = unix_seconds(SystemTime::now());
-        Self { at, refused }
+        Self {
+            at,
+            refused,
+            replaced_pid: None,
+        }
     }
 }
 

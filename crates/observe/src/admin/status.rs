@@ -44,6 +44,7 @@ impl<H: Health> AdminServer<H> {
         let status = serde_json::json!({
             "command": self.resources.command,
             "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
             "uptime_s": seconds(self.started.elapsed()),
             "not_ready": self.not_ready().await,
             "is_draining": self.health.is_draining(),
