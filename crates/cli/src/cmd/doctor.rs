@@ -35,6 +35,8 @@ use peername_sys::netlink::Transport;
 use super::proxy::setup::Setup;
 use super::routes::Targets;
 use crate::config_file::{self, Kind};
+use crate::lifecycle::default_workers;
+use crate::listeners::{ListenPlan, expected_connections};
 use crate::reload::file_watch::Fingerprints;
 use crate::value;
 use finding::{Finding, Verdict};
@@ -103,7 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             None if args.intercept.is_given() => examine_intercept(args).await,
             None => match CheckedConfig::of(args) {
                 Ok(_) if args.confinement.is_given() => report_all(args.confinement.findings()),
-                Ok(checked) => examine(&checked).await,
+                Ok(checked) => examine(checked).await,
                 Err(problems) => {
                     let wrong =
                         |problem| Finding::fail("configuration", problem, "see docs/config.md");
@@ -124,6 +126,8 @@ struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it.
     backends: Vec<(Backend, u32)>,
+    /// The limit of open TCP connections.
+    connections: anyhow::Result<usize>,
     /// What is valid in the file, but may not be meant.
     warnings: Vec<String>,
 }
@@ -147,6 +151,7 @@ impl CheckedConfig {
             return Ok(Self {
                 listen,
                 backends: backends.collect(),
+                connections: setup.expected_connections(),
                 warnings: setup.warnings().map(str::to_owned).collect(),
             });
         }
@@ -156,8 +161,21 @@ impl CheckedConfig {
             addresses.map(move |address| (transport, address))
         });
         let backends = args.targets.named().into_iter();
+        let listen: Vec<_> = listen.collect();
+        let of = |wanted| {
+            let wanted = listen
+                .iter()
+                .filter(move |(transport, _)| *transport == wanted);
+            wanted.map(|&(_, address)| address).collect()
+        };
+        let plan = ListenPlan {
+            tcp: of(Transport::Tcp),
+            udp: of(Transport::Udp),
+            ..ListenPlan::default()
+        };
         Ok(Self {
-            listen: listen.collect(),
+            connections: expected_connections(default_workers(), &[plan]),
+            listen,
             backends: backends.map(|backend| (backend, args.mark)).collect(),
             warnings: Vec::new(),
         })
@@ -173,12 +191,14 @@ impl CheckedConfig {
 }
 
 /// Runs the checks of `peername proxy`; returns whether any failed.
-async fn examine(checked: &CheckedConfig) -> bool {
+async fn examine(checked: CheckedConfig) -> bool {
     let mut failed = false;
+    let has_udp = checked.has_udp();
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     for check in host::CHECKS {
         note(check());
     }
+    note(host::open_files(checked.connections));
     for warning in &checked.warnings {
         note(Finding::warn(
             "configuration",
@@ -192,7 +212,7 @@ async fn examine(checked: &CheckedConfig) -> bool {
     for &(transport, address) in &checked.listen {
         note(listener::can_be_opened(address, transport));
     }
-    if checked.has_udp() {
+    if has_udp {
         note(udp::receive_buffer());
         note(udp::data_path());
     }
@@ -221,7 +241,8 @@ async fn examine_intercept(args: &Args) -> bool {
     let listen = args.listen_or(INTERCEPT_LISTEN).into_iter();
     let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
     let findings = args.intercept.findings().await;
-    report_all(host.chain(findings).chain(listeners))
+    let files = host::open_files(intercept::expected_connections());
+    report_all(host.chain([files]).chain(findings).chain(listeners))
 }
 
 /// Reports these findings; returns whether any is a failure.

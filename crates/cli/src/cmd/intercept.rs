@@ -214,6 +214,16 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
     }
 }
 
+/// The limit of open connections of clients that a process with the default number of workers would have.
+///
+/// # Errors
+///
+/// As [`lifecycle::capacity`].
+pub(crate) fn expected_connections() -> anyhow::Result<usize> {
+    let capacity = lifecycle::capacity(lifecycle::default_workers(), TASKS_PER_WORKER, 0)?;
+    Ok(split_capacity(capacity).0.connections)
+}
+
 /// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its
 /// own limit because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
 pub(crate) fn split_capacity(capacity: Capacity) -> (Capacity, usize) {

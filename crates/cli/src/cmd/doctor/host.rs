@@ -10,13 +10,12 @@ use peername_sys::process::limits;
 use super::finding::Finding;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
-pub(super) const CHECKS: [fn() -> Finding; 12] = [
+pub(super) const CHECKS: [fn() -> Finding; 11] = [
     net_raw,
     net_bind_service,
     kernel,
     io_uring,
     ipv6,
-    open_files,
     somaxconn,
     rp_filter,
     src_valid_mark,
@@ -26,7 +25,7 @@ pub(super) const CHECKS: [fn() -> Finding; 12] = [
 ];
 
 /// The checks of `peername intercept`, which neither spoofs a client's address nor needs rules.
-pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 2] = [open_files, somaxconn];
+pub(super) const CHECKS_OF_INTERCEPT: [fn() -> Finding; 1] = [somaxconn];
 
 fn net_raw() -> Finding {
     if caps::is_effective(CapabilitySet::NET_RAW) {
@@ -101,16 +100,23 @@ fn ipv6() -> Finding {
     }
 }
 
-fn open_files() -> Finding {
-    match limits::raise_open_files() {
-        Ok(limit) if limit >= ENOUGH_FILES => {
-            Finding::ok("open files", format!("up to {limit}, two a connection"))
+/// Checks the limit of descriptors. `connections` is the limit of open connections that follows from it for the command.
+pub(super) fn open_files(connections: anyhow::Result<usize>) -> Finding {
+    let seen = limits::raise_open_files()
+        .map_err(anyhow::Error::from)
+        .and_then(|limit| Ok((limit, connections?)));
+    match seen {
+        Ok((limit, connections)) => {
+            let text = format!("up to {limit}, for about {connections} connections of clients");
+            match limit >= ENOUGH_FILES {
+                true => Finding::ok("open files", text),
+                false => Finding::warn(
+                    "open files",
+                    text,
+                    "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
+                ),
+            }
         }
-        Ok(limit) => Finding::warn(
-            "open files",
-            format!("no more than {limit}, and each connection takes two"),
-            "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
-        ),
         Err(error) => Finding::warn("open files", error.to_string(), "see `ulimit -Hn`"),
     }
 }
