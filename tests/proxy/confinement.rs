@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use peername_sys::process::pidfd::descendants;
 use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
@@ -9,6 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
+use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
@@ -109,6 +111,37 @@ fn doctor_reports_what_confines_a_process() {
         proxy.is_some_and(|line| line.contains(dir.trim_end_matches('/'))),
         "{text}"
     );
+}
+
+/// What is not confined, or not as a process that serves, by design is no fault of a setting.
+#[test]
+fn doctor_explains_processes_that_are_not_confined_by_design() {
+    let site = Site::new("", &[], "127.0.0.1");
+    let launcher = wait_for("the launcher", || {
+        descendants(site.proxy.pid()).into_iter().find(|pid| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == "launcher")
+        })
+    });
+    let exec = NotifyRig::start_variant("edge", "4", &[]);
+    for (pid, explained) in [
+        (launcher.to_string(), "the launcher of upgrades"),
+        (
+            exec.supervisor_pid().as_raw_nonzero().to_string(),
+            "the supervisor of `exec`",
+        ),
+        (
+            exec.monitor_pid().as_raw_nonzero().to_string(),
+            "the monitor of `exec`",
+        ),
+    ] {
+        let args = ["doctor", "--confinement", "--pid", &pid];
+        let output = Peername::run(&site.lab.server, &args);
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert!(text.contains(explained), "{text}");
+        assert!(!text.contains("--no-sandbox"), "{text}");
+    }
 }
 
 /// A proxy with a configuration file and a trust list in one directory, and one backend.

@@ -124,6 +124,13 @@ fn of_process(pid: u32) -> Vec<Finding> {
             return vec![Finding::fail("process", seen, "name one that runs")];
         }
     };
+    if let Some(helper) = helper(pid) {
+        return vec![
+            Finding::ok("process", helper),
+            Finding::ok(CAPABILITIES, held_names(held(&threads))),
+            Finding::ok(APPARMOR, apparmor_label(pid)),
+        ];
+    }
     let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
     vec![
         match all_have("Seccomp", "2") {
@@ -145,6 +152,19 @@ fn of_process(pid: u32) -> Vec<Finding> {
             "the kernel does not report it for another process; with `-v` the log does",
         ),
     ]
+}
+
+/// What a process of peername is that is not confined as those that serve, by design: docs/confinement.md lists them.
+fn helper(pid: u32) -> Option<String> {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let what = match comm.trim_end() {
+        _ if command_line.starts_with(b"peername\0routes\0keep\0") => KEEPER,
+        name => HELPERS.iter().find(|(known, _)| *known == name)?.1,
+    };
+    Some(format!(
+        "{what}; it is not confined, by design (docs/confinement.md): ask about the process that serves"
+    ))
 }
 
 /// The profile of a process, such as `peername-service (enforce)`.
@@ -170,17 +190,12 @@ fn field<'s>(status: &'s str, name: &str) -> &'s str {
 }
 
 fn capabilities(threads: &[String]) -> Finding {
-    let held = threads.iter().map(|status| {
-        let bits = u64::from_str_radix(field(status, "CapEff"), 16);
-        CapabilitySet::from_bits_retain(bits.unwrap_or(u64::MAX))
-    });
-    let held = held.fold(CapabilitySet::empty(), |all, one| all | one);
-    let names = join(held.iter_names().map(|(name, _)| format!("CAP_{name}")));
+    let held = held(threads);
+    let names = held_names(held);
     let needed = CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE;
-    match (held.is_empty(), needed.contains(held)) {
-        (true, _) => Finding::ok(CAPABILITIES, "none"),
-        (false, true) => Finding::ok(CAPABILITIES, names),
-        (false, false) => Finding::warn(
+    match needed.contains(held) {
+        true => Finding::ok(CAPABILITIES, names),
+        false => Finding::warn(
             CAPABILITIES,
             names,
             "only --mark before Linux 5.17 needs more than CAP_NET_RAW and CAP_NET_BIND_SERVICE",
@@ -188,6 +203,46 @@ fn capabilities(threads: &[String]) -> Finding {
     }
 }
 
+/// The effective capabilities of any thread.
+fn held(threads: &[String]) -> CapabilitySet {
+    let held = threads.iter().map(|status| {
+        let bits = u64::from_str_radix(field(status, "CapEff"), 16);
+        CapabilitySet::from_bits_retain(bits.unwrap_or(u64::MAX))
+    });
+    held.fold(CapabilitySet::empty(), |all, one| all | one)
+}
+
+fn held_names(held: CapabilitySet) -> String {
+    match held.is_empty() {
+        true => "none".to_owned(),
+        false => join(held.iter_names().map(|(name, _)| format!("CAP_{name}"))),
+    }
+}
+
+/// The names of threads that [`helper`] explains. The process of `exec --admin` is not among them: it is confined.
+const HELPERS: [(&str, &str); 5] = [
+    (
+        "launcher",
+        "the launcher of upgrades, which starts the new binary with the privileges of the start",
+    ),
+    (
+        "peername-notify",
+        "the supervisor of `exec`, which starts and traces another program",
+    ),
+    (
+        "peername-guard",
+        "the monitor of `exec`, which ends the program if its supervisor is killed",
+    ),
+    (
+        "peername-netns",
+        "the supervisor of `exec --mode netns`, which starts the program and the proxy",
+    ),
+    (
+        "peername-jail",
+        "the supervisor of `jail`, which waits for the interceptor",
+    ),
+];
+const KEEPER: &str = "the keeper of `--setup-routes`, which removes the rules at the end";
 const LANDLOCK: &str = "Landlock";
 const APPARMOR: &str = "AppArmor";
 const SECCOMP: &str = "seccomp";
