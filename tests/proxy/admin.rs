@@ -224,6 +224,34 @@ fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
     assert_eq!(get(host, &put, "/log-level"), "debug\n200");
 }
 
+/// A balancer sends no clients to a node in maintenance, and the node serves those that it has or that come nevertheless.
+#[test]
+fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[ADMIN, &format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let put = |by: &[&str], word| get(host, &[by, &["-X", "PUT", "-d", word]].concat(), "/readyz");
+    let by_path = ["--unix-socket", &path];
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    assert!(put(&[], "maintenance").ends_with("403"));
+    assert!(put(&by_path, "nonsense").ends_with("400"));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    assert_eq!(put(&by_path, "maintenance"), "maintenance\n200");
+    let unready = get(host, &[], "/readyz");
+    assert!(
+        unready.starts_with("maintenance") && unready.ends_with("503"),
+        "{unready}"
+    );
+    let status = get(host, &[], "/status");
+    assert!(status.contains("\"not_ready\": \"maintenance"), "{status}");
+    open.0.send(b"ping");
+    assert_eq!(open.1.recv(4), b"ping");
+    drop(rig.connect_client(v4([203, 0, 113, 7], 56325)));
+    assert_eq!(put(&by_path, "ready"), "ready\n200");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+}
+
 #[test]
 fn forward_counts_too() {
     let rig = ProxyRig::new(&[]);

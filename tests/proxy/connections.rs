@@ -57,6 +57,9 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
     assert_eq!(clients("state=half_closed"), [&*first]);
     assert_eq!(clients("sort=bytes"), [&*first, &second]);
     assert_eq!(clients("sort=age&limit=1"), [&*first]);
+    assert_eq!(clients("sort=idle&limit=1"), [&*first]);
+    assert_eq!(clients("min_idle=0&sort=age"), [&*first, &second]);
+    assert!(clients("min_idle=1h").is_empty());
     assert!(clients("listener=192.0.2.1:1").is_empty());
     let balancer = down.local_addr().ip();
     assert_eq!(

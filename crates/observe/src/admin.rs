@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -81,6 +81,8 @@ pub struct AdminServer<H> {
     resources: Resources,
     started: Instant,
     feed: EventFeed,
+    /// Set by `PUT /readyz`: unready, and serving.
+    in_maintenance: AtomicBool,
 }
 
 /// What a command offers beside metrics and health. A path without its resource is 404.
@@ -158,6 +160,7 @@ impl<H: Health> AdminServer<H> {
             resources,
             started: Instant::now(),
             feed: EventFeed::default(),
+            in_maintenance: AtomicBool::new(false),
         }
     }
 

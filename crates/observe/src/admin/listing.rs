@@ -15,7 +15,7 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use crate::connections::{ConnectionSnapshot, ConnectionState, SNAPSHOT_BATCH, SnapshotStream};
 use crate::escape::escape_into;
 
-/// The query of a listing: `?client=CIDR&balancer=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&sort=bytes|age&limit=N`.
+/// The query of a listing: `?client=CIDR&balancer=CIDR&listener=ADDR:PORT&state=STATE&min_age=DURATION&min_idle=DURATION&sort=bytes|age|idle&limit=N`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     client: Option<IpNet>,
@@ -23,6 +23,7 @@ pub struct ListQuery {
     listener: Option<SocketAddr>,
     state: Option<ConnectionState>,
     min_age: Duration,
+    min_idle: Duration,
     sort: Option<Order>,
     limit: Option<usize>,
 }
@@ -33,6 +34,8 @@ pub(super) enum Order {
     Bytes,
     /// Oldest first.
     Age,
+    /// Longest idle first.
+    Idle,
 }
 
 impl ListQuery {
@@ -107,10 +110,12 @@ impl ListQuery {
             "listener" => self.listener = Some(value.parse().ok()?),
             "state" => self.state = Some(state(value)?),
             "min_age" => self.min_age = age(value)?,
+            "min_idle" => self.min_idle = age(value)?,
             "sort" => {
                 self.sort = Some(match value {
                     "bytes" => Order::Bytes,
                     "age" => Order::Age,
+                    "idle" => Order::Idle,
                     _ => return None,
                 });
             }
@@ -134,6 +139,7 @@ impl ListQuery {
                 .is_none_or(|listener| listener == one.listener)
             && self.state.is_none_or(|state| state == one.state)
             && one.age_s >= self.min_age.as_secs_f64()
+            && one.idle_s >= self.min_idle.as_secs_f64()
     }
 }
 
@@ -143,6 +149,7 @@ impl Order {
         match self {
             Self::Bytes => snapshots.sort_by_key(|one| std::cmp::Reverse(one.bytes())),
             Self::Age => snapshots.sort_by(|a, b| b.age_s.total_cmp(&a.age_s)),
+            Self::Idle => snapshots.sort_by(|a, b| b.idle_s.total_cmp(&a.idle_s)),
         }
         snapshots.truncate(limit);
     }
@@ -191,7 +198,7 @@ fn lines(snapshots: &[ConnectionSnapshot]) -> Bytes {
 }
 
 /// The parameters of a query, and the form of their values.
-const PARAMETERS: [(&str, &str); 7] = [
+const PARAMETERS: [(&str, &str); 8] = [
     ("client", "CIDR"),
     ("balancer", "CIDR"),
     ("listener", "ADDR:PORT"),
@@ -200,7 +207,8 @@ const PARAMETERS: [(&str, &str); 7] = [
         "header|connecting|open|half_closed|handshake|idle|in_flight|unanswered|answered",
     ),
     ("min_age", "DURATION"),
-    ("sort", "bytes|age"),
+    ("min_idle", "DURATION"),
+    ("sort", "bytes|age|idle"),
     ("limit", "N"),
 ];
 /// The length of the prefix of IPv4 addresses that are mapped into IPv6.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,7 +64,7 @@ impl<H: Health> AdminServer<H> {
                     respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
                 }
             },
-            "/readyz" => match self.health.check_readiness().await {
+            "/readyz" => match self.check_readiness().await {
                 Ok(()) => plain(StatusCode::OK, "ready\n"),
                 Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
             },
@@ -108,18 +109,37 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn put(&self, request: Request<Incoming>, peer: Option<UCred>) -> Answer {
-        let Some(level) = &self.resources.log_level else {
-            return not_found();
-        };
-        if request.uri().path() != "/log-level" {
-            return not_found();
-        }
+        let path = request.uri().path().to_owned();
         let body = Limited::new(request.into_body(), MAX_BODY).collect();
         let Ok(Ok(body)) = timeout(BODY_TIMEOUT, body).await else {
             return plain(StatusCode::BAD_REQUEST, "the body is one word\n");
         };
         let body = body.to_bytes();
-        let Ok(wanted) = String::from_utf8_lossy(&body).trim().parse() else {
+        let word = String::from_utf8_lossy(&body);
+        match path.as_str() {
+            "/log-level" => self.put_log_level(word.trim(), peer),
+            "/readyz" => self.put_readiness(word.trim(), peer),
+            _ => not_found(),
+        }
+    }
+
+    fn put_readiness(&self, word: &str, peer: Option<UCred>) -> Answer {
+        let (in_maintenance, answer) = match word {
+            "maintenance" => (true, "maintenance\n"),
+            "ready" => (false, "ready\n"),
+            _ => return plain(StatusCode::BAD_REQUEST, "use maintenance or ready\n"),
+        };
+        if self.in_maintenance.swap(in_maintenance, Relaxed) != in_maintenance {
+            audit(peer, format_args!("readiness was set to {word}"));
+        }
+        plain(StatusCode::OK, answer)
+    }
+
+    fn put_log_level(&self, word: &str, peer: Option<UCred>) -> Answer {
+        let Some(level) = &self.resources.log_level else {
+            return not_found();
+        };
+        let Ok(wanted) = word.parse() else {
             return plain(
                 StatusCode::BAD_REQUEST,
                 "the level is error, warn, info, debug or trace\n",

@@ -1,6 +1,7 @@
 //! Makes the events: reads metrics, health and the open connections once a second, while a stream of events is open.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use prometheus_client::encoding::text;
@@ -59,9 +60,17 @@ impl<H: Health> AdminServer<H> {
         if liveness.await.is_err() {
             return Some(H::HANGS.to_owned());
         }
-        match timeout(ANSWER_TIMEOUT, self.health.check_readiness()).await {
+        match timeout(ANSWER_TIMEOUT, self.check_readiness()).await {
             Ok(readiness) => readiness.err(),
             Err(_) => Some("the check of readiness takes too long".to_owned()),
+        }
+    }
+
+    /// The readiness of the command, unless `PUT /readyz` has set maintenance.
+    pub(super) async fn check_readiness(&self) -> Result<(), String> {
+        match self.in_maintenance.load(Relaxed) {
+            true => Err("maintenance: set by PUT /readyz".to_owned()),
+            false => self.health.check_readiness().await,
         }
     }
 
