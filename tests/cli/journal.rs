@@ -154,6 +154,7 @@ impl JournalRig {
             "proxy",
             "--listen=10.81.0.1:8443",
             "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
             "--trust=10.81.0.2",
             "--workers=2",
         ];

@@ -75,9 +75,10 @@ impl Control {
         for plan in &setup.services {
             log_listening(plan, &bound, setup.process.workers());
         }
-        log_warnings(&setup);
-        if setup.process.logging.is_go_mmproxy_format() {
-            setup.services.iter().for_each(log_allowed_subnets);
+        // go-mmproxy logs the networks, and has the same defaults without a warning.
+        match setup.process.logging.is_go_mmproxy_format() {
+            true => setup.services.iter().for_each(log_allowed_subnets),
+            false => log_warnings(&setup),
         }
         let open_clients = OpenClients {
             connections: listeners.workers.connections(),
