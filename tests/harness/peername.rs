@@ -188,6 +188,9 @@ pub(crate) const BINARY: &str = match option_env!("PEERNAME_TEST_BINARY") {
     None => env!("CARGO_BIN_EXE_peername"),
 };
 
+/// Whether that is the static one, which no library can be preloaded into.
+pub(crate) const IS_STATIC: bool = option_env!("PEERNAME_TEST_BINARY").is_some();
+
 /// The arguments of [`Peername::proxy`].
 pub(crate) const PROXY_ARGS: &[&str] = &[
     "proxy",

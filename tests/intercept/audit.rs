@@ -14,7 +14,7 @@ use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, rec
 /// was tried.
 #[test]
 fn failed_request_names_the_upstream_that_was_tried() {
-    let rig = InterceptRig::new(&[]);
+    let (_names, rig) = InterceptLab::new().start_with_unknown_names(&[]);
     for (url, path, code, tried) in [
         (
             "https://expired.test/certificate",

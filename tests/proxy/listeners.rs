@@ -8,7 +8,7 @@ use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{IS_STATIC, Peername};
 use crate::harness::rig::proxy::{front_of, header_for};
 
 /// Both protocols on a thousand ports, with as many threads as for one and a few bytes per port.
@@ -21,7 +21,9 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
     let proxy = range(&lab, "20000-20999");
     // Two workers, two protocols: 4000 sockets. The kernel's memory for them is not counted here.
     let grown = proxy.anonymous_kib().saturating_sub(few.0);
-    assert!(grown < 2048, "{grown} KiB for 1000 ports");
+    // musl's allocator rounds up more than glibc's.
+    let limit = if IS_STATIC { 2560 } else { 2048 };
+    assert!(grown < limit, "{grown} KiB for 1000 ports");
     assert_eq!(threads(&proxy), few.1);
     for port in [20000, 20500, 20999] {
         let (listen, target) = (at(LISTEN_V4, port), at(TARGET_V4, port));

@@ -277,6 +277,13 @@ impl InterceptLab {
         Peername::start_through(&self.lab.balancer, &through, args, &[PROXY_ADDR])
     }
 
+    /// Starts nginx and the proxy, beside a name server that knows no name: a C library may ask one, whatever nsswitch.conf says.
+    pub(crate) fn start_with_unknown_names(self, args: &[&str]) -> (Process, InterceptRig) {
+        let (names, through) = self.start_name_server(NO_SUCH_NAME);
+        let rig = self.start_through(&through.each_ref().map(String::as_str), args);
+        (names, rig)
+    }
+
     /// Starts a name server on the proxy's host. Returns also the command to start the proxy through, so that
     /// it asks this server, once, for names that the hosts file lacks.
     pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
@@ -407,3 +414,15 @@ via=$http_via proxy=$http_proxy_connection\\n';
     }
 }
 ";
+
+/// Answers each query at once: NXDOMAIN.
+const NO_SUCH_NAME: &str = r#"
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+print("ready")
+while True:
+    question, client = server.recvfrom(512)
+    end = question.index(b"\0", 12) + 5
+    server.sendto(question[:2] + b"\x81\x83\0\1\0\0\0\0\0\0" + question[12:end], client)
+"#;

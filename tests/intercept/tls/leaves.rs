@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
 /// All clients have a tunnel before any of them begins a handshake.
 #[test]
@@ -31,7 +31,7 @@ fn concurrent_clients_get_one_certificate() {
 /// host.
 #[test]
 fn one_client_may_open_a_thousand_hosts() {
-    let rig = InterceptRig::new(&["--admin=127.0.0.1:9300"]);
+    let (_names, rig) = InterceptLab::new().start_with_unknown_names(&["--admin=127.0.0.1:9300"]);
     let answers = request_many(&rig, 1000);
     assert!(
         answers.iter().all(|answer| answer == "200 502"),

@@ -83,9 +83,13 @@ fn concurrent_lookups_of_a_name_share_one_query() {
 #[test]
 fn address_that_does_not_answer_costs_a_moment() {
     let stage = InterceptLab::new();
-    let hosts = stage.scratch.read("hosts") + "fd81::dead dual.test\n10.81.0.1 dual.test\n";
+    let hosts = stage.scratch.read("hosts") + "2001:db8:81::dead dual.test\n10.81.0.1 dual.test\n";
     stage.scratch.write("hosts", &hosts);
-    let networks = ["10.81.0.0/24", "fd81::/64"].map(|net| format!("--allow-destination={net}"));
+    // Of the same scope as the proxy's own address: then IPv6 comes first (RFC 6724).
+    let host = &stage.lab.balancer;
+    host.add_addresses("lan", &["2001:db8:81::2/64"]);
+    let networks =
+        ["10.81.0.0/24", "2001:db8:81::/64"].map(|net| format!("--allow-destination={net}"));
     let rig = stage.start(&networks.each_ref().map(String::as_str));
     assert_within(3, Duration::from_millis(1500), || {
         // Not on the connection that the last one has left.
@@ -98,9 +102,9 @@ fn address_that_does_not_answer_costs_a_moment() {
     let tried = rig
         .lab
         .balancer
-        .run("ip", &["-6", "neigh", "show", "fd81::dead"]);
+        .run("ip", &["-6", "neigh", "show", "2001:db8:81::dead"]);
     assert!(
-        tried.contains("fd81::dead"),
+        tried.contains("2001:db8:81::dead"),
         "the first address was not tried: {tried}"
     );
 }

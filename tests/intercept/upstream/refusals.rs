@@ -2,7 +2,7 @@
 //! origins.
 
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 #[test]
 fn request_must_have_one_host_name() {
@@ -86,7 +86,7 @@ fn each_certificate_error_has_its_code() {
 
 #[test]
 fn each_connect_error_has_its_code() {
-    let rig = InterceptRig::new(&["--allow-destination=10.81.0.0/24"]);
+    let (_names, rig) = InterceptLab::new().start_with_unknown_names(&[]);
     let all = [
         ("https://nowhere.invalid/", 502, "dns_nxdomain"),
         ("https://a.test:9/", 502, "connect_refused"),
