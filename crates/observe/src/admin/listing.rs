@@ -280,12 +280,12 @@ mod tests {
     #[test]
     fn error_names_the_parameter_and_what_is_wrong_with_it() {
         for (query, error) in [
-            ("sort=name", "sort=name: use sort=bytes|age"),
+            ("sort=name", "sort=name: use sort=bytes|age|idle"),
             ("limit=1&limit=-1", "limit is given twice"),
             ("client=x", "client=x: use client=CIDR"),
             (
                 "what=1",
-                "what is no parameter; there are: client, balancer, listener, state, min_age, sort, limit",
+                "what is no parameter; there are: client, balancer, listener, state, min_age, min_idle, sort, limit",
             ),
             (
                 "state=ended",
