@@ -194,8 +194,8 @@ where
         connection: Arc::clone(connection),
     };
     let mut served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(state.rules.idle_timeout)
+        // Idle connections are ended below, and heads that come too slowly: a timer for each request would be a third one.
+        .header_read_timeout(None)
         .max_header_size(MAX_REQUEST_HEAD)
         .max_headers(MAX_REQUEST_HEADERS)
         .serve_connection(TokioIo::new(io), service);

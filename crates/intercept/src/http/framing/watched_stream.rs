@@ -24,18 +24,18 @@ pub(crate) struct WatchedStream<T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFraming {
     framing: Arc<Mutex<FramingMonitor>>,
-    /// Notified when more was read.
-    read: Arc<Notify>,
+    /// Notified when a head has begun and not ended.
+    head_begins: Arc<Notify>,
 }
 
 impl SharedFraming {
     /// Returns once a head has been on its way for as long as `limit`.
     pub(crate) async fn wait_head_timeout(&self, limit: Duration) {
         loop {
-            let read = self.read.notified();
+            let head_begins = self.head_begins.notified();
             let head_since = self.lock().head_since;
             match head_since.map(|since| since + limit) {
-                None => read.await,
+                None => head_begins.await,
                 Some(deadline) if deadline <= Instant::now() => return,
                 Some(deadline) => sleep_until(deadline).await,
             }
@@ -66,8 +66,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let fresh = buffer.filled().get(before..).unwrap_or_default();
-        let fed = self.framing.lock().feed(fresh);
-        self.framing.read.notify_one();
+        let mut framing = self.framing.lock();
+        let was_awaited = framing.head_since.is_some();
+        let fed = framing.feed(fresh);
+        let is_awaited = framing.head_since.is_some();
+        drop(framing);
+        // Mostly a head comes whole, and then nothing has to wake.
+        if is_awaited && !was_awaited {
+            self.framing.head_begins.notify_one();
+        }
         Poll::Ready(fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
     }
 }
