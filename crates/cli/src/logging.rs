@@ -2,8 +2,10 @@
 //! so that a slow reader causes no backpressure. Lines that do not fit into the queue are dropped, and their number is
 //! logged.
 
+mod batched;
 mod go_mmproxy;
 pub(crate) mod journal;
+mod json;
 mod level;
 
 use std::collections::BTreeMap;
@@ -25,9 +27,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
+use batched::Batched;
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
 use journal::native::{JournalLayer, JournalWriter};
+use json::JsonFormat;
 pub(crate) use level::LevelHandle;
 
 /// Options of every long-running subcommand.
@@ -85,10 +89,10 @@ impl Args {
         let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
         let is_journal = file.is_none() && self.log_format.is_none() && journal::native::connect();
         let (writer, guard) = match (file, self.log_format) {
-            (Some(file), _) => queue.finish(file),
+            (Some(file), _) => queue.finish(Batched::new(file)),
             (None, None) if is_journal => queue.finish(JournalWriter),
-            (None, Some(Format::GoMmproxy)) => queue.finish(stdout()),
-            (None, _) => queue.finish(stderr()),
+            (None, Some(Format::GoMmproxy)) => queue.finish(Batched::new(stdout())),
+            (None, _) => queue.finish(Batched::new(stderr())),
         };
         tokio::spawn(report_lost_lines(writer.error_counter()));
         let lines = match self.log_format {
@@ -143,11 +147,10 @@ fn json(writer: NonBlocking) -> Lines {
     let wanted = journal::is_stderr_journal();
     fmt::layer()
         .with_writer(writer)
-        .with_target(false)
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .map_event_format(|format| WithPriority { format, wanted })
+        .event_format(WithPriority {
+            format: JsonFormat,
+            wanted,
+        })
         .boxed()
 }
 

@@ -1,0 +1,33 @@
+//! Fewer system calls and wake-ups for many lines.
+
+use std::io::{self, BufWriter, Write};
+use std::thread;
+use std::time::Duration;
+
+/// A writer for the thread that writes the queued lines, which flushes it whenever the queue is empty. A flush is followed by a
+/// pause, in which lines are queued without waking the thread: a line that comes alone is written at once, and many lines are
+/// written together, a thousand times a second at most.
+#[derive(Debug)]
+pub(super) struct Batched<W: Write>(BufWriter<W>);
+
+impl<W: Write> Batched<W> {
+    pub(super) fn new(writer: W) -> Self {
+        Self(BufWriter::with_capacity(MAX_BATCH, writer))
+    }
+}
+
+impl<W: Write> Write for Batched<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()?;
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+}
+
+/// Bytes written by one call.
+const MAX_BATCH: usize = 64 * 1024;
+const PAUSE: Duration = Duration::from_millis(1);
