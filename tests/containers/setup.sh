@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(
-    buildah podman crun runc netavark aardvark-dns iptables nftables iproute2
+    buildah podman catatonit crun runc netavark aardvark-dns iptables nftables iproute2
     binutils-x86-64-linux-gnu binutils-aarch64-linux-gnu libcap2-bin ca-certificates
     haproxy nginx curl openssl python3 golang-go
 )
