@@ -4,13 +4,17 @@
 //! peer is escaped and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
 
 mod line;
+pub mod otlp;
+#[cfg(feature = "opentelemetry")]
+mod span;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode, Version};
 use peername_observe::escape::escape_into;
 use peername_relay::Tally;
 use rustls::ProtocolVersion;
@@ -19,7 +23,7 @@ use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
-use crate::request::trace_context::{TraceContext, TraceId};
+use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
 
 /// What is known of a request so far.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(crate) struct AuditRecord {
     started: Instant,
     target: Option<Arc<RequestTarget>>,
     trace_id: Option<TraceId>,
+    span: Option<SpanContext>,
+    version: Option<Version>,
     method: String,
     path: String,
     has_query: bool,
@@ -116,6 +122,8 @@ impl AuditRecord {
             started: Instant::now(),
             target: None,
             trace_id: None,
+            span: None,
+            version: None,
             method: escape(method, MAX_METHOD),
             path: String::new(),
             has_query: false,
@@ -156,9 +164,30 @@ impl AuditRecord {
         self.has_query = uri.query().is_some();
     }
 
-    /// Notes the trace that the request belongs to, if its headers name one.
-    pub(crate) fn set_trace(&mut self, headers: &http::HeaderMap) {
-        self.trace_id = TraceContext::read(headers).map(|trace| trace.trace_id());
+    /// Gives the request a span, in a trace of its own until its head names one.
+    pub(crate) fn begin_span(&mut self) {
+        self.span = SpanContext::new_root();
+        self.trace_id = self.span.map(|span| span.trace_id);
+    }
+
+    /// Notes the head of the request, with the trace that it belongs to, if its headers name one.
+    pub(crate) fn set_head(&mut self, head: &Parts) {
+        self.set_uri(&head.uri);
+        self.version = Some(head.version);
+        if let Some(trace) = TraceContext::read(&head.headers) {
+            self.trace_id = Some(trace.trace_id());
+            self.span = self.span.and_then(|span| span.child_of(&trace));
+        }
+    }
+
+    /// The `traceparent` of requests that are made for this one, if it has a span.
+    pub(crate) fn traceparent(&self) -> Option<HeaderValue> {
+        self.span.and_then(SpanContext::to_traceparent)
+    }
+
+    /// Whether the check service itself has decided, which may have spans below this request's.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.how == ASKED
     }
 
     pub(crate) fn is_head_request(&self) -> bool {
@@ -310,6 +339,8 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
     }
 }
 
+/// What has decided: the check service.
+pub(crate) const ASKED: &str = "asked";
 /// Bytes of a method in the line.
 const MAX_METHOD: usize = 32;
 /// Bytes of a path in the line.

@@ -25,7 +25,7 @@ mod protocol;
 mod request;
 mod response;
 pub(crate) mod rules;
-mod transport;
+pub(crate) mod transport;
 mod verdict;
 
 use std::sync::Arc;

@@ -27,3 +27,5 @@ mod http;
 mod request;
 mod stream;
 mod tls;
+
+pub use audit::otlp;

@@ -189,7 +189,7 @@ impl ListenerService {
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let tunnel = Tunnel {
             destination: Destination::Redirected(destination),
-            record: InFlightRecord::begin(&self.state.metrics, &connection, "CONNECT"),
+            record: InFlightRecord::begin(&self.state, &connection, "CONNECT"),
             denied_connect: None,
         };
         tunnel

@@ -14,6 +14,7 @@ use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::{
     self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
@@ -110,6 +111,8 @@ pub struct InterceptState {
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) metrics: Arc<Metrics>,
+    /// `None` unless spans are exported (`--otlp`).
+    pub(crate) spans: Option<SpanQueue>,
     pub(crate) client_limit: Arc<ClientLimit>,
     check: Arc<ArcSwapOption<CheckService>>,
     approver: Option<Arc<dyn Approver>>,
@@ -133,6 +136,7 @@ impl InterceptState {
             mint: Arc::new(mint),
             upstream,
             metrics: Arc::default(),
+            spans: None,
             client_limit: Arc::new(ClientLimit::new(connections)),
             check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             approver: None,
@@ -144,6 +148,12 @@ impl InterceptState {
     #[must_use]
     pub fn with_approver(self, approver: Option<Arc<dyn Approver>>) -> Self {
         Self { approver, ..self }
+    }
+
+    /// The same, with a queue for the spans of requests.
+    #[must_use]
+    pub fn with_spans(self, spans: Option<SpanQueue>) -> Self {
+        Self { spans, ..self }
     }
 
     /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
@@ -204,6 +214,7 @@ impl InterceptState {
             mint: Arc::clone(&self.mint),
             upstream: self.upstream.successor(config, destinations, reload.tls),
             metrics: Arc::clone(&self.metrics),
+            spans: self.spans.clone(),
             client_limit: Arc::clone(&self.client_limit),
             check: Arc::clone(&self.check),
             approver: self.approver.clone(),
@@ -225,6 +236,9 @@ impl InterceptState {
     /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+        if let Some(spans) = &self.spans {
+            spans.register(registry);
+        }
         self.upstream.register(registry);
         registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
         if let Some(check) = self.check.load().as_deref() {

@@ -22,6 +22,7 @@ use peername_intercept::ca::Authority;
 use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
 use peername_intercept::listener::{CurrentState, Intercept};
+use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
@@ -82,8 +83,9 @@ async fn start(
     let (capacity, max_upstream) =
         split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
     let limits = (capacity.connections, max_upstream);
+    let exporter = setup.start_exporter()?;
     let state = new_state(&setup, authority, destinations, check.clone(), limits)?;
-    let state = Arc::new(state);
+    let state = Arc::new(state.with_spans(exporter.as_ref().map(SpanExporter::queue)));
     // A policy is to be in force as soon as its file is changed.
     let watches = args.source.watch || setup.options.check.policies().next().is_some();
     let confinement = setup.process.sandbox.confine(needs(&setup, watches)?)?;
@@ -140,7 +142,11 @@ async fn start(
         upgrades: Upgrades { upgrader, admin },
         history,
     };
-    serve(control, running).await
+    let ended = serve(control, running).await;
+    if let Some(exporter) = exporter {
+        exporter.stop().await;
+    }
+    ended
 }
 
 /// What requests are served with: reads the trusted roots of origins, and makes a leaf key. `limits` are those of connections

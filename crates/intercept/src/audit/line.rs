@@ -16,6 +16,7 @@ macro_rules! line {
             id = %$record.id,
             connection = %client.id,
             trace_id = $record.trace_id.map(tracing::field::display),
+            span_id = $record.span.map(|span| tracing::field::display(span.span_id)),
             client = %client.addr,
             peer = %client.peer,
             user = client.user().as_deref(),
@@ -63,7 +64,7 @@ impl AuditRecord {
 }
 
 /// Rounded to 10 µs, a precision that means something.
-fn milliseconds(duration: Duration) -> f64 {
+pub(super) fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
 

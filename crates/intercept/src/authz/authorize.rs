@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
-use crate::audit::{AuditRecord, FinalDecision};
+use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
     self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
@@ -104,6 +104,7 @@ impl Authorizer<'_> {
             RequestKind::Request => (target.scheme(), path_and_query(parts)),
         };
         let id = record.id.to_string();
+        let traceparent = record.traceparent();
         let sni = target.sni.as_ref().map(ToString::to_string);
         let connect = target.connect.as_ref();
         let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
@@ -127,6 +128,7 @@ impl Authorizer<'_> {
                 },
                 path_and_query: &path,
                 headers: &parts.headers,
+                traceparent: traceparent.as_ref(),
                 body_size: body.size,
                 body: body.prefix.map(|prefix| BodyPrefix {
                     bytes: &prefix.bytes,
@@ -212,7 +214,7 @@ fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
         false => FinalDecision::Denied,
     };
     let (decision, how) = match &verdict.decided_by {
-        DecidedBy::Service => (answered, "asked"),
+        DecidedBy::Service => (answered, ASKED),
         DecidedBy::Cache => (answered, "cached"),
         DecidedBy::Failure(failure) => (FinalDecision::CheckFailed, failure.code()),
         DecidedBy::FailOpen(failure) => (FinalDecision::FailedOpen, failure.code()),

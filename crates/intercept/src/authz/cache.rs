@@ -123,6 +123,7 @@ impl CacheKey {
             headers,
             body_size,
             request_id: _,
+            traceparent: _,
             body: _,
         } = request;
         let connect = connect.map(|connect| connect.to_string());

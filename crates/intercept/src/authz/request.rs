@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Version};
+use http::{HeaderMap, HeaderValue, Method, Version};
+
+use crate::request::trace_context::TraceContext;
 
 /// All that a check service may see of a request. Plain data, borrowed for one [`ask`](super::CheckClient::ask); every name is
 /// canonical.
@@ -35,6 +37,8 @@ pub struct AuthzRequest<'a> {
     pub path_and_query: &'a str,
     /// All headers. Which of them are sent is up to [`SentHeaders`](super::SentHeaders).
     pub headers: &'a HeaderMap,
+    /// The `traceparent` of the request to the service, in place of that of the headers: the span of this request.
+    pub traceparent: Option<&'a HeaderValue>,
     /// Bytes of the body; `None` if its length is not known beforehand.
     pub body_size: Option<u64>,
     /// The beginning of the body, if the configuration asks for it.
@@ -88,6 +92,14 @@ impl std::fmt::Display for HostPortRef<'_> {
 }
 
 impl AuthzRequest<'_> {
+    /// The trace context of the request to the service.
+    pub(crate) fn trace(&self) -> Option<TraceContext> {
+        match self.traceparent {
+            Some(parent) => TraceContext::with_parent(parent.clone(), self.headers),
+            None => TraceContext::read(self.headers),
+        }
+    }
+
     /// The destination as a Host header has it: with the port only if the scheme does not imply it.
     pub(crate) fn host(&self) -> String {
         let mut written = self.to.to_string();
@@ -125,6 +137,7 @@ mod tests {
                 to: HostPortRef { host, port },
                 path_and_query: "/",
                 headers: &headers,
+                traceparent: None,
                 body_size: Some(0),
                 body: None,
             }

@@ -1,6 +1,6 @@
 //! One worker's connections to one check service.
 
-pub(super) mod connector;
+pub(crate) mod connector;
 
 use std::error::Error;
 use std::io;

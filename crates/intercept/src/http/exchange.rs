@@ -76,10 +76,9 @@ impl Exchange<'_> {
         (body, size): (Option<BufferedBody>, Option<u64>),
         switched: &mut Option<Switched>,
     ) -> Response<ResponseBody> {
-        let metrics = &self.state.metrics;
-        let mut record = InFlightRecord::begin(metrics, self.connection, parts.method.as_str());
-        record.set_uri(&parts.uri);
-        record.set_trace(&parts.headers);
+        let method = parts.method.as_str();
+        let mut record = InFlightRecord::begin(self.state, self.connection, method);
+        record.set_head(&parts);
         record.set_target(self.target);
         let format = ErrorFormat::from_request(&parts.headers);
         if let Some(refusal) = &self.target.refusal {

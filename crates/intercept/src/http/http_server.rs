@@ -216,7 +216,7 @@ where
         if error.is_parse() {
             state.count_unopened(connection.info.peer, "bad_request");
             // hyper has sent a response of its own.
-            let mut record = InFlightRecord::begin(&state.metrics, connection, "");
+            let mut record = InFlightRecord::begin(state, connection, "");
             record.set_refused(&Refusal::bad_request(error.to_string()));
         }
         return None;
@@ -274,7 +274,7 @@ where
             return self.service.call(request);
         };
         let method = request.method().as_str();
-        let mut record = InFlightRecord::begin(&self.state.metrics, &self.connection, method);
+        let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
         record.set_uri(request.uri());
         let format = ErrorFormat::from_request(request.headers());
         let refused = format.refuse(&Refusal::bad_request(error), record);

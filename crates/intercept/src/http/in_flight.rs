@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
 use crate::audit::AuditRecord;
+use crate::audit::otlp::SpanQueue;
 use crate::request::target::RequestTarget;
+use crate::state::InterceptState;
 use crate::state::metrics::Metrics;
 
-/// The audit record of a request in flight. Dropping it counts the request and writes its audit line.
+/// The audit record of a request in flight. Dropping it counts the request, writes its audit line and exports its span.
 #[derive(Debug)]
 pub(crate) struct InFlightRecord {
     record: AuditRecord,
     metrics: Arc<Metrics>,
+    /// `None` unless spans are exported.
+    spans: Option<SpanQueue>,
     connection: Arc<ClientConnection>,
     /// Whether it is one of the connection's exchanges.
     is_exchange: bool,
@@ -23,14 +27,19 @@ pub(crate) struct InFlightRecord {
 impl InFlightRecord {
     /// Begins an exchange on this connection.
     pub(crate) fn begin(
-        metrics: &Arc<Metrics>,
+        state: &InterceptState,
         connection: &Arc<ClientConnection>,
         method: &str,
     ) -> Box<Self> {
         connection.exchanges.begin();
+        let mut record = AuditRecord::new(Arc::clone(&connection.info), method);
+        if state.spans.is_some() {
+            record.begin_span();
+        }
         Box::new(Self {
-            record: AuditRecord::new(Arc::clone(&connection.info), method),
-            metrics: Arc::clone(metrics),
+            record,
+            metrics: Arc::clone(&state.metrics),
+            spans: state.spans.clone(),
             connection: Arc::clone(connection),
             is_exchange: true,
             begun_before: None,
@@ -71,13 +80,22 @@ impl InFlightRecord {
 
 impl Drop for InFlightRecord {
     fn drop(&mut self) {
-        if !self.is_superseded() {
+        let is_superseded = self.is_superseded();
+        if is_superseded {
+            self.record.mark_complete();
+        } else {
             let entry = &self.connection.entry;
             if entry.end_reason().is_some() {
                 self.record.mark_closed_by_admin(entry.stats().tally());
             }
             self.metrics.count_request(&self.record);
             self.record.write();
+        }
+        // The check service's spans of a CONNECT are below the span of that.
+        if let Some(spans) = &self.spans
+            && (!is_superseded || self.record.is_asked())
+        {
+            self.record.export(spans);
         }
         self.end_exchange();
     }

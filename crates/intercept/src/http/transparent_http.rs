@@ -82,8 +82,8 @@ impl TransparentHttp {
         let to = match to {
             Ok(to) => to,
             Err(refusal) => {
-                let (metrics, method) = (&self.state.metrics, parts.method.as_str());
-                let record = InFlightRecord::begin(metrics, &self.connection, method);
+                let method = parts.method.as_str();
+                let record = InFlightRecord::begin(&self.state, &self.connection, method);
                 return ErrorFormat::from_request(&parts.headers).refuse(&refusal, record);
             }
         };

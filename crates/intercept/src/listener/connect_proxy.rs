@@ -88,8 +88,8 @@ impl ConnectProxy {
     async fn respond_to_connect(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
         let method = parts.method.as_str();
-        let mut record = InFlightRecord::begin(&self.state.metrics, &self.connection, method);
-        record.set_trace(&parts.headers);
+        let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
+        record.set_head(&parts);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
         match self.state.lists().access.authenticate(&parts.headers).await {
@@ -146,9 +146,9 @@ impl ConnectProxy {
         let (user, to) = match allowed {
             Ok(allowed) => allowed,
             Err(refusal) => {
-                let (metrics, method) = (&self.state.metrics, parts.method.as_str());
-                let mut record = InFlightRecord::begin(metrics, &self.connection, method);
-                record.set_uri(&parts.uri);
+                let method = parts.method.as_str();
+                let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
+                record.set_head(&parts);
                 return ErrorFormat::from_connect(&parts.headers).refuse(&refusal, record);
             }
         };

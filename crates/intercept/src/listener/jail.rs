@@ -103,7 +103,7 @@ impl JailListener {
         let Ok(original) = stream.local_addr().map(canonical) else {
             return state.count_unopened(client.peer, "closed");
         };
-        let record = InFlightRecord::begin(&state.metrics, &connection, "CONNECT");
+        let record = InFlightRecord::begin(state, &connection, "CONNECT");
         let (host, is_unassigned) = match self.names.find(original.ip()) {
             NameLookup::Name(host) => (host, false),
             NameLookup::Literal(ip) => (ip.into(), false),

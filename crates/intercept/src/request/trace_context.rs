@@ -1,4 +1,5 @@
-//! Trace context of a request (W3C Trace Context, <https://www.w3.org/TR/trace-context/>): which trace it belongs to.
+//! Trace context of a request (W3C Trace Context, <https://www.w3.org/TR/trace-context/>): which trace it belongs to, and
+//! its span in that trace.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,12 +10,33 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 pub(crate) struct TraceContext {
     parent: HeaderValue,
     state: Vec<HeaderValue>,
+    fields: Parent,
+}
+
+/// The fields of a `traceparent` header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parent {
     trace_id: TraceId,
+    span_id: SpanId,
+    is_sampled: bool,
 }
 
 /// Identifies a trace: 32 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TraceId(u128);
+pub(crate) struct TraceId(pub(crate) u128);
+
+/// Identifies a span of a trace: 16 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpanId(pub(crate) u64);
+
+/// The span of a request, if spans are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpanContext {
+    pub(crate) trace_id: TraceId,
+    pub(crate) span_id: SpanId,
+    /// The client's span; `None` at the root of a trace.
+    pub(crate) parent_id: Option<SpanId>,
+}
 
 impl TraceContext {
     /// The trace context in these headers; `None` if `traceparent` is missing, invalid or repeated. `tracestate` belongs to
@@ -22,16 +44,27 @@ impl TraceContext {
     pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all(TRACEPARENT).iter();
         let parent = parents.next().filter(|_| parents.next().is_none())?;
-        let trace_id = parse_parent(parent.as_bytes())?;
+        let fields = parse_parent(parent.as_bytes())?;
         Some(Self {
             parent: parent.clone(),
             state: headers.get_all(TRACESTATE).iter().cloned().collect(),
-            trace_id,
+            fields,
+        })
+    }
+
+    /// The same trace with another `traceparent`, or the trace that this one begins.
+    pub(crate) fn with_parent(parent: HeaderValue, headers: &HeaderMap) -> Option<Self> {
+        let fields = parse_parent(parent.as_bytes())?;
+        let state = Self::read(headers).map(|trace| trace.state);
+        Some(Self {
+            parent,
+            state: state.unwrap_or_default(),
+            fields,
         })
     }
 
     pub(crate) fn trace_id(&self) -> TraceId {
-        self.trace_id
+        self.fields.trace_id
     }
 
     /// Writes it into the headers of a request that belongs to the same trace, in place of any that these have.
@@ -41,6 +74,49 @@ impl TraceContext {
         for value in self.state {
             headers.append(TRACESTATE, value);
         }
+    }
+}
+
+impl SpanContext {
+    /// The root span of a new trace; `None` if the system has no random numbers.
+    pub(crate) fn new_root() -> Option<Self> {
+        let mut bytes = [0; 24];
+        aws_lc_rs::rand::fill(&mut bytes).ok()?;
+        let (trace_id, span_id) = bytes.split_at(16);
+        Some(Self {
+            trace_id: TraceId(u128::from_ne_bytes(trace_id.try_into().ok()?)),
+            span_id: SpanId(u64::from_ne_bytes(span_id.try_into().ok()?)),
+            parent_id: None,
+        })
+    }
+
+    /// This span as a child of the client's; `None` if the client's trace is not sampled (as the sampler `parentbased_always_on`
+    /// of OpenTelemetry's SDKs, their default).
+    pub(crate) fn child_of(self, trace: &TraceContext) -> Option<Self> {
+        let Parent {
+            trace_id,
+            span_id,
+            is_sampled,
+        } = trace.fields;
+        is_sampled.then_some(Self {
+            trace_id,
+            parent_id: Some(span_id),
+            ..self
+        })
+    }
+
+    /// The `traceparent` of a request that is made for this span.
+    pub(crate) fn to_traceparent(self) -> Option<HeaderValue> {
+        let Self {
+            trace_id, span_id, ..
+        } = self;
+        HeaderValue::from_str(&format!("00-{trace_id}-{span_id}-01")).ok()
+    }
+}
+
+impl Display for SpanId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -56,19 +132,23 @@ pub(crate) fn is_trace_header(name: &HeaderName) -> bool {
 }
 
 /// Parses `version-traceid-parentid-flags` (section 3.2.2). A later version may append fields.
-fn parse_parent(value: &[u8]) -> Option<TraceId> {
+fn parse_parent(value: &[u8]) -> Option<Parent> {
     let (known, rest) = value.split_at_checked(KNOWN_LENGTH)?;
     let mut fields = known.split(|&byte| byte == b'-');
     let version = hex(fields.next()?, 2)?;
     let trace_id = hex(fields.next()?, 32)?;
-    let parent_id = hex(fields.next()?, 16)?;
-    hex(fields.next()?, 2)?;
+    let span_id = u64::try_from(hex(fields.next()?, 16)?).ok()?;
+    let flags = hex(fields.next()?, 2)?;
     let is_complete = match version {
         0 => rest.is_empty(),
         INVALID_VERSION => false,
         _ => rest.is_empty() || rest.starts_with(b"-"),
     };
-    (is_complete && trace_id != 0 && parent_id != 0).then_some(TraceId(trace_id))
+    (is_complete && trace_id != 0 && span_id != 0).then_some(Parent {
+        trace_id: TraceId(trace_id),
+        span_id: SpanId(span_id),
+        is_sampled: flags & SAMPLED != 0,
+    })
 }
 
 /// A number of exactly so many hex digits, in lower case.
@@ -85,6 +165,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Bytes of version 00, with which each later version begins.
 const KNOWN_LENGTH: usize = 55;
 const INVALID_VERSION: u128 = 0xff;
+/// The flag that the caller may have recorded the trace (section 3.2.2.5.1).
+const SAMPLED: u128 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -110,8 +192,33 @@ mod tests {
             (&valid[..54], None),
             ("", None),
         ] {
-            let parsed = parse_parent(value.as_bytes()).map(|id| id.to_string());
+            let parsed = parse_parent(value.as_bytes()).map(|parent| parent.trace_id.to_string());
             assert_eq!(parsed.as_deref(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn span_is_a_child_in_the_trace_of_its_request_unless_that_is_not_sampled() {
+        let root = SpanContext::new_root().unwrap();
+        assert_ne!(root, SpanContext::new_root().unwrap());
+        for (flags, is_sampled) in [("01", true), ("00", false), ("03", true), ("02", false)] {
+            let parent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
+            let mut headers = HeaderMap::new();
+            headers.insert(TRACEPARENT, parent.parse().unwrap());
+            headers.insert(TRACESTATE, HeaderValue::from_static("vendor=1"));
+            let trace = TraceContext::read(&headers).unwrap();
+            let Some(span) = root.child_of(&trace) else {
+                assert!(!is_sampled, "{flags}");
+                continue;
+            };
+            assert!(is_sampled, "{flags}");
+            assert_eq!(span.trace_id, trace.trace_id());
+            assert_eq!(span.parent_id, Some(SpanId(0x00f0_67aa_0ba9_02b7)));
+            let sent = span.to_traceparent().unwrap();
+            let sent = TraceContext::with_parent(sent, &headers).unwrap();
+            assert_eq!(sent.trace_id(), trace.trace_id());
+            assert_eq!(sent.fields.span_id, root.span_id);
+            assert_eq!(sent.state, trace.state);
         }
     }
 

@@ -112,6 +112,7 @@ impl Asking {
             },
             path_and_query: self.path,
             headers: &self.headers,
+            traceparent: None,
             body_size: body.map(|(bytes, _)| bytes.len() as u64),
             body: body.map(|(bytes, truncated)| BodyPrefix {
                 bytes,

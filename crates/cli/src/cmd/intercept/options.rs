@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
+use peername_intercept::otlp::CollectorUrl;
 use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
@@ -113,6 +114,10 @@ pub(crate) struct Intercept {
     /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000")]
     certificates_per_client: Number<1, 1_000_000>,
+    /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
+    /// `--features opentelemetry`
+    #[arg(long, value_name = "URL")]
+    otlp: Option<AsWritten<CollectorUrl>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
@@ -259,6 +264,11 @@ impl Intercept {
                 users,
             }),
         }
+    }
+
+    /// The collector of spans.
+    pub(super) fn collector(&self) -> Option<&CollectorUrl> {
+        self.otlp.as_ref().map(|otlp| &otlp.value)
     }
 
     pub(super) fn certificates_per_client(&self) -> u32 {

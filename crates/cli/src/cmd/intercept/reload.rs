@@ -58,6 +58,10 @@ impl Reload for Control {
             setup.options.certificates_per_client() == self.setup.options.certificates_per_client(),
             "certificates-per-client can't change without a restart"
         );
+        ensure!(
+            setup.options.collector() == self.setup.options.collector(),
+            "otlp can't change without a restart"
+        );
         let check = state.next_check(setup.check.clone())?;
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
         let upstream = setup.options.upstream(self.max_upstream);

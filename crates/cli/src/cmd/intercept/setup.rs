@@ -9,6 +9,7 @@ use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{ListenerKind, ListenerService};
+use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::{InterceptState, LiveLists};
 use peername_proxy::udp::UdpConfig;
@@ -158,6 +159,16 @@ impl Setup {
             let file = file.display();
             tracing::warn!("--inject {file}: others may read this secret: chmod 600 {file}");
         }
+    }
+
+    /// Starts the exporter of spans, if there is a collector for them.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`]: an environment variable of OpenTelemetry's is not valid.
+    pub(super) fn start_exporter(&self) -> Result<Option<SpanExporter>, Usage> {
+        let exporter = self.options.collector().map(SpanExporter::start);
+        exporter.transpose().map_err(Usage::from_error)
     }
 
     /// The directory of the authority.

@@ -23,7 +23,6 @@ use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 use crate::authz::transport::{HttpVersion, MAX_RESPONSE, Pool, Transport, error_from};
 use crate::authz::verdict::{AuthzError, printable};
-use crate::request::trace_context::TraceContext;
 
 use messages::{
     Address, AttributeContext, CheckRequest, CheckResponse, HttpRequest, Peer, SocketAddress,
@@ -73,7 +72,7 @@ impl Protocol for ExtAuthz {
         config: EncodeConfig<'_>,
     ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
         let mut metadata = HeaderMap::new();
-        if let Some(trace) = TraceContext::read(request.headers) {
+        if let Some(trace) = request.trace() {
             trace.write(&mut metadata);
         }
         Ok(Box::new(GrpcRequest {

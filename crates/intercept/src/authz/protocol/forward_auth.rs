@@ -14,7 +14,6 @@ use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::transport::HttpVersion;
 use crate::authz::verdict::{AuthzError, Denial, printable};
-use crate::request::trace_context::TraceContext;
 
 /// The protocol of `http://HOST[:PORT]/PATH`.
 #[derive(Debug)]
@@ -89,7 +88,7 @@ fn encode(
             headers.append(name, value.clone());
         }
     }
-    if let Some(trace) = TraceContext::read(request.headers) {
+    if let Some(trace) = request.trace() {
         trace.write(headers);
     }
     for (name, value) in description(request) {

@@ -19,7 +19,6 @@ use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::transport::HttpVersion;
 use crate::authz::verdict::{AuthzError, Denial, printable};
-use crate::request::trace_context::TraceContext;
 
 /// The protocol of `opa+http://HOST:PORT/v1/data/RULE`.
 #[derive(Debug)]
@@ -74,7 +73,7 @@ fn encode(uri: &Uri, request: &AuthzRequest<'_>, sent: &SentHeaders) -> Request<
     *encoded.uri_mut() = uri.clone();
     let json = HeaderValue::from_static("application/json");
     encoded.headers_mut().insert(header::CONTENT_TYPE, json);
-    if let Some(trace) = TraceContext::read(request.headers) {
+    if let Some(trace) = request.trace() {
         trace.write(encoded.headers_mut());
     }
     encoded

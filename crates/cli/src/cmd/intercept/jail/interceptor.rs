@@ -17,6 +17,7 @@ use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
+use peername_intercept::otlp::SpanExporter;
 use peername_jail::network::{DNS_PORT, is_jailed};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
@@ -196,6 +197,7 @@ impl Interceptor {
         let (capacity, max_upstream) =
             split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
         let limits = (capacity.connections, max_upstream);
+        let exporter = setup.start_exporter()?;
         let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
@@ -203,7 +205,8 @@ impl Interceptor {
         let approver = self.mode.zip(helper);
         let approver = approver.map(|(mode, channel)| OutsideApprover::new(mode, channel));
         let approver = approver.transpose()?.map(|one| Arc::new(one) as _);
-        let state = Arc::new(state.with_approver(approver));
+        let spans = exporter.as_ref().map(SpanExporter::queue);
+        let state = Arc::new(state.with_approver(approver).with_spans(spans));
         setup.warn_of_exposed_secrets();
         if let Some(check) = check {
             check.await_services();
@@ -225,6 +228,9 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         end(listeners.workers).await;
+        if let Some(exporter) = exporter {
+            exporter.stop().await;
+        }
         Ok(())
     }
 }

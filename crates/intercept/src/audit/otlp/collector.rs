@@ -1,0 +1,113 @@
+//! Requests to the collector.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, StatusCode, Uri};
+use prost::Message as _;
+use tokio::time::timeout;
+
+use super::collector_url::CollectorUrl;
+use super::environment::{self, ExporterError};
+use super::messages::{ExportTracePartialSuccess, ExportTraceServiceResponse};
+use crate::authz::transport::connector::Endpoint;
+use crate::authz::transport::{HttpVersion, Transport};
+use crate::authz::{AuthzError, CheckTls, CheckTlsFiles};
+
+/// A collector, with the connections to it.
+#[derive(Debug)]
+pub(super) struct Collector {
+    uri: Uri,
+    headers: HeaderMap,
+    transport: Transport,
+}
+
+/// Why a batch was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) cause: Arc<str>,
+    /// Whether the same batch may be taken later.
+    pub(super) is_temporary: bool,
+}
+
+impl Collector {
+    /// Reads the environment, and the trusted roots of this host if the URL is one of https. Connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ExporterError`].
+    pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
+        let tls = url.is_https();
+        let tls = tls.then(|| CheckTls::read(CheckTlsFiles::default()));
+        let endpoint = Endpoint {
+            uri: url.uri().clone(),
+            socket: None,
+            tls: tls.transpose()?,
+        };
+        let mut headers = environment::headers()?;
+        let protobuf = HeaderValue::from_static("application/x-protobuf");
+        headers.insert(CONTENT_TYPE, protobuf);
+        let agent = concat!("peername/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        Ok(Self {
+            uri: endpoint.uri.clone(),
+            headers,
+            transport: Transport::new(&endpoint, HttpVersion::Http1, TIMEOUT),
+        })
+    }
+
+    /// The URL of requests.
+    pub(super) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// Sends an encoded batch. Returns what the collector has rejected of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`].
+    pub(super) async fn send(&self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
+        let mut request = Request::new(batch);
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let sent = timeout(TIMEOUT, self.transport.exchange(&request)).await;
+        let sent = sent.unwrap_or(Err(AuthzError::Timeout(TIMEOUT)));
+        let (head, body) = sent.map_err(|error| Failure::from_error(&error))?;
+        if !head.status.is_success() {
+            return Err(Failure::from_status(head.status));
+        }
+        // A collector that has accepted all may answer with anything.
+        let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
+        Ok(response.partial_success.unwrap_or_default())
+    }
+}
+
+impl Failure {
+    fn from_error(error: &AuthzError) -> Self {
+        let cause = match error {
+            AuthzError::Connect(cause) | AuthzError::Tls(cause) | AuthzError::Broken(cause) => {
+                Arc::clone(cause)
+            }
+            AuthzError::Timeout(limit) => format!("no response within {limit:?}").into(),
+            _ => "its response is not one of OTLP".into(),
+        };
+        Self {
+            cause,
+            is_temporary: true,
+        }
+    }
+
+    /// The statuses after which a request may be repeated are those of the OTLP specification.
+    fn from_status(status: StatusCode) -> Self {
+        Self {
+            cause: format!("it answers {status}").into(),
+            is_temporary: matches!(status.as_u16(), 429 | 502 | 503 | 504),
+        }
+    }
+}
+
+/// For connecting, and for a request with its response. OpenTelemetry's default (OTEL_EXPORTER_OTLP_TIMEOUT).
+const TIMEOUT: Duration = Duration::from_secs(10);

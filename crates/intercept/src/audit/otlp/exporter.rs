@@ -1,0 +1,315 @@
+//! The task that sends the queued spans in batches.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use peername_observe::throttle::Throttle;
+use prost::Message as _;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::collector::{Collector, Failure};
+use super::collector_url::CollectorUrl;
+use super::environment::{self, ExporterError};
+use super::messages::{
+    ExportTracePartialSuccess, ExportTraceServiceRequest, InstrumentationScope, Resource,
+    ResourceSpans, ScopeSpans, Span,
+};
+use super::queue::{Counters, SpanQueue};
+
+/// The exporter: a task of the runtime on which it was started.
+#[derive(Debug)]
+pub struct SpanExporter {
+    queue: SpanQueue,
+    end: watch::Sender<Option<Instant>>,
+    task: JoinHandle<()>,
+}
+
+impl SpanExporter {
+    /// Starts the exporter. Reads the environment, and for https the trusted roots of this host, so call it before the
+    /// process is confined.
+    ///
+    /// # Errors
+    ///
+    /// [`ExporterError`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn start(url: &CollectorUrl) -> Result<Self, ExporterError> {
+        let (collector, resource) = (Collector::new(url)?, environment::resource()?);
+        let (queue, receiver) = SpanQueue::new();
+        let (end, ending) = watch::channel(None);
+        let batches = BatchTask {
+            collector,
+            resource,
+            receiver,
+            counters: queue.counters.clone(),
+            ending,
+        };
+        let task = tokio::spawn(batches.run());
+        Ok(Self { queue, end, task })
+    }
+
+    /// Where requests leave their spans.
+    pub fn queue(&self) -> SpanQueue {
+        self.queue.clone()
+    }
+
+    /// Sends what is queued, within two seconds, and ends. Spans that come later are dropped, as are those that the collector
+    /// has not taken by then.
+    pub async fn stop(self) {
+        self.end.send_replace(Some(Instant::now() + FLUSH_LIMIT));
+        // It can't fail: a panic ends the process.
+        let _ = self.task.await;
+    }
+}
+
+struct BatchTask {
+    collector: Collector,
+    resource: Resource,
+    receiver: Receiver<Span>,
+    counters: Counters,
+    /// When the process ends.
+    ending: watch::Receiver<Option<Instant>>,
+}
+
+impl BatchTask {
+    /// Sends batches until the exporter is stopped and the queue is empty.
+    async fn run(mut self) {
+        loop {
+            let batch = self.next_batch().await;
+            if batch.is_empty() {
+                return;
+            }
+            let spans = batch.len();
+            match self.deliver(batch).await {
+                Ok(partial) => self.count_taken(spans, &partial),
+                Err(failure) => {
+                    self.counters.count_dropped(spans);
+                    self.warn(&failure, "spans dropped");
+                }
+            }
+        }
+    }
+
+    /// Waits for a span, and then for [`BATCH_DELAY`] or until the batch is full. Empty once the queue is closed and empty.
+    async fn next_batch(&mut self) -> Vec<Span> {
+        let mut batch = Vec::new();
+        let mut until = None;
+        while batch.len() < MAX_BATCH {
+            let room = MAX_BATCH - batch.len();
+            tokio::select! {
+                // Cancel-safe: it has taken no span where it has not returned.
+                received = self.receiver.recv_many(&mut batch, room) => {
+                    if received == 0 {
+                        break;
+                    }
+                }
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
+                () = wait_stopped(&mut self.ending), if !self.receiver.is_closed() => {
+                    self.receiver.close();
+                }
+            }
+            until.get_or_insert_with(|| Instant::now() + BATCH_DELAY);
+        }
+        batch
+    }
+
+    /// Sends a batch, again if it may be taken later.
+    ///
+    /// # Errors
+    ///
+    /// The last [`Failure`].
+    async fn deliver(&mut self, batch: Vec<Span>) -> Result<ExportTracePartialSuccess, Failure> {
+        let encoded = self.encode(batch);
+        let mut delays = RETRY_DELAYS.into_iter();
+        loop {
+            let failure = match self.send(encoded.clone()).await {
+                Ok(partial) => return Ok(partial),
+                Err(failure) => failure,
+            };
+            let is_stopped = self.ending.borrow().is_some();
+            match delays
+                .next()
+                .filter(|_| failure.is_temporary && !is_stopped)
+            {
+                None => return Err(failure),
+                Some(delay) => {
+                    self.warn(&failure, "spans can't be exported, and are sent again");
+                    tokio::select! {
+                        () = sleep(delay) => {}
+                        () = wait_stopped(&mut self.ending) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a batch once, until the process ends at the latest.
+    async fn send(&mut self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
+        let ended = async {
+            wait_stopped(&mut self.ending).await;
+            let end = *self.ending.borrow();
+            sleep_until(end.unwrap_or_else(Instant::now)).await;
+        };
+        tokio::select! {
+            sent = self.collector.send(batch) => sent,
+            () = ended => Err(Failure {
+                cause: "no response before the end of this process".into(),
+                is_temporary: false,
+            }),
+        }
+    }
+
+    fn encode(&self, spans: Vec<Span>) -> Bytes {
+        let scope = InstrumentationScope {
+            name: "peername".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let scope_spans = vec![ScopeSpans {
+            scope: Some(scope),
+            spans,
+        }];
+        let resource_spans = vec![ResourceSpans {
+            resource: Some(self.resource.clone()),
+            scope_spans,
+        }];
+        let request = ExportTraceServiceRequest { resource_spans };
+        request.encode_to_vec().into()
+    }
+
+    fn count_taken(&self, spans: usize, partial: &ExportTracePartialSuccess) {
+        let rejected = usize::try_from(partial.rejected_spans).unwrap_or_default();
+        let rejected = rejected.min(spans);
+        self.counters.count_exported(spans - rejected);
+        if rejected > 0 {
+            self.counters.count_dropped(rejected);
+            let why = partial.error_message.chars().take(MAX_REASON);
+            let why: String = why.flat_map(char::escape_debug).collect();
+            let failure = Failure {
+                cause: format!("it rejects some of them: {why}").into(),
+                is_temporary: false,
+            };
+            self.warn(&failure, "spans dropped");
+        }
+    }
+
+    fn warn(&self, failure: &Failure, what: &str) {
+        if let Some(suppressed) = FAILED.pass() {
+            let (uri, cause) = (self.collector.uri(), &failure.cause);
+            tracing::warn!(
+                suppressed,
+                "{what}: the collector at {uri}: {cause}; does --otlp name its receiver of OTLP over HTTP, and is it running?"
+            );
+        }
+    }
+}
+
+async fn wait_stopped(ending: &mut watch::Receiver<Option<Instant>>) {
+    // Where the exporter is gone without being stopped, nothing ends the task but its queue.
+    if ending.wait_for(Option::is_some).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+static FAILED: Throttle = Throttle::new(Duration::from_secs(10));
+
+/// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
+const MAX_BATCH: usize = 512;
+/// Shorter than the 5 s of OpenTelemetry's SDKs (OTEL_BSP_SCHEDULE_DELAY): a request is seen soon, and one connection for a
+/// request in a second costs nothing.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// A collector that restarts is back within these.
+const RETRY_DELAYS: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// The end of the process waits no longer for the collector.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// Characters of a collector's reason in the log.
+const MAX_REASON: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::audit::otlp::messages::ExportTraceServiceResponse;
+
+    /// Starts the exporter to a collector that answers its requests in this way, and the last of them not at all.
+    async fn start(responses: Vec<(u16, Vec<u8>)>) -> SpanExporter {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            for (status, body) in responses {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                assert_ne!(stream.read(&mut request).await.unwrap(), 0);
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+                );
+                stream
+                    .write_all(&[head.as_bytes(), &body].concat())
+                    .await
+                    .unwrap();
+            }
+            let _silent = listener.accept().await;
+            std::future::pending::<()>().await;
+        });
+        SpanExporter::start(&url.parse().unwrap()).unwrap()
+    }
+
+    fn push(queue: &SpanQueue, spans: usize) {
+        (0..spans).for_each(|_| queue.push(Span::default()));
+    }
+
+    async fn wait_totals(queue: &SpanQueue, expected: [u64; 2]) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while queue.counters.totals() != expected {
+            assert!(Instant::now() < deadline, "{:?}", queue.counters.totals());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn batch_is_sent_again_after_a_temporary_failure_and_rejected_spans_are_counted() {
+        let partial_success = ExportTracePartialSuccess {
+            rejected_spans: 2,
+            error_message: "too old".to_owned(),
+        };
+        let partial = ExportTraceServiceResponse {
+            partial_success: Some(partial_success),
+        };
+        let answers = vec![(503, Vec::new()), (200, partial.encode_to_vec())];
+        let exporter = start(answers).await;
+        push(&exporter.queue, 5);
+        wait_totals(&exporter.queue, [3, 2]).await;
+    }
+
+    #[tokio::test]
+    async fn batch_that_is_refused_for_good_is_dropped_at_once() {
+        let exporter = start(vec![(400, Vec::new()), (200, Vec::new())]).await;
+        push(&exporter.queue, 2);
+        wait_totals(&exporter.queue, [0, 2]).await;
+        push(&exporter.queue, 3);
+        wait_totals(&exporter.queue, [3, 2]).await;
+    }
+
+    #[tokio::test]
+    async fn end_of_the_process_waits_for_a_silent_collector_for_a_bounded_time() {
+        let exporter = start(Vec::new()).await;
+        let queue = exporter.queue();
+        push(&queue, MAX_BATCH + 1);
+        let started = Instant::now();
+        exporter.stop().await;
+        let took = started.elapsed();
+        assert!(took >= FLUSH_LIMIT && took < FLUSH_LIMIT * 3, "{took:?}");
+        assert_eq!(queue.counters.totals(), [0, MAX_BATCH as u64 + 1]);
+    }
+}

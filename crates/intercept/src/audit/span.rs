@@ -1,0 +1,192 @@
+//! The span of a request, by OpenTelemetry's semantic conventions for HTTP servers
+//! (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>), with the fields of the audit line.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::Version;
+
+use super::line::milliseconds;
+use super::otlp::SpanQueue;
+use super::otlp::messages::{
+    FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
+};
+use super::{AuditRecord, BodyProgress};
+use crate::request::target::RequestTarget;
+use crate::request::trace_context::SpanContext;
+
+impl AuditRecord {
+    /// Queues the span of the request, if it has one.
+    pub(crate) fn export(&self, spans: &SpanQueue) {
+        if let Some(context) = self.span {
+            spans.push(self.to_span(context, SystemTime::now()));
+        }
+    }
+
+    fn to_span(&self, context: SpanContext, end: SystemTime) -> Span {
+        let method = known_method(&self.method);
+        let error_type = self.error_type();
+        let parent = context.parent_id;
+        Span {
+            trace_id: context.trace_id.0.to_be_bytes().to_vec(),
+            span_id: context.span_id.0.to_be_bytes().to_vec(),
+            parent_span_id: parent.map_or_else(Vec::new, |parent| parent.0.to_be_bytes().to_vec()),
+            name: method.unwrap_or("HTTP").to_owned(),
+            kind: KIND_SERVER,
+            start_time_unix_nano: unix_nanoseconds(end - self.started.elapsed()),
+            end_time_unix_nano: unix_nanoseconds(end),
+            attributes: self.attributes(method, error_type.as_deref()),
+            status: error_type.map(|_| Status {
+                message: self.error.clone().unwrap_or_default(),
+                code: STATUS_ERROR,
+            }),
+            flags: FLAG_SAMPLED | parent.map_or(0, |_| FLAGS_REMOTE_PARENT),
+        }
+    }
+
+    fn attributes(&self, method: Option<&'static str>, error_type: Option<&str>) -> Vec<KeyValue> {
+        let mut all = Attributes(Vec::with_capacity(MAX_ATTRIBUTES));
+        self.add_conventional(&mut all, method, error_type);
+        self.add_own(&mut all);
+        all.0
+    }
+
+    fn add_conventional(
+        &self,
+        all: &mut Attributes,
+        method: Option<&'static str>,
+        error_type: Option<&str>,
+    ) {
+        let (client, target) = (&self.client, self.target.as_deref());
+        all.text("http.request.method", Some(method.unwrap_or("_OTHER")));
+        let original = Some(&*self.method).filter(|text| method.is_none() && !text.is_empty());
+        all.text("http.request.method_original", original);
+        all.text("url.scheme", target.map(RequestTarget::scheme));
+        all.text(
+            "url.path",
+            Some(&*self.path).filter(|path| !path.is_empty()),
+        );
+        all.text("server.address", target.map(|target| &*target.host));
+        all.int("server.port", target.map(|target| target.to.port));
+        all.int(
+            "http.response.status_code",
+            self.status.map(|status| status.as_u16()),
+        );
+        all.text("client.address", Some(client.addr.ip()));
+        all.int("client.port", Some(client.addr.port()));
+        all.text("network.peer.address", Some(client.peer.0.ip()));
+        all.int("network.peer.port", Some(client.peer.0.port()));
+        all.text("network.protocol.version", self.version.and_then(version));
+        all.text("error.type", error_type);
+    }
+
+    /// The names are those of the audit line.
+    fn add_own(&self, all: &mut Attributes) {
+        let (client, target) = (&self.client, self.target.as_deref());
+        let (upstream, bytes) = (self.upstream, |sent: &BodyProgress| {
+            sent.bytes.load(Relaxed)
+        });
+        all.text("peername.id", Some(self.id));
+        all.text("peername.connection", Some(client.id));
+        all.text("peername.user", client.user());
+        all.text(
+            "peername.connect",
+            target.and_then(|target| target.connect.as_ref()),
+        );
+        all.text(
+            "peername.sni",
+            target.and_then(|target| target.sni.as_ref()),
+        );
+        all.text("peername.alpn", target.and_then(|target| target.alpn));
+        all.text("peername.tls", target.and_then(|target| target.tls_version));
+        all.flag("peername.query", Some(self.has_query));
+        all.text("peername.decision", Some(self.decision.label()));
+        all.text("peername.how", Some(self.how));
+        all.text("peername.rule", self.rule.as_deref());
+        all.text("peername.reason", self.reason.as_deref());
+        all.text("peername.injected", self.injected.as_deref());
+        all.time("peername.check_ms", self.check_took);
+        all.text("peername.code", self.code);
+        all.text("peername.error", self.error.as_deref());
+        all.int(
+            "peername.bytes_to_upstream",
+            i64::try_from(bytes(&self.sent)).ok(),
+        );
+        let received = self.received.load(Relaxed);
+        all.int("peername.bytes_to_downstream", i64::try_from(received).ok());
+        let addr = upstream.map(|upstream| upstream.addr).or(self.tried);
+        all.text("peername.upstream", addr);
+        all.text(
+            "peername.upstream_tls",
+            upstream.and_then(|upstream| upstream.tls),
+        );
+        all.flag("peername.reused", upstream.map(|upstream| upstream.reused));
+        all.time("peername.answer_ms", self.time_to_response);
+        all.text("peername.end", Some(self.end));
+    }
+
+    /// Why the request is an error of this side: no response, a 5xx, or one that broke off; `None` if it is none. A denial is
+    /// none: the proxy did what it is for.
+    fn error_type(&self) -> Option<String> {
+        match self.status {
+            Some(status) if status.is_server_error() => {
+                let code = self.code.map(str::to_owned);
+                Some(code.unwrap_or_else(|| status.as_str().to_owned()))
+            }
+            None => self.code.map(str::to_owned),
+            Some(_) => matches!(self.end, "cut_by_origin" | "idle").then(|| self.end.to_owned()),
+        }
+    }
+}
+
+struct Attributes(Vec<KeyValue>);
+
+impl Attributes {
+    fn text(&mut self, key: &str, value: Option<impl Display>) {
+        self.add(key, value.map(|value| Value::String(value.to_string())));
+    }
+
+    fn int(&mut self, key: &str, value: Option<impl Into<i64>>) {
+        self.add(key, value.map(|value| Value::Int(value.into())));
+    }
+
+    fn flag(&mut self, key: &str, value: Option<bool>) {
+        self.add(key, value.map(Value::Bool));
+    }
+
+    fn time(&mut self, key: &str, value: Option<Duration>) {
+        self.add(key, value.map(|value| Value::Double(milliseconds(value))));
+    }
+
+    fn add(&mut self, key: &str, value: Option<Value>) {
+        if let Some(value) = value {
+            self.0.push(KeyValue::new(key, value));
+        }
+    }
+}
+
+/// The method, if it is one of those that the conventions allow in a span's name (RFC 9110 and RFC 5789).
+fn known_method(method: &str) -> Option<&'static str> {
+    METHODS.into_iter().find(|known| *known == method)
+}
+
+fn version(version: Version) -> Option<&'static str> {
+    match version {
+        Version::HTTP_10 => Some("1.0"),
+        Version::HTTP_11 => Some("1.1"),
+        Version::HTTP_2 => Some("2"),
+        _ => None,
+    }
+}
+
+fn unix_nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const METHODS: [&str; 9] = [
+    "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE",
+];
+/// All that are listed above.
+const MAX_ATTRIBUTES: usize = 36;
