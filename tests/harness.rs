@@ -5,6 +5,8 @@ pub(crate) mod admin;
 pub(crate) mod backend;
 pub(crate) mod browser;
 pub(crate) mod check;
+#[cfg(feature = "opentelemetry")]
+pub(crate) mod collector;
 pub(crate) mod conn;
 pub(crate) mod datagram;
 pub(crate) mod header_bytes;

@@ -15,6 +15,8 @@ mod doctor;
 mod http;
 mod lifecycle;
 mod listener;
+#[cfg(feature = "opentelemetry")]
+mod opentelemetry;
 mod reload;
 mod stalls;
 mod tls;

@@ -17,12 +17,14 @@ step() {
 
 steps=()
 failed=()
-step "build" cargo test --workspace --locked --no-run --quiet
+# The tests of the feature that is off by default need its program, which is then that of all tests: one build.
+features=(--features peername/opentelemetry)
+step "build" cargo test --workspace "${features[@]}" --locked --no-run --quiet
 [[ ${#failed[@]} -eq 0 ]] || exit 1
-step "everything in one process" cargo test --workspace --locked --quiet --no-fail-fast --lib --bins
+step "everything in one process" cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --lib --bins
 step "the program without its optional commands" cargo test --locked --quiet --package peername --no-default-features --bins
-step "documentation examples" cargo test --workspace --locked --quiet --doc
-step "integration and black box" cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
+step "documentation examples" cargo test --workspace "${features[@]}" --locked --quiet --doc
+step "integration and black box" cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"
 
 printf '\nWhere the time went:\n'

@@ -216,7 +216,7 @@ fn spawn(command: &mut Command) -> Child {
 }
 
 /// The path of a tool that `make setup` has built, beside the directory of this test's profile.
-fn tool(name: &str) -> PathBuf {
+pub(crate) fn tool(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("our own path");
     let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
     target.join("tools").join(name)
