@@ -21,9 +21,11 @@ STATIC ?= x86_64 aarch64
 # What `make test-static` runs: a filter of the tests' names, all by default.
 TESTS ?=
 ZIG := $(TARGET)/tools/zig
+# The competitor of `peername jail`: HTTPJAIL=PATH compares another build.
+HTTPJAIL ?= $(TARGET)/bench-jail/target/release/httpjail
 CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +100,17 @@ competitors: ## Build the competitors of bench-intercept: a Go module and a crat
 	cd bench/intercept/goproxy && go build -trimpath -o $(abspath $(TARGET))/bench-intercept/goproxy .
 	$(CARGO) build --release --locked --manifest-path bench/intercept/hudsucker/Cargo.toml \
 		--target-dir $(TARGET)/bench-intercept/hudsucker
+
+bench-jail: $(HTTPJAIL) ## Compare `peername jail` with httpjail: start, requests, memory (root); results in bench/out
+	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(TARGET)/release/peername-bench jail --peername $(TARGET)/release/peername --httpjail $(HTTPJAIL)
+
+bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail.md in httpjail (root)
+	HTTPJAIL=$(abspath $(HTTPJAIL)) $(CARGO) test --locked --package peername --test e2e -- \
+		--ignored --nocapture --exact jail::bypasses::httpjail::attempts_in_httpjail
+
+$(TARGET)/bench-jail/target/release/httpjail: bench/jail/build-httpjail.sh bench/jail/httpjail.patch
+	bench/jail/build-httpjail.sh $(TARGET)/bench-jail
 
 bench-exec: ## Compare the modes of `peername exec` with a plain server and `peername proxy`
 	$(CARGO) build --release --locked --package peername --package peername-bench

@@ -3,18 +3,18 @@
 //! One binary with several roles, each run as a process of its own, so that its CPU time is not counted as the
 //! proxy's: `backend` echoes, `load` generates and verifies, `naive-udp` is a relay to compare with, `matrix` runs
 //! every contestant through every workload and prints the tables. `intercept` does the same for proxies that
-//! open TLS. Generator and backend share the machine with the proxy, so both are kept simple.
+//! open TLS, and `jail` for programs that confine another to such a proxy. Generator and backend share the machine with the proxy, so both are kept simple.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`matrix`], [`intercept`] | what is compared: contestants, cases, targets, and one cell's set-up |
+//! | [`matrix`], [`intercept`], [`jail`] | what is compared: contestants, cases, targets, and one cell's set-up |
 //! | [`compare`] | interleaved rounds, sandboxes, raw results, report |
 //! | [`load`], [`backend`], [`naive_udp`] | traffic: generator, echo server, baseline relay |
 //! | [`wire`] | the bytes that are sent, so that each one can be verified |
 //! | [`host`] | namespaces, processes, sockets, CPU time and memory |
 //!
-//! No traffic leaves the machine: `matrix` and `intercept` work in network namespaces that hold only a
-//! loopback device, and the generators refuse other targets.
+//! No traffic leaves the machine: `matrix`, `intercept` and `jail` work in network namespaces that hold only a
+//! loopback device at first, and the generators refuse other targets.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ mod backend;
 mod compare;
 mod host;
 mod intercept;
+mod jail;
 mod load;
 mod matrix;
 mod naive_udp;
@@ -63,6 +64,14 @@ enum Command {
     /// Measure one cell, inside a namespace that `intercept` made
     #[command(hide = true)]
     InterceptCell(compare::sandbox::CellArgs),
+    /// Measure `peername jail` and httpjail, print the tables, write the raw results (root)
+    Jail(jail::Args),
+    /// Apply loads to an origin, inside a jail
+    #[command(hide = true)]
+    JailClient,
+    /// Measure one cell, inside a namespace that `jail` made
+    #[command(hide = true)]
+    JailCell(compare::sandbox::CellArgs),
     /// Measure one cell, inside a namespace that `matrix` made
     #[command(hide = true)]
     Cell(compare::sandbox::CellArgs),
@@ -80,6 +89,9 @@ fn main() -> ExitCode {
         Command::InterceptLoad(args) => intercept::load::print(args),
         Command::InterceptFloor(args) => intercept::floor::run(&args),
         Command::InterceptCell(args) => intercept::cell::run(&args),
+        Command::Jail(args) => jail::run(&args),
+        Command::JailClient => jail::client::run(),
+        Command::JailCell(args) => jail::cell::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::compare::measurement::Measurement;
 use crate::host::namespace;
 
-/// The arguments of `peername-bench cell` and `intercept-cell`.
+/// The arguments of `peername-bench cell`, `intercept-cell` and `jail-cell`.
 #[derive(clap::Args)]
 pub(crate) struct CellArgs {
     /// What to measure, as JSON

@@ -47,7 +47,15 @@ impl BackgroundMonitor {
     /// # Errors
     /// As [`start`](Self::start).
     pub(crate) fn finish(self) -> Result<BackgroundLoad> {
-        let own = own_cpu()?.since(self.own);
+        self.finish_with(Duration::ZERO)
+    }
+
+    /// The same, where children that used this CPU time have exited meanwhile: /proc does not show it.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
+        let own = own_cpu()?.since(self.own) + exited;
         let others = procfs::busy_time()?
             .saturating_sub(self.busy)
             .saturating_sub(own);

@@ -44,12 +44,16 @@ impl ProcessTree {
     /// # Errors
     /// The root has exited, or /proc is not as described in proc(5).
     pub(crate) fn cpu(self) -> Result<Cpu> {
-        let mut cpu = Cpu::default();
-        for process in self.processes()? {
-            cpu.processes += process.cpu;
-            cpu.threads += threads_cpu(process.pid);
-        }
-        Ok(cpu)
+        Ok(sum_cpu(&self.processes()?))
+    }
+
+    /// The processes that are in it now.
+    ///
+    /// # Errors
+    /// As [`cpu`](Self::cpu).
+    pub(crate) fn members(self) -> Result<ProcessSet> {
+        let pids = self.processes()?.into_iter().map(|process| process.pid);
+        Ok(ProcessSet(pids.collect()))
     }
 
     /// Proportional set size in bytes: private pages, and the share of each shared page. Excludes kernel memory, such as
@@ -60,7 +64,7 @@ impl ProcessTree {
     pub(crate) fn pss(self) -> Result<u64> {
         self.processes()?
             .iter()
-            .map(|process| pss(process.pid))
+            .map(|process| rollup(process.pid, "Pss"))
             .sum()
     }
 
@@ -83,6 +87,49 @@ impl ProcessTree {
             tree.remove(0);
         }
         Ok(tree)
+    }
+}
+
+/// Processes that are known by their ids, in the order in which they were found.
+#[derive(Debug)]
+pub(crate) struct ProcessSet(Vec<u32>);
+
+impl ProcessSet {
+    /// Removes the processes of another set.
+    pub(crate) fn remove(&mut self, others: &Self) {
+        self.0.retain(|pid| !others.0.contains(pid));
+    }
+
+    /// The first process with this argument after the program's name.
+    pub(crate) fn find_by_argument(&self, argument: &str) -> Option<u32> {
+        let runs_it = |pid: &&u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|&byte| byte == 0).nth(1) == Some(argument.as_bytes())
+        };
+        self.0.iter().find(runs_it).copied()
+    }
+
+    /// As [`ProcessTree::cpu`]. Processes that have exited count as 0.
+    pub(crate) fn cpu(&self) -> Cpu {
+        let processes = self.0.iter().filter_map(|&pid| Process::read(pid));
+        sum_cpu(&processes.collect::<Vec<_>>())
+    }
+
+    /// As [`ProcessTree::pss`].
+    ///
+    /// # Errors
+    /// A process has exited, or /proc is not as described in proc(5).
+    pub(crate) fn pss(&self) -> Result<u64> {
+        self.0.iter().map(|&pid| rollup(pid, "Pss")).sum()
+    }
+
+    /// The part of [`pss`](Self::pss) that is not mapped from files: it is not shared with other jails, and the kernel can't drop
+    /// it.
+    ///
+    /// # Errors
+    /// As [`pss`](Self::pss).
+    pub(crate) fn anonymous(&self) -> Result<u64> {
+        self.0.iter().map(|&pid| rollup(pid, "Pss_Anon")).sum()
     }
 }
 
@@ -195,6 +242,15 @@ fn parse_schedstat(line: &str) -> Option<Duration> {
         .map(Duration::from_nanos)
 }
 
+fn sum_cpu(processes: &[Process]) -> Cpu {
+    let mut cpu = Cpu::default();
+    for process in processes {
+        cpu.processes += process.cpu;
+        cpu.threads += threads_cpu(process.pid);
+    }
+    cpu
+}
+
 fn threads_cpu(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Duration::ZERO;
@@ -205,19 +261,21 @@ fn threads_cpu(pid: u32) -> Duration {
         .sum()
 }
 
-fn pss(pid: u32) -> Result<u64> {
+/// A field of /proc/PID/smaps_rollup, in bytes.
+fn rollup(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let kib: u64 = text
         .lines()
         .find_map(|line| {
-            line.strip_prefix("Pss:")?
+            line.strip_prefix(field)?
+                .strip_prefix(':')?
                 .strip_suffix("kB")?
                 .trim()
                 .parse()
                 .ok()
         })
-        .with_context(|| format!("{path} has no Pss line"))?;
+        .with_context(|| format!("{path} has no {field} line"))?;
     Ok(kib * 1024)
 }
 

@@ -18,7 +18,7 @@ use crate::intercept::certificates;
 use crate::intercept::contestants::{InterceptContestant, InterceptSetup};
 use crate::intercept::dns;
 use crate::intercept::load;
-use crate::intercept::load::spec::{CERTIFICATES, DOMAIN, LoadShape, TlsLoadSpec};
+use crate::intercept::load::spec::{CERTIFICATES, DOMAIN, LoadShape, Route, TlsLoadSpec};
 use crate::intercept::profile::Profiler;
 use crate::wire::transport::Transport;
 
@@ -51,7 +51,9 @@ impl InterceptCell {
         let processors = Processors::select()?;
         processors.move_to_rest()?;
         let _dns = dns::serve(DOMAIN, *ORIGIN.ip(), directory)?;
-        let origin = start_origin(&root, &issuer, directory)?;
+        let key = directory.join("origin.key");
+        certificates::write_origin_ca(&root, &issuer, &key)?;
+        let origin = start_origin(&issuer, &key, directory)?;
         let setup = InterceptSetup {
             listen: PROXY,
             origin: ORIGIN,
@@ -62,7 +64,7 @@ impl InterceptCell {
         let Some(proxy) = self.contestant.proxy_command(&setup)? else {
             return self.serve(&TlsLoadSpec {
                 shape: self.shape,
-                proxy: None,
+                route: Route::Direct,
                 origin: ORIGIN,
                 authority: root.clone(),
                 root: root.clone(),
@@ -76,7 +78,7 @@ impl InterceptCell {
         })?;
         let measured = self.serve(&TlsLoadSpec {
             shape: self.shape,
-            proxy: Some(PROXY),
+            route: Route::Proxy(PROXY),
             origin: ORIGIN,
             authority: proxy.authority,
             root: root.clone(),
@@ -119,10 +121,9 @@ impl InterceptCell {
     }
 }
 
-/// Starts the origin, on a documentation address, which no proxy takes for an address of this machine.
-fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<ServerProcess> {
-    let key = directory.join("origin.key");
-    certificates::write_origin_ca(root, issuer, &key)?;
+/// Starts the origin, on a documentation address, which no proxy takes for an address of this machine. The certificates of
+/// its hosts are signed by the intermediate CA in these files.
+pub(crate) fn start_origin(issuer: &Path, key: &Path, directory: &Path) -> Result<ServerProcess> {
     let mut command = Command::new(std::env::current_exe().context("own path")?);
     command
         .args(["intercept-origin", "--listen", &ORIGIN.to_string()])
@@ -134,4 +135,5 @@ fn start_origin(root: &Path, issuer: &Path, directory: &Path) -> Result<ServerPr
 }
 
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8443);
-const ORIGIN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 443);
+/// The address of the origin.
+pub(crate) const ORIGIN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 443);

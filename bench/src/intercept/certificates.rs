@@ -33,10 +33,25 @@ pub(crate) fn write_ca(name: &str, certificate: &Path, key: &Path) -> Result<()>
 pub(crate) fn write_origin_ca(root: &Path, certificate: &Path, key: &Path) -> Result<()> {
     let (params, pair) = new_ca("benchmark origin root")?;
     save(root, &params.self_signed(&pair)?.pem())?;
-    let issuer = Issuer::new(params, pair);
+    write_intermediate(&Issuer::new(params, pair), certificate, key)
+}
+
+/// Writes an intermediate CA with its key, signed by the root CA in these files.
+///
+/// # Errors
+/// A file could not be read or written.
+pub(crate) fn write_intermediate_of(
+    (root, root_key): (&Path, &Path),
+    certificate: &Path,
+    key: &Path,
+) -> Result<()> {
+    write_intermediate(&read_issuer(root, root_key)?, certificate, key)
+}
+
+fn write_intermediate(issuer: &Issuer<'_, KeyPair>, certificate: &Path, key: &Path) -> Result<()> {
     let (mut params, pair) = new_ca("benchmark origin authority")?;
     params.use_authority_key_identifier_extension = true;
-    save(certificate, &params.signed_by(&pair, &issuer)?.pem())?;
+    save(certificate, &params.signed_by(&pair, issuer)?.pem())?;
     save(key, &pair.serialize_pem())
 }
 

@@ -14,7 +14,7 @@ use crate::compare::measurement::Metric;
 use crate::host::procfs::ProcessTree;
 use crate::intercept::load::client::Client;
 use crate::intercept::load::shared_work::SharedWork;
-use crate::intercept::load::spec::{LoadShape, TlsLoadSpec};
+use crate::intercept::load::spec::{LoadShape, Route, TlsLoadSpec};
 use crate::intercept::load::usage::UsageMeter;
 
 mod client;
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 pub(crate) fn print(args: Args) -> Result<()> {
     let spec = TlsLoadSpec {
         shape: args.shape,
-        proxy: args.proxy,
+        route: args.proxy.map_or(Route::Direct, Route::Proxy),
         origin: args.origin,
         authority: args.authority,
         root: args.root,
@@ -67,7 +67,11 @@ pub(crate) fn print(args: Args) -> Result<()> {
 /// A connection, a handshake or a response failed or was wrong, the origin can't be queried, an address is outside of
 /// 127.0.0.0/8 and 192.0.2.0/24, or `begin` failed.
 pub(crate) fn run(spec: &TlsLoadSpec, begin: impl FnOnce() -> Result<()>) -> Result<Vec<Metric>> {
-    for address in spec.proxy.iter().chain([&spec.origin]) {
+    let proxy = match spec.route {
+        Route::Proxy(address) => Some(address),
+        Route::Direct | Route::Resolve => None,
+    };
+    for address in proxy.iter().chain([&spec.origin]) {
         let ip = address.ip();
         ensure!(
             ip.is_loopback() || ip.octets().starts_with(&[192, 0, 2]),

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
@@ -18,15 +18,17 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 pub(crate) const H2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
-/// Returns the configuration of a client that trusts only the CA in the file `root`, and offers only `alpn`.
+/// Returns the configuration of a client that trusts only the CAs in the file `root`, and offers only `alpn`.
 ///
 /// # Errors
-/// The file is not a certificate.
+/// The file has no certificate, or one that can't be a CA.
 pub(crate) fn client_config(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
-    let root =
-        CertificateDer::from_pem_file(root).with_context(|| format!("read {}", root.display()))?;
-    roots.add(root)?;
+    let read = || format!("read {}", root.display());
+    for certificate in CertificateDer::pem_file_iter(root).with_context(read)? {
+        roots.add(certificate.with_context(read)?)?;
+    }
+    ensure!(!roots.is_empty(), "{} has no certificate", root.display());
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_root_certificates(roots)

@@ -12,19 +12,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use x509_parser::parse_x509_certificate;
 
-use crate::intercept::load::spec::{DOMAIN, TlsLoadSpec};
+use crate::intercept::load::spec::{DOMAIN, Route, TlsLoadSpec};
 use crate::intercept::origin::{BODY, HANDSHAKES_PATH};
 use crate::intercept::tls;
 
 /// The configuration that all connections of a run share.
 pub(super) struct Client {
-    target: SocketAddrV4,
-    is_proxy: bool,
+    route: Route,
+    origin: SocketAddrV4,
     alpn: &'static [u8],
     tls: Arc<ClientConfig>,
 }
@@ -43,7 +43,7 @@ enum Sender {
 }
 
 impl Client {
-    /// A client of the proxy, or of the origin if there is no proxy.
+    /// A client that takes the load's route.
     ///
     /// # Errors
     /// The CA file is not a certificate.
@@ -54,21 +54,24 @@ impl Client {
             tls::HTTP1
         };
         Ok(Self {
-            target: spec.proxy.unwrap_or(spec.origin),
-            is_proxy: spec.proxy.is_some(),
+            route: spec.route,
+            origin: spec.origin,
             alpn,
             tls: tls::client_config(&spec.authority, alpn, spec.shape.resume)?,
         })
     }
 
-    /// A client that connects directly to the origin.
+    /// A client that connects directly to the origin, or in a jail as the others do.
     ///
     /// # Errors
     /// The origin's CA file is not a certificate.
     pub(super) fn to_origin(spec: &TlsLoadSpec) -> Result<Self> {
         Ok(Self {
-            target: spec.origin,
-            is_proxy: false,
+            route: match spec.route {
+                Route::Proxy(_) => Route::Direct,
+                other => other,
+            },
+            origin: spec.origin,
             alpn: tls::HTTP1,
             tls: tls::client_config(&spec.root, tls::HTTP1, false)?,
         })
@@ -93,24 +96,29 @@ impl Client {
     /// # Errors
     /// Those of [`connect`](Self::connect) and [`handshake`](Self::handshake).
     pub(super) async fn open(&self, host: &str) -> Result<Session> {
-        let stream = self.connect(0).await?;
+        let stream = self.connect(0, host).await?;
         self.handshake(stream, host).await
     }
 
-    /// Opens the TCP connection, to a proxy from one of [`CLIENT_ADDRESSES`].
+    /// Opens the TCP connection for this host, to a proxy from one of [`CLIENT_ADDRESSES`].
     ///
     /// # Errors
-    /// bind(2) or connect(2) failed.
-    pub(super) async fn connect(&self, number: usize) -> Result<TcpStream> {
+    /// bind(2) or connect(2) failed, or the name has no address.
+    pub(super) async fn connect(&self, number: usize, host: &str) -> Result<TcpStream> {
         let socket = TcpSocket::new_v4().context("socket")?;
-        if self.is_proxy {
+        let target = match self.route {
+            Route::Direct => SocketAddr::V4(self.origin),
+            Route::Proxy(address) => SocketAddr::V4(address),
+            Route::Resolve => resolve(host, self.origin.port()).await?,
+        };
+        if matches!(self.route, Route::Proxy(_)) {
             let host = (number % CLIENT_ADDRESSES) as u8 + 1;
             let source = Ipv4Addr::new(127, 1, 0, host);
             let bound = socket.bind(SocketAddr::from((source, 0)));
             bound.with_context(|| format!("bind to {source}"))?;
         }
-        let stream = socket.connect(SocketAddr::V4(self.target)).await;
-        let stream = stream.with_context(|| format!("connect to {}", self.target))?;
+        let stream = socket.connect(target).await;
+        let stream = stream.with_context(|| format!("connect to {target}"))?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -122,7 +130,7 @@ impl Client {
     /// negotiated.
     pub(super) async fn handshake(&self, mut stream: TcpStream, host: &str) -> Result<Session> {
         let name = format!("{host}.{DOMAIN}");
-        if self.is_proxy {
+        if matches!(self.route, Route::Proxy(_)) {
             request_tunnel(&mut stream, &name).await?;
         }
         let server = ServerName::try_from(name.clone())?;
@@ -142,6 +150,15 @@ impl Client {
         let serial = leaf.raw_serial().to_vec();
         Session::new(stream, &name, serial, self.alpn).await
     }
+}
+
+/// Resolves the name of a host below [`DOMAIN`], as the C library does it.
+async fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
+    let name = format!("{host}.{DOMAIN}");
+    let addresses = lookup_host((name.as_str(), port)).await;
+    let mut addresses = addresses.with_context(|| format!("resolve {name}"))?;
+    let first = addresses.find(SocketAddr::is_ipv4);
+    first.with_context(|| format!("{name} has no IPv4 address"))
 }
 
 /// Requests a tunnel from the proxy and reads exactly its response.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::compare::measurement::Metric;
 use crate::intercept::load::client::{Client, Session};
-use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape, TlsLoadSpec};
+use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape, Route, TlsLoadSpec};
 use crate::intercept::load::usage::LoadUsage;
 use crate::load::meter::{latency_metrics, new_latency_histogram};
 
@@ -67,7 +67,7 @@ impl SharedWork {
 
     async fn run_connection(&self, client: &Client, number: usize, host: &str) -> Result<()> {
         let mut start = Instant::now();
-        let stream = client.connect(number).await?;
+        let stream = client.connect(number, host).await?;
         if self.shape.at_once {
             self.start_barrier.wait().await;
             start = Instant::now();
@@ -136,7 +136,7 @@ impl SharedWork {
             "generator's s/1000",
             1000.0 * usage.own.as_secs_f64() / done,
         ));
-        if spec.proxy.is_some() {
+        if matches!(spec.route, Route::Proxy(_)) {
             metrics.push(Metric::new("upstream handshakes", handshakes as f64));
         }
         metrics

@@ -61,13 +61,23 @@ impl LoadShape {
     }
 }
 
+/// How clients reach the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// They connect to the origin.
+    Direct,
+    /// They connect to a proxy, and send CONNECT.
+    Proxy(SocketAddrV4),
+    /// They resolve the host's name for each connection, and connect to that address: in a jail.
+    Resolve,
+}
+
 /// The parameters of a load.
 pub(crate) struct TlsLoadSpec {
     pub(crate) shape: LoadShape,
-    /// None: directly to the origin.
-    pub(crate) proxy: Option<SocketAddrV4>,
+    pub(crate) route: Route,
     pub(crate) origin: SocketAddrV4,
-    /// The CA that clients trust.
+    /// The CAs that clients trust.
     pub(crate) authority: PathBuf,
     /// The origin's root CA, to query its handshake count.
     pub(crate) root: PathBuf,

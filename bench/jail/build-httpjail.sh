@@ -1,0 +1,31 @@
+#!/bin/bash
+# Builds httpjail with httpjail.patch, in the directory $1, with the crate's own lock file and peername's release profile.
+set -euo pipefail
+
+version=0.6.2
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1/fetch" && cd "$1"
+
+# A package that depends on it, so that cargo downloads and verifies the crate.
+cat >fetch/Cargo.toml <<END
+[workspace]
+[package]
+name = "fetch"
+version = "0.0.0"
+edition = "2024"
+[lib]
+path = "lib.rs"
+[dependencies]
+httpjail = "=$version"
+END
+touch fetch/lib.rs
+manifest=$(cargo metadata --quiet --format-version 1 --manifest-path fetch/Cargo.toml |
+	grep -o "\"manifest_path\":\"[^\"]*/httpjail-$version/Cargo.toml\"" | cut -d '"' -f 4)
+
+rm -rf source
+cp -r "${manifest%/*}" source
+patch --quiet --strip 1 --directory source <"$here/httpjail.patch"
+# Without --locked: cargo removes V8 from the lock file. AWS-LC as httpjail has it: peername's own .cargo/config.toml may apply here.
+export AWS_LC_SYS_NO_JITTER_ENTROPY=0
+CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort \
+	cargo build --release --manifest-path source/Cargo.toml --target-dir target

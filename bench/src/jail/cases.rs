@@ -1,0 +1,108 @@
+//! The cases of the comparison of jails, and their targets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::contestant::Case;
+use crate::compare::target::{Bound, Target};
+use crate::intercept::load::spec::{CPU, LoadShape};
+use crate::jail::contestants::{HTTPJAIL, JailContestant};
+
+/// Work in a jail, and how many turns it takes in a round: a table.
+pub(super) struct JailCase {
+    name: &'static str,
+    pub(super) work: Work,
+    turns: u32,
+}
+
+/// What is done in a turn.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// Starts a jail with `true` in it, so many times.
+    Starts(u32),
+    /// Requests of a client in a jail that has been started before.
+    Requests(LoadShape),
+    /// The same, and the jail's memory before and after them.
+    Memory(LoadShape),
+}
+
+impl Work {
+    /// Reduces the work, so that every part of it is still done.
+    pub(super) fn shrink(&mut self) {
+        match self {
+            Self::Starts(count) => *count = 1,
+            Self::Requests(shape) | Self::Memory(shape) => shape.shrink(QUICK_REQUESTS),
+        }
+    }
+}
+
+/// The raw results have these names: change the name with the meaning.
+pub(super) const CASES: &[JailCase] = &[
+    JailCase {
+        name: "start",
+        work: Work::Starts(10),
+        turns: 6,
+    },
+    JailCase {
+        name: "new-connections",
+        work: Work::Requests(LoadShape::WARM),
+        turns: 3,
+    },
+    JailCase {
+        name: "keep-alive",
+        work: Work::Requests(LoadShape {
+            requests: 2000,
+            each: 250,
+            ..LoadShape::WARM
+        }),
+        turns: 3,
+    },
+    JailCase {
+        name: "memory",
+        work: Work::Memory(LoadShape::WARM),
+        turns: 1,
+    },
+];
+
+/// What a jail may cost, compared with the competitor.
+pub(super) const TARGETS: &[Target] = &[
+    less_than_httpjail("start", START),
+    less_than_httpjail("start", START_CPU),
+    less_than_httpjail("new-connections", CPU),
+    less_than_httpjail("keep-alive", CPU),
+    less_than_httpjail("memory", PSS[0]),
+    less_than_httpjail("memory", PSS[1]),
+];
+
+const fn less_than_httpjail(case: &'static str, metric: &'static str) -> Target {
+    Target {
+        contestant: None,
+        case,
+        metric,
+        baselines: &[HTTPJAIL],
+        bound: Bound::AtMost(1.0),
+    }
+}
+
+impl Case<JailContestant> for JailCase {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_supported_by(&self, contestant: &JailContestant) -> bool {
+        // Without a jail there is no process whose memory could be measured.
+        contestant.is_jail() || !matches!(self.work, Work::Memory(_))
+    }
+
+    fn turns(&self) -> u32 {
+        self.turns
+    }
+}
+
+/// The names of the metrics.
+pub(super) const START: &str = "ms";
+pub(super) const START_CPU: &str = "CPU ms";
+pub(super) const PSS: [&str; 2] = ["PSS KiB at start", "PSS KiB after"];
+pub(super) const ANONYMOUS: [&str; 2] = ["anonymous KiB at start", "anonymous KiB after"];
+
+/// Requests of a quick run.
+const QUICK_REQUESTS: usize = 40;

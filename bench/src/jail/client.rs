@@ -1,0 +1,47 @@
+//! `jail-client`: the generator inside a jail. It trusts what the jail tells programs to trust, and resolves each name.
+//!
+//! Protocol: it prints `ready`. Each line on its standard input is a shape of load; it warms up, prints `begin`, waits for another
+//! line, applies the load and prints the metrics as a line of JSON.
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::intercept::cell::ORIGIN;
+use crate::intercept::load;
+use crate::intercept::load::spec::{LoadShape, Route, TlsLoadSpec};
+
+/// Applies loads until the end of its input.
+///
+/// # Errors
+/// `SSL_CERT_FILE` is not set, or the load failed.
+pub(crate) fn run() -> Result<()> {
+    let authority = std::env::var_os("SSL_CERT_FILE").context("SSL_CERT_FILE is not set")?;
+    let authority = PathBuf::from(authority);
+    let mut lines = io::stdin().lines();
+    println!("{READY}");
+    while let Some(line) = lines.next().transpose()? {
+        let shape: LoadShape = serde_json::from_str(&line).context("the shape of the load")?;
+        let spec = TlsLoadSpec {
+            shape,
+            route: Route::Resolve,
+            origin: ORIGIN,
+            authority: authority.clone(),
+            root: authority.clone(),
+            watch: None,
+        };
+        let metrics = load::run(&spec, || {
+            println!("{BEGIN}");
+            lines.next().context("told to exit")??;
+            Ok(())
+        })?;
+        println!("{}", serde_json::to_string(&metrics)?);
+    }
+    Ok(())
+}
+
+/// The subcommand, by which the process is found.
+pub(super) const SUBCOMMAND: &str = "jail-client";
+pub(super) const READY: &str = "ready";
+pub(super) const BEGIN: &str = "begin";

@@ -1,0 +1,57 @@
+//! The file systems of a cell: a jail may write into them, and the host does not see it.
+//!
+//! httpjail writes below /etc, /run and /var/lib. The programs are copied, as the directories above them may be closed to
+//! ordinary users.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Mounts the file systems in this process's mount namespace.
+///
+/// # Errors
+/// mount(8) is missing or failed.
+pub(super) fn mount() -> Result<()> {
+    run_mount(&["-t", "tmpfs", "-o", "mode=755", "bench", STAGE])?;
+    for (name, directory) in [("etc", "/etc"), ("lib", "/var/lib")] {
+        let [upper, work] = ["upper", "work"].map(|kind| format!("{STAGE}/{name}-{kind}"));
+        for directory in [&upper, &work] {
+            fs::create_dir(directory).with_context(|| format!("create {directory}"))?;
+        }
+        let options = format!("lowerdir={directory},upperdir={upper},workdir={work}");
+        run_mount(&["-t", "overlay", "-o", &options, "bench", directory])?;
+    }
+    // Where it is a link into /run, that is covered now.
+    let _ = fs::remove_file(RESOLV_CONF);
+    fs::write(RESOLV_CONF, "").context("write resolv.conf")
+}
+
+/// Copies a program to where every user may execute it.
+///
+/// # Errors
+/// It can't be read, or there is no space.
+pub(super) fn install(program: &Path) -> Result<PathBuf> {
+    let name = program.file_name().context("a program has a name")?;
+    let path = Path::new(STAGE).join(name);
+    fs::copy(program, &path).with_context(|| format!("copy {}", program.display()))?;
+    fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// A file that every user may read, and that ends with the cell.
+pub(super) fn path(name: &str) -> PathBuf {
+    Path::new(STAGE).join(name)
+}
+
+fn run_mount(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("mount").args(arguments).status();
+    let status = status.context("run mount, of util-linux")?;
+    ensure!(status.success(), "mount {}: {status}", arguments.join(" "));
+    Ok(())
+}
+
+const STAGE: &str = "/run";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
