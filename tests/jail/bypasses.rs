@@ -4,6 +4,7 @@
 //! The list is the table of docs/jail.md.
 
 mod attempts;
+mod httpjail;
 
 use std::collections::BTreeSet;
 use std::process::Output;
