@@ -9,6 +9,7 @@ use std::fmt::Write;
 /// `also` lists further bytes to escape, such as separators of the surrounding format. With `%` among them the
 /// result is reversible, except for the part that is cut.
 pub fn escape_into(out: &mut String, value: &[u8], max_bytes: usize, also: &[u8]) {
+    out.reserve(value.len().min(max_bytes));
     for &byte in value.iter().take(max_bytes) {
         match byte {
             b'"' | b'\\' | ..=0x20 | 0x7f.. => {

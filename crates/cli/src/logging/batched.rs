@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A writer for the thread that writes the queued lines, which flushes it whenever the queue is empty. A flush is followed by a
 /// pause, in which lines are queued without waking the thread: a line that comes alone is written at once, and many lines are
-/// written together, a thousand times a second at most.
+/// written together, two hundred times a second at most.
 #[derive(Debug)]
 pub(super) struct Batched<W: Write>(BufWriter<W>);
 
@@ -30,4 +30,4 @@ impl<W: Write> Write for Batched<W> {
 
 /// Bytes written by one call.
 const MAX_BATCH: usize = 64 * 1024;
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(5);

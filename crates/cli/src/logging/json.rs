@@ -4,11 +4,11 @@
 //! which writes a line of thirty fields for each request, that was a tenth of a request's CPU time.
 
 use std::fmt::{self, Debug, Write as _};
+use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -26,9 +26,10 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        writer.write_str("{\"timestamp\":\"")?;
-        SystemTime.format_time(&mut writer)?;
-        write!(writer, "\",\"level\":\"{}\"", event.metadata().level())?;
+        let now = humantime::format_rfc3339_micros(SystemTime::now());
+        write!(writer, "{{\"timestamp\":\"{now}\",\"level\":\"")?;
+        writer.write_str(event.metadata().level().as_str())?;
+        writer.write_char('"')?;
         let mut fields = JsonFields {
             writer,
             result: Ok(()),
@@ -50,15 +51,27 @@ impl JsonFields<'_> {
     fn push(&mut self, field: &Field, write: impl FnOnce(&mut Writer<'_>) -> fmt::Result) {
         if self.result.is_ok() {
             // The names of fields are identifiers and dots: nothing to escape.
-            self.result = write!(self.writer, ",\"{}\":", field.name())
+            self.result = [",\"", field.name(), "\":"]
+                .iter()
+                .try_for_each(|part| self.writer.write_str(part))
                 .and_then(|()| write(&mut self.writer));
         }
     }
 
-    fn push_text(&mut self, field: &Field, text: fmt::Arguments<'_>) {
+    fn push_integer(&mut self, field: &Field, value: impl itoa::Integer) {
+        self.push(field, |writer| {
+            writer.write_str(itoa::Buffer::new().format(value))
+        });
+    }
+
+    fn push_text(
+        &mut self,
+        field: &Field,
+        write: impl FnOnce(&mut Escaped<'_, '_>) -> fmt::Result,
+    ) {
         self.push(field, |writer| {
             writer.write_char('"')?;
-            Escaped(writer).write_fmt(text)?;
+            write(&mut Escaped(writer))?;
             writer.write_char('"')
         });
     }
@@ -67,29 +80,30 @@ impl JsonFields<'_> {
 impl Visit for JsonFields<'_> {
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.push(field, |writer| match value.is_finite() {
-            true => write!(writer, "{value:?}"),
+            true => writer.write_str(zmij::Buffer::new().format_finite(value)),
             false => writer.write_str("null"),
         });
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.push(field, |writer| write!(writer, "{value}"));
+        self.push_integer(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.push(field, |writer| write!(writer, "{value}"));
+        self.push_integer(field, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.push(field, |writer| write!(writer, "{value}"));
+        let text = if value { "true" } else { "false" };
+        self.push(field, |writer| writer.write_str(text));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.push_text(field, format_args!("{value}"));
+        self.push_text(field, |escaped| escaped.write_str(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.push_text(field, format_args!("{value:?}"));
+        self.push_text(field, |escaped| write!(escaped, "{value:?}"));
     }
 }
 

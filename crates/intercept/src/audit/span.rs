@@ -88,7 +88,7 @@ impl AuditRecord {
             sent.bytes.load(Relaxed)
         });
         all.text("peername.id", Some(self.id));
-        all.text("peername.connection", Some(client.id));
+        all.text("peername.connection", Some(&*client.text.id));
         all.text("peername.user", client.user());
         all.text(
             "peername.connect",

@@ -11,8 +11,6 @@ use super::id::Id;
 /// The client at the other end of a connection, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
-    /// The connection's id in logs.
-    pub(crate) id: Id,
     /// The other end of the socket.
     pub(crate) peer: PeerAddr,
     /// The true client: the source that the PROXY header of a trusted peer claims, else the peer.
@@ -21,16 +19,31 @@ pub(crate) struct ClientInfo {
     pub(crate) listener: LocalAddr,
     /// The user name that was verified last, where `--proxy-auth` asks for one.
     user: Mutex<Option<Arc<str>>>,
+    /// For the audit lines of its requests.
+    pub(crate) text: ClientText,
+}
+
+/// What every audit line of a connection has, as text.
+#[derive(Debug)]
+pub(crate) struct ClientText {
+    /// The connection's id in logs.
+    pub(crate) id: Box<str>,
+    pub(crate) peer: Box<str>,
+    pub(crate) addr: Box<str>,
 }
 
 impl ClientInfo {
     pub(crate) fn new(id: Id, peer: PeerAddr, addr: SocketAddr, listener: LocalAddr) -> Self {
         Self {
-            id,
             peer,
             addr,
             listener,
             user: Mutex::default(),
+            text: ClientText {
+                id: id.to_string().into(),
+                peer: peer.to_string().into(),
+                addr: addr.to_string().into(),
+            },
         }
     }
 
