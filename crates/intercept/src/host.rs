@@ -189,6 +189,16 @@ impl HostPort {
         let port = port.unwrap_or(default_port);
         Ok(Self { host, port })
     }
+
+    /// The form of Host and `:authority`: with the port, unless the scheme implies it.
+    pub(crate) fn to_authority(&self, tls: bool) -> String {
+        let mut text = self.to_string();
+        let implied = if tls { ":443" } else { ":80" };
+        if text.ends_with(implied) {
+            text.truncate(text.len() - implied.len());
+        }
+        text
+    }
 }
 
 /// An IPv6 address in brackets.

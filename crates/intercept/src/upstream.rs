@@ -152,7 +152,11 @@ impl Upstream {
         progress: &BodyProgress,
     ) -> Result<Sent, FailedAttempt> {
         loop {
-            let (mut lease, reused) = self.acquire_lease(leases, &key).await?;
+            let (mut lease, reused) = match Lease::reuse(leases, &key) {
+                Some(lease) => (lease, true),
+                // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
+                None => Box::pin(self.open_lease(leases, &key)).await?,
+            };
             let about = Arc::clone(lease.about());
             if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
                 lease.make_private();
@@ -199,16 +203,13 @@ impl Upstream {
         }
     }
 
-    /// Acquires a connection for one request, and tells whether it is a reused one.
-    async fn acquire_lease(
+    /// Leases a new connection, or one that another request has opened meanwhile; tells whether it is a reused one.
+    async fn open_lease(
         &self,
         leases: &Arc<ClientLeases>,
         key: &PoolKey,
     ) -> Result<(Lease, bool), FailedAttempt> {
         let asked = Instant::now();
-        if let Some(lease) = Lease::reuse(leases, key) {
-            return Ok((lease, true));
-        }
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.dialer.connect(key, leases.client).await?;
             return Ok((Lease::new(leases, key, connection), false));
@@ -252,13 +253,8 @@ impl Upstream {
         let may_be_silent = is_streaming(request.headers());
         let mut response = pin!(lease.send(request));
         let (mut before, mut since) = (0, Instant::now());
+        let mut next_check = since + idle.min(limit);
         loop {
-            let first = since + idle.min(limit);
-            let next_check = if Instant::now() < first {
-                first
-            } else {
-                since + limit
-            };
             tokio::select! {
                 response = &mut response => return response.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
@@ -268,8 +264,10 @@ impl Upstream {
             }
             // While the body moves, the response is not due.
             let now = progress.bytes.load(Relaxed);
+            next_check = since + limit;
             if now != before {
                 (before, since) = (now, Instant::now());
+                next_check = since + idle.min(limit);
             } else if progress.awaits_client.load(Relaxed) && !may_be_silent {
                 return Err((UpstreamError::RequestIdle(idle.min(limit)), None));
             } else if since.elapsed() >= limit {

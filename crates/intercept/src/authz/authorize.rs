@@ -108,8 +108,9 @@ impl Authorizer<'_> {
         let sni = target.sni.as_ref().map(ToString::to_string);
         let connect = target.connect.as_ref();
         let connect = connect.map(|connect| (connect.host.to_string(), connect.port));
-        let verdict = check
-            .ask(&AuthzRequest {
+        // Boxed, as it is large, and requests without a check would allocate memory for it too.
+        let verdict = Box::pin(
+            check.ask(&AuthzRequest {
                 kind,
                 request_id: &id,
                 client: self.client.addr,
@@ -134,8 +135,9 @@ impl Authorizer<'_> {
                     bytes: &prefix.bytes,
                     truncated: prefix.truncated,
                 }),
-            })
-            .await;
+            }),
+        )
+        .await;
         note_verdict(&verdict, record);
         match verdict.decision {
             Decision::Allow(mutations) => Ok(Some(mutations)),

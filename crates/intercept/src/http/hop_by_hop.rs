@@ -12,11 +12,7 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"));
-    strip(headers);
-    // The client waits for the proxy's "100 Continue", not for one of the origin.
-    headers.remove(header::EXPECT);
-    headers.remove(header::PROXY_AUTHORIZATION);
-    headers.remove(HTTP2_SETTINGS);
+    strip(headers, &MEANT_FOR_PROXY);
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -25,15 +21,11 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
 /// Removes from a response what was meant for the proxy, and what would lead the client past it: an alternative service
 /// of the origin (RFC 7838), such as one over HTTP/3.
 pub(crate) fn strip_response(headers: &mut HeaderMap) {
-    strip(headers);
-    headers.remove(header::PROXY_AUTHENTICATE);
-    headers.remove(header::ALT_SVC);
-    // Programs recognize the proxy's own responses by these headers.
-    headers.remove(CODE);
-    headers.remove(REQUEST_ID);
+    strip(headers, &NOT_OF_ORIGIN);
 }
 
-fn strip(headers: &mut HeaderMap) {
+/// Removes hop-by-hop headers and those in `also`.
+fn strip(headers: &mut HeaderMap, also: &[HeaderName]) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -42,10 +34,13 @@ fn strip(headers: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse().ok())
         .filter(is_optional)
         .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
+    // Mostly there are none: comparing the names that are there costs less than looking up each that could be.
+    let present: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| HOP_BY_HOP.contains(name) || also.contains(name))
+        .cloned()
+        .collect();
+    for name in named.into_iter().chain(present) {
         headers.remove(name);
     }
 }
@@ -64,7 +59,6 @@ fn is_optional(name: &HeaderName) -> bool {
     )
 }
 
-const HTTP2_SETTINGS: &str = "http2-settings";
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -72,6 +66,19 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::TE,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
+];
+const MEANT_FOR_PROXY: [HeaderName; 3] = [
+    // The client waits for the proxy's "100 Continue", not for one of the origin.
+    header::EXPECT,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("http2-settings"),
+];
+const NOT_OF_ORIGIN: [HeaderName; 4] = [
+    header::PROXY_AUTHENTICATE,
+    header::ALT_SVC,
+    // Programs recognize the proxy's own responses by these headers.
+    CODE,
+    REQUEST_ID,
 ];
 
 #[cfg(test)]

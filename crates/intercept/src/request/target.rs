@@ -19,6 +19,8 @@ pub(crate) struct RequestTarget {
     pub(crate) to: HostPort,
     /// The host as text.
     pub(crate) host: Box<str>,
+    /// Host and port as most requests name them.
+    authority: Box<str>,
     /// Whether the origin is spoken to over TLS.
     pub(crate) tls: bool,
     /// The original destination of a redirected connection, where a name came with it.
@@ -70,6 +72,7 @@ impl RequestTarget {
     pub(crate) fn plain(to: HostPort, connect: Option<HostPort>) -> Self {
         Self {
             host: to.host.to_string().into(),
+            authority: to.to_authority(false).into(),
             to,
             tls: false,
             via: None,
@@ -111,20 +114,18 @@ impl RequestTarget {
             let detail = format!("{what} names {} and SNI {sni}", to.host);
             Box::new(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail))
         });
-        let host = sni.as_ref().unwrap_or(&to.host).clone();
+        let to = HostPort {
+            host: sni.as_ref().unwrap_or(&to.host).clone(),
+            port: to.port,
+        };
         Self {
             refusal,
             connect,
             sni,
             tls: true,
+            authority: to.to_authority(true).into(),
             via,
-            ..Self::plain(
-                HostPort {
-                    host,
-                    port: to.port,
-                },
-                None,
-            )
+            ..Self::plain(to, None)
         }
     }
 
@@ -149,6 +150,9 @@ impl RequestTarget {
             let detail = format!("the request is for another scheme than {}", self.scheme());
             return Err(Refusal::name_mismatch(status, detail));
         }
+        if self.is_named_by(request) {
+            return Ok(());
+        }
         let requested = requested_host(request, if self.tls { 443 } else { 80 })?;
         match requested {
             None if request.version == Version::HTTP_11 || request.version == Version::HTTP_2 => {
@@ -164,6 +168,19 @@ impl RequestTarget {
                 Err(Refusal::name_mismatch(status, detail))
             }
         }
+    }
+}
+
+impl RequestTarget {
+    /// Whether the request names this target once, and in the spelling that needs no parsing.
+    fn is_named_by(&self, request: &Parts) -> bool {
+        let mut hosts = request.headers.get_all(header::HOST).iter();
+        let named = match (request.uri.authority(), hosts.next(), hosts.next()) {
+            (Some(authority), None, _) => authority.as_str().as_bytes(),
+            (None, Some(host), None) => host.as_bytes(),
+            _ => return false,
+        };
+        named == self.authority.as_bytes()
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct RequestForm {
 /// all of it in the URI.
 pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, form: RequestForm) {
     let path = request.uri().path_and_query().cloned();
-    let authority = authority(key);
+    let authority = key.to.to_authority(key.tls);
     let mut parts = Parts::default();
     if form.http2 || form.absolute {
         parts.scheme = Some(if key.tls { Scheme::HTTPS } else { Scheme::HTTP });
@@ -50,16 +50,6 @@ pub(super) fn write_target<B: Body>(request: &mut Request<B>, key: &PoolKey, for
             headers.insert(header::TRANSFER_ENCODING, chunked);
         }
     }
-}
-
-/// Host and port, the latter unless the scheme implies it.
-fn authority(key: &PoolKey) -> String {
-    let mut text = key.to.to_string();
-    let implied = if key.tls { ":443" } else { ":80" };
-    if text.ends_with(implied) {
-        text.truncate(text.len() - implied.len());
-    }
-    text
 }
 
 /// Joins Cookie headers: HTTP/2 may have one for each cookie, HTTP/1.1 has one for all (RFC 9113, section 8.2.3).
