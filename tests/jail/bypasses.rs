@@ -56,6 +56,8 @@ struct Range {
 impl Range {
     fn new(user: User) -> Self {
         let rig = JailRig::new();
+        std::fs::create_dir(rig.scratch().path("hidden")).expect("a directory");
+        rig.scratch().write("hidden/file", "");
         let (_check, check) = rig.start_check(&["a.test"]);
         let canaries = Canaries::start(&rig, user);
         Self {
@@ -101,7 +103,6 @@ fn printed(output: &Output) -> String {
 fn no_attempt_gets_out() {
     for user in USERS {
         let range = Range::new(user);
-        std::fs::create_dir(range.rig.scratch().path("hidden")).expect("a directory");
         let seen_by_origin = range.rig.scratch().read("access.log");
         for attempt in attempts::all().filter(|attempt| attempt.applies_to(user)) {
             let output = range.inside(attempt);

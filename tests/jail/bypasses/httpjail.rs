@@ -12,9 +12,6 @@ use super::{Range, User, printed};
 fn attempts_in_httpjail() {
     let httpjail = std::env::var("HTTPJAIL").expect("HTTPJAIL is the path of the binary");
     let range = Range::new(User::Nobody);
-    let hidden = range.rig.scratch().path("hidden");
-    std::fs::create_dir(hidden).expect("a directory");
-    range.rig.scratch().write("hidden/file", "");
     range.rig.scratch().write("rule.py", RULE);
 
     let allowed = range.run_in_httpjail(&httpjail, "curl -sS http://a.test/echo");
