@@ -2,7 +2,7 @@
 
 use crate::compare::contestant::Case;
 use crate::compare::target::{Bound, Target};
-use crate::intercept::contestants::InterceptContestant;
+use crate::intercept::contestants::{FLOOR, InterceptContestant};
 use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape};
 use crate::intercept::profile::FORGING;
 
@@ -80,12 +80,15 @@ const fn case(name: &'static str, shape: LoadShape) -> InterceptCase {
     }
 }
 
-/// What opening TLS may cost, absolutely and relative to the best competitor.
+/// What a request may cost relative to the best competitor, and to what no proxy can avoid.
 pub(super) const TARGETS: &[Target] = &[
-    cpu("cold", &[], 0.6),
-    cpu("cold", TUNED, 0.4),
-    cpu("warm", &[], 0.6),
-    cpu("warm", TUNED, 0.4),
+    cpu("cold", TUNED, 0.9),
+    cpu("cold", &[FLOOR], 1.5),
+    cpu("warm", TUNED, 0.9),
+    cpu("resumed", TUNED, 0.9),
+    cpu("keep-alive", TUNED, 0.9),
+    cpu("h2", TUNED, 0.9),
+    cpu("stampede", TUNED, 0.9),
     Target {
         contestant: None,
         case: "stampede",
