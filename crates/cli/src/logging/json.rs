@@ -138,7 +138,69 @@ fn is_escaped(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::json;
+    use tracing_subscriber::layer::SubscriberExt;
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn line_is_an_object_with_a_member_for_each_field() {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(JsonFormat)
+            .with_writer(move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(
+                bytes_to_upstream = u64::MAX,
+                port = i64::MIN,
+                check_ms = 0.05,
+                answer_ms = 2.0,
+                duration_ms = f64::NAN,
+                reused = true,
+                path = "a\"b",
+                host = %"c",
+                user = None::<&str>,
+                "hello"
+            );
+        });
+        let line = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        assert!(line.ends_with("}\n"), "{line:?}");
+        let mut object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let timestamp = object.as_object_mut().unwrap().remove("timestamp").unwrap();
+        let time = humantime::parse_rfc3339(timestamp.as_str().unwrap()).unwrap();
+        assert!(SystemTime::now().duration_since(time).unwrap().as_secs() < 60);
+        let expected = json!({
+            "level": "WARN",
+            "message": "hello",
+            "bytes_to_upstream": u64::MAX,
+            "port": i64::MIN,
+            "check_ms": 0.05,
+            "answer_ms": 2.0,
+            "duration_ms": null,
+            "reused": true,
+            "path": "a\"b",
+            "host": "c",
+        });
+        assert_eq!(object, expected);
+    }
 
     #[test]
     fn strings_are_read_back_as_they_were() {
