@@ -113,6 +113,24 @@ fn doctor_reports_what_confines_a_process() {
     );
 }
 
+/// A text that is neither an address nor a name is not a matter of the sandbox: another start would not accept it either.
+#[test]
+fn confined_reload_reports_an_address_that_can_not_be_parsed() {
+    let site = Site::new("", &[], "127.0.0.1");
+    let list = site.scratch.path_text("trusted");
+    for (target, why) in [
+        ("127.0.0.1:99999", "invalid port value"),
+        ("127.0.0.1", "invalid socket address"),
+        ("127.0.0.300:9000", "invalid socket address"),
+    ] {
+        // A comment hides the rest of the line.
+        let refused = site.reload(&list, &format!("{target}\" #"), "reload refused");
+        assert!(refused.contains(why), "{refused}");
+        assert!(!refused.contains("--no-sandbox"), "{refused}");
+    }
+    site.assert_serves();
+}
+
 /// What is not confined, or not as a process that serves, by design is no fault of a setting.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {

@@ -79,11 +79,30 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| format!("the name has no address; {form}"))
 }
 
-/// Resolves `host:port`.
+/// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
-    names::check_allowed()?;
+    names::check_allowed().or_else(|error| {
+        check_host_and_port(text)?;
+        Err(error)
+    })?;
     NAME_RESOLVED.store(true, Ordering::Relaxed);
     text.to_socket_addrs().inspect_err(note_unresolved)
+}
+
+/// Checks the form of `host:port`, with the errors of the standard library, which checks the host only by resolving it. The
+/// last label of a name is not a number (RFC 1123, section 2.1).
+fn check_host_and_port(text: &str) -> io::Result<()> {
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let address = || invalid("invalid socket address");
+    let (host, port) = text.rsplit_once(':').ok_or_else(address)?;
+    port.parse::<u16>()
+        .map_err(|_| invalid("invalid port value"))?;
+    let last = host.rsplit('.').find(|label| !label.is_empty());
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    match host.contains([':', '[']) || last.is_none_or(is_number) {
+        true => Err(address()),
+        false => Ok(()),
+    }
 }
 
 /// Whether this process has resolved a name. A reload resolves it again.
@@ -248,6 +267,26 @@ mod tests {
         );
         assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
         assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn text_that_is_no_name_is_reported_as_such() {
+        let check = |text: &str| check_host_and_port(text).map_err(|error| error.to_string());
+        for name in ["localhost:80", "a.example.:80", "1.example:0", "x-1:65535"] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        let (address, port) = ("invalid socket address", "invalid port value");
+        for (text, why) in [
+            ("127.0.0.1", address),
+            ("127.0.0.300:80", address),
+            ("[::1:80", address),
+            ("1::2::3:80", address),
+            (":80", address),
+            ("localhost:", port),
+            ("127.0.0.1:99999", port),
+        ] {
+            assert_eq!(check(text), Err(why.to_owned()), "{text}");
+        }
     }
 
     #[test]
