@@ -107,9 +107,9 @@ async fn start(
         sessions: sessions.clone(),
         is_denied: |entry, policy| policy.judge(entry.peer().ip()).is_err(),
     };
-    let client_lists = ClientLists::start(client_policies, open_clients);
-    let config = ConfigInForce::new(&setup.json);
     let history = inherited.history();
+    let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
+    let config = ConfigInForce::new(&setup.json);
     let serve_admin = |sockets| {
         let running = ServedProxy {
             command: "forward",

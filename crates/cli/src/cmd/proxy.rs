@@ -82,9 +82,10 @@ async fn start(
     for relay in setup.chosen_relays() {
         tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
     }
-    let (control, listeners) = Control::start(args.clone(), setup, open, kernel).await?;
-    let config = ConfigInForce::new(&control.setup.json);
     let history = inherited.history();
+    let start = Control::start(args.clone(), setup, open, kernel, &history);
+    let (control, listeners) = start.await?;
+    let config = ConfigInForce::new(&control.setup.json);
     let serve_admin = |sockets| {
         let reply_path = control.reply_path.subscribe();
         let args = &control.setup.process.admin;

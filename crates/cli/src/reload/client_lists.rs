@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use peername_observe::admin::history::History;
 use peername_proxy::udp::OpenSessions;
 use peername_server::access::clients::ClientAccess;
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
@@ -64,10 +65,11 @@ impl ClientPolicies {
 }
 
 impl ClientLists {
-    /// Begins to keep these policies in force. Call it after privileges are dropped, which belong to threads.
-    pub(crate) fn start(policies: ClientPolicies, open: OpenClients) -> Self {
+    /// Begins to keep these policies in force, and reports failed reads to `history`. Call it after privileges are dropped,
+    /// which belong to threads.
+    pub(crate) fn start(policies: ClientPolicies, open: OpenClients, history: History) -> Self {
         let (sender, receiver) = watch::channel(policies);
-        tokio::spawn(keep(receiver, open));
+        tokio::spawn(keep(receiver, open, history));
         Self(sender)
     }
 
@@ -79,19 +81,23 @@ impl ClientLists {
 
 /// Reads the lists at the start, after a reload and when a file changes: sessions of a previous process may be open that it did
 /// not deny, and a file may have changed since the options were read.
-async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients) {
+async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients, history: History) {
     let mut watch = FileWatch::of_lists();
     let mut is_change = false;
     loop {
         let current = policies.borrow_and_update().clone();
         let with_lists = current.with_lists();
-        if !with_lists.is_empty() {
-            read_again(&with_lists, &mut watch).await;
+        if with_lists.is_empty() {
+            history.set_lists_read(Ok(()));
+        } else {
+            let read = read_again(&with_lists, &mut watch).await;
+            let is_read = read.is_ok();
+            history.set_lists_read(read);
             let [connections, sessions] = end_denied(current, &open).await;
             let networks = |of: fn(&ClientAccess) -> usize| -> usize {
                 with_lists.iter().map(|policy| of(policy)).sum()
             };
-            if is_change || connections + sessions > 0 {
+            if (is_change && is_read) || connections + sessions > 0 {
                 tracing::info!(
                     denied = networks(|policy| policy.lists().denied()),
                     allowed = networks(|policy| policy.lists().allowed().unwrap_or(0)),
@@ -111,21 +117,34 @@ async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients) 
     }
 }
 
-/// Reads all lists again, on a thread of its own. A list that is invalid stays as it was.
-async fn read_again(policies: &[Arc<ClientAccess>], watch: &mut FileWatch) {
+/// Reads all lists again, on a thread of its own. A list that is invalid stays as it was, and is logged.
+///
+/// # Errors
+///
+/// What is wrong with each list that is invalid.
+async fn read_again(policies: &[Arc<ClientAccess>], watch: &mut FileWatch) -> Result<(), String> {
     let policies = policies.to_vec();
     let reading = spawn_blocking(move || {
         let mut files = Fingerprints::default();
+        let mut errors = Vec::new();
         for policy in &policies {
             files.note_all(policy.files().map(Path::new));
             if let Err(error) = policy.reread() {
                 tracing::warn!("{error}; the lists of before stay in force, whole");
+                errors.push(error.to_string());
             }
         }
-        files
+        (files, errors)
     });
-    if let Ok(files) = reading.await {
-        watch.replace(files);
+    let Ok((files, mut errors)) = reading.await else {
+        return Ok(());
+    };
+    watch.replace(files);
+    // Several listeners may have the same list.
+    errors.dedup();
+    match errors.as_slice() {
+        [] => Ok(()),
+        _ => Err(errors.join("; ")),
     }
 }
 

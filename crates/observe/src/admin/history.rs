@@ -1,4 +1,5 @@
-//! What happened to the process as a whole: its reloads and upgrades, for `/status`, the page and the metrics.
+//! What happened to the process as a whole: its reloads and upgrades, and lists of clients that can't be read, for `/status`,
+//! the page and the metrics.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -6,7 +7,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The reloads and upgrades of a process. Clones share it.
+/// The reloads and upgrades of a process, and its failed reads of lists of clients. Clones share it.
 #[derive(Clone, Debug)]
 pub struct History(Arc<Mutex<State>>);
 
@@ -18,6 +19,7 @@ pub(super) struct State {
     pub(super) applied_at: SystemTime,
     pub(super) upgrades_refused: u64,
     pub(super) last_upgrade: Option<Attempt>,
+    pub(super) stale_lists: Option<Attempt>,
 }
 
 /// How many reloads there were.
@@ -29,7 +31,7 @@ pub struct ReloadCounts {
     pub refused: u64,
 }
 
-/// A reload, or an upgrade.
+/// A reload, an upgrade, or the read of a list of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// In seconds since 1970.
@@ -49,6 +51,7 @@ impl Default for History {
             applied_at: SystemTime::now(),
             upgrades_refused: 0,
             last_upgrade: None,
+            stale_lists: None,
         })))
     }
 }
@@ -80,6 +83,16 @@ impl History {
         let mut state = self.0.lock();
         state.upgrades_refused += 1;
         state.last_upgrade = Some(Attempt::now(Some(reason)));
+    }
+
+    /// Sets the result of reading the lists of clients: why some are not read, and stay as they were before.
+    pub fn set_lists_read(&self, result: Result<(), String>) {
+        self.0.lock().stale_lists = result.err().map(|reason| Attempt::now(Some(reason)));
+    }
+
+    /// The last read of the lists of clients, if it failed.
+    pub fn stale_lists(&self) -> Option<Attempt> {
+        self.state().stale_lists
     }
 
     /// The reloads since the start.

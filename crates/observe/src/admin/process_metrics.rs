@@ -60,6 +60,12 @@ impl Collector for ProcessCollector {
         };
         gauge(
             &mut encoder,
+            "peername_lists_stale",
+            "1 while a list of clients can't be read, so that the one of before is in force",
+            u64::from(state.stale_lists.is_some()),
+        )?;
+        gauge(
+            &mut encoder,
             "peername_connections_limit",
             "TCP connections that may be open at once, by the limit of descriptors",
             limit.limit(),

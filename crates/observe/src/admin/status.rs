@@ -51,6 +51,7 @@ impl<H: Health> AdminServer<H> {
             "is_draining": self.health.is_draining(),
             "last_reload": self.resources.history.last_reload(),
             "last_upgrade": self.resources.history.last_upgrade(),
+            "stale_lists": self.resources.history.stale_lists(),
         });
         format!("{status:#}\n")
     }

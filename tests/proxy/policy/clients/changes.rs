@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::assert_refused;
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
@@ -86,7 +87,16 @@ fn client_that_is_taken_off_the_allow_list_is_ended() {
 fn broken_list_leaves_the_old_one_in_force() {
     let list = Scratch::new();
     let path = list.write("denied", "198.51.100.7\n");
-    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}")]);
+    let rig = ProxyRig::new(&[&format!("--deny-client=@{path}"), ADMIN]);
+    let host = &rig.lab.server;
+    let reads = || rig.proxy.log().matches("lists of clients read").count();
+    let stale = |count| {
+        admin::wait_metric(host, &[], &format!("peername_lists_stale {count}"));
+        let status = admin::get(host, &[], "/status");
+        let status: Value = serde_json::from_str(status.trim_end_matches("200")).expect("JSON");
+        status["stale_lists"].clone()
+    };
+    assert_eq!(stale(0), Value::Null);
     list.write("denied", "192.0.2.1\nnonsense\n");
     let warning = |says: &str| {
         rig.proxy.wait_line(says, |line| {
@@ -95,6 +105,10 @@ fn broken_list_leaves_the_old_one_in_force() {
     };
     let line = warning("denied, line 2: neither a network nor an address");
     assert!(line.contains("the lists of before stay in force"), "{line}");
+    let refused = stale(1);
+    let why = refused["refused"].as_str().expect("a reason");
+    assert!(why.contains("denied, line 2"), "{refused}");
+    assert!(refused["at"].as_u64().is_some_and(|at| at > 0));
     assert_refused(&rig, fresh_client_v4());
     rig.connect_client(v4([192, 0, 2, 1], 4001));
     fs::remove_file(&path).expect("removed");
@@ -104,8 +118,11 @@ fn broken_list_leaves_the_old_one_in_force() {
     let line = warning("reload refused");
     assert!(line.contains("No such file"), "{line}");
     assert_refused(&rig, fresh_client_v4());
+    assert_eq!(reads(), 0, "{}", rig.proxy.log());
     list.write("denied", "192.0.2.1\n");
     wait_served(&rig, fresh_client_v4());
+    assert_eq!(stale(0), Value::Null);
+    assert_eq!(reads(), 1, "{}", rig.proxy.log());
 }
 
 /// The lists of a configuration file change with it, and open connections are judged by the new ones.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use peername_kernel::data_path::DataPath;
+use peername_observe::admin::history::History;
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
@@ -58,6 +59,7 @@ impl Control {
         setup: Setup,
         open: Opened,
         kernel: Option<Arc<DataPath>>,
+        history: &History,
     ) -> anyhow::Result<(Self, RunningListeners)> {
         let shared = Shared {
             counters: Arc::default(),
@@ -85,7 +87,8 @@ impl Control {
             sessions: shared.sessions.clone(),
             is_denied,
         };
-        let client_lists = ClientLists::start(setup.client_policies(&bound), open_clients);
+        let client_policies = setup.client_policies(&bound);
+        let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
         tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
