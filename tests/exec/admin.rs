@@ -84,6 +84,7 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
         let served = Served::start(mode, &["--deny-client=203.0.113.99"]);
         assert_eq!(served.get("/healthz"), "ok\n200", "{mode}");
         assert_eq!(served.get("/readyz"), "ready\n200", "{mode}");
+        served.wait_metric("peername_ready 1");
         served.assert_serves(fresh_client_v4());
         served.assert_serves(fresh_client_v4());
         let refused: [&[u8]; 3] = [
@@ -172,6 +173,7 @@ fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
         let ready = served.get("/readyz");
         (ready.contains("the supervisor has exited") && ready.ends_with("503")).then_some(())
     });
+    served.wait_metric("peername_ready 0");
     assert_eq!(
         served.get("/healthz"),
         "the supervisor does not answer\n503"

@@ -106,12 +106,14 @@ fn readyz_waits_for_the_check_service() {
         ready.contains("the check service can't be asked") && ready.ends_with("503"),
         "{ready}"
     );
+    wait_metric(&rig.lab.balancer, &[], "peername_ready 0");
     assert_eq!(rig.ask_admin("/healthz", &[]), "ok\n200");
     let _service = rig.lab.balancer.enter(|| Service::ext_authz(check));
     says("can be asked now");
     wait_for("readiness", || {
         (rig.ask_admin("/readyz", &[]) == "ready\n200").then_some(())
     });
+    wait_metric(&rig.lab.balancer, &[], "peername_ready 1");
 }
 
 #[test]

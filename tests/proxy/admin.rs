@@ -64,6 +64,7 @@ fn draining_proxy_is_not_ready() {
     wait_for("unreadiness", || {
         (get(host, &[], "/readyz") == "draining\n503").then_some(())
     });
+    wait_metric(host, &[], "peername_ready 0");
     wait_metric(host, &[], "peername_connections_active 1");
     assert_eq!(get(host, &[], "/healthz"), "ok\n200");
     drop(open);
@@ -245,11 +246,13 @@ fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
     );
     let status = get(host, &[], "/status");
     assert!(status.contains("\"not_ready\": \"maintenance"), "{status}");
+    wait_metric(host, &[], "peername_ready 0");
     open.0.send(b"ping");
     assert_eq!(open.1.recv(4), b"ping");
     drop(rig.connect_client(v4([203, 0, 113, 7], 56325)));
     assert_eq!(put(&by_path, "ready"), "ready\n200");
     assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    wait_metric(host, &[], "peername_ready 1");
 }
 
 #[test]

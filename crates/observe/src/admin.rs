@@ -83,6 +83,8 @@ pub struct AdminServer<H> {
     feed: EventFeed,
     /// Set by `PUT /readyz`: unready, and serving.
     in_maintenance: AtomicBool,
+    /// The result of the last check of readiness, for the metrics.
+    is_ready: Arc<AtomicBool>,
 }
 
 /// What a command offers beside metrics and health. A path without its resource is 404.
@@ -149,7 +151,9 @@ impl<H: Health> AdminServer<H> {
         hosts: AllowedHosts,
         resources: Resources,
     ) -> Self {
+        let is_ready = Arc::<AtomicBool>::default();
         registry.register_collector(Box::new(ProcessCollector {
+            is_ready: Arc::clone(&is_ready),
             history: resources.history.clone(),
             limit: resources.limit.clone(),
         }));
@@ -161,6 +165,7 @@ impl<H: Health> AdminServer<H> {
             started: Instant::now(),
             feed: EventFeed::default(),
             in_maintenance: AtomicBool::new(false),
+            is_ready,
         }
     }
 

@@ -1,7 +1,9 @@
-//! The metrics that every process has: its version, its reloads and upgrades, and its connection limit.
+//! The metrics that every process has: its version, its readiness, its reloads and upgrades, and its connection limit.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
@@ -22,6 +24,8 @@ pub trait LimitGauge: Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
     pub(super) history: History,
+    /// Set before each scrape: a collector can't wait for the check.
+    pub(super) is_ready: Arc<AtomicBool>,
     pub(super) limit: Option<Arc<dyn LimitGauge>>,
 }
 
@@ -34,6 +38,12 @@ impl Collector for ProcessCollector {
             "peername_build_info",
             "The version of peername, as a label",
             [(Version { version }, 1)],
+        )?;
+        gauge(
+            &mut encoder,
+            "peername_ready",
+            "1 while clients should be sent here, as /readyz reports it",
+            u64::from(self.is_ready.load(Relaxed)),
         )?;
         gauge(
             &mut encoder,

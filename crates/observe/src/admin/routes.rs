@@ -13,7 +13,6 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
-use prometheus_client::encoding::text;
 use tokio::net::unix::UCred;
 use tokio::time::timeout;
 use tracing::Level;
@@ -56,7 +55,7 @@ impl<H: Health> AdminServer<H> {
                 Some(events) => stream(EVENT_STREAM, events),
                 None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
             },
-            "/metrics" => self.metrics(),
+            "/metrics" => self.metrics().await,
             "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
                 Ok(()) => plain(StatusCode::OK, "ok\n"),
                 Err(_) => {
@@ -161,10 +160,9 @@ impl<H: Health> AdminServer<H> {
         respond_with(StatusCode::OK, TEXT, to + "\n")
     }
 
-    fn metrics(&self) -> Answer {
-        let mut out = String::new();
-        match text::encode(&mut out, &self.registry) {
-            Ok(()) => respond_with(StatusCode::OK, OPEN_METRICS, out),
+    async fn metrics(&self) -> Answer {
+        match self.scrape().await {
+            Ok(text) => respond_with(StatusCode::OK, OPEN_METRICS, text),
             Err(_) => plain(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "metrics can't be written\n",

@@ -1,6 +1,7 @@
 //! Makes the events: reads metrics, health and the open connections once a second, while a stream of events is open.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ impl<H: Health> AdminServer<H> {
 
     async fn status(&self) -> StatusEvent {
         let not_ready = self.not_ready().await;
-        let metrics = self.samples();
+        let metrics = self.encode_metrics(not_ready.is_none());
+        let metrics = metrics.map_or_else(|_| Samples::new(), |text| samples::parse(&text));
         StatusEvent {
             command: self.resources.command.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -75,12 +77,17 @@ impl<H: Health> AdminServer<H> {
         }
     }
 
-    fn samples(&self) -> Samples {
+    /// The metrics as text, with the readiness of this moment.
+    pub(super) async fn scrape(&self) -> Result<String, fmt::Error> {
+        let readiness = timeout(ANSWER_TIMEOUT, self.check_readiness()).await;
+        self.encode_metrics(matches!(readiness, Ok(Ok(()))))
+    }
+
+    fn encode_metrics(&self, is_ready: bool) -> Result<String, fmt::Error> {
+        self.is_ready.store(is_ready, Relaxed);
         let mut out = String::new();
-        match text::encode(&mut out, &self.registry) {
-            Ok(()) => samples::parse(&out),
-            Err(_) => Samples::new(),
-        }
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
     }
 
     fn advice_on(&self, metrics: &Samples) -> BTreeMap<String, String> {
