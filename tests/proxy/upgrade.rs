@@ -131,9 +131,9 @@ fn upgrade_applies_another_number_of_workers() {
     load.finish();
 }
 
-/// The new process reports the upgrade that it came from, and keeps the log level that `/log-level` had set.
+/// The new process reports the upgrade that it came from, and keeps the log level and the maintenance that were set.
 #[test]
-fn upgrade_is_reported_by_the_new_process_which_keeps_the_log_level() {
+fn upgrade_is_reported_by_the_new_process_which_keeps_what_was_set() {
     let lab = Lab::new();
     let scratch = Scratch::new();
     let path = scratch.path_text("admin.sock");
@@ -149,6 +149,11 @@ fn upgrade_is_reported_by_the_new_process_which_keeps_the_log_level() {
     assert_eq!(status()["last_upgrade"], Value::Null);
     let set = [&by_path[..], &["-X", "PUT", "-d", "debug"]].concat();
     assert_eq!(get(&lab.server, &set, "/log-level"), "debug\n200");
+    let put = |word| {
+        let args = [&by_path[..], &["-X", "PUT", "-d", word]].concat();
+        get(&lab.server, &args, "/readyz")
+    };
+    assert_eq!(put("maintenance"), "maintenance\n200");
     let old = rig.serving_inside();
     assert_eq!(status()["pid"].to_string(), old);
     rig.upgrade(&lab.server).expect("it upgrades");
@@ -159,6 +164,11 @@ fn upgrade_is_reported_by_the_new_process_which_keeps_the_log_level() {
     assert_eq!(upgrade["replaced_pid"].to_string(), old, "{new}");
     assert!(upgrade["at"].as_u64().is_some_and(|at| at > 0), "{new}");
     assert_eq!(get(&lab.server, &by_path, "/log-level"), "debug\n200");
+    let readiness = get(&lab.server, &by_path, "/readyz");
+    assert!(readiness.starts_with("maintenance"), "{readiness}");
+    assert_eq!(put("ready"), "ready\n200");
+    rig.upgrade(&lab.server).expect("it upgrades");
+    assert_eq!(get(&lab.server, &by_path, "/readyz"), "ready\n200");
 }
 
 /// The binary is the one at the path, and SIGUSR2 does the same as the subcommand.

@@ -106,7 +106,8 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
             SignalEvent::Reload => {}
             SignalEvent::Upgrade(requester) => {
                 let changed_level = command.process().logging.changed_level();
-                upgrades.upgrader.pass_on_log_level(changed_level);
+                let in_maintenance = history.is_in_maintenance();
+                upgrades.upgrader.pass_on(changed_level, in_maintenance);
                 let (timeout, summary) = (command.process().upgrade_timeout(), command.summary());
                 let upgrade =
                     upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);

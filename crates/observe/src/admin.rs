@@ -81,8 +81,6 @@ pub struct AdminServer<H> {
     resources: Resources,
     started: Instant,
     feed: EventFeed,
-    /// Set by `PUT /readyz`: unready, and serving.
-    in_maintenance: AtomicBool,
     /// The result of the last check of readiness, for the metrics.
     is_ready: Arc<AtomicBool>,
 }
@@ -102,7 +100,7 @@ pub struct Resources {
     pub log_level: Option<Box<dyn LogLevel>>,
     /// `/config`.
     pub config: Option<ConfigInForce>,
-    /// The reloads and upgrades, for `/status`.
+    /// The reloads and upgrades, for `/status`, and the maintenance.
     pub history: History,
     /// The limit on open connections.
     pub limit: Option<Arc<dyn LimitGauge>>,
@@ -164,7 +162,6 @@ impl<H: Health> AdminServer<H> {
             resources,
             started: Instant::now(),
             feed: EventFeed::default(),
-            in_maintenance: AtomicBool::new(false),
             is_ready,
         }
     }

@@ -17,11 +17,15 @@ impl Inherited {
         Self(previous.map(|previous| previous.inheritance.clone()))
     }
 
-    /// A history that begins with the upgrade, if there is one.
+    /// A history that begins with the upgrade, if there is one, and with the maintenance of the previous process.
     pub(crate) fn history(&self) -> History {
         let history = History::default();
         if let Self(Some(inheritance)) = self {
             history.add_upgrade(inheritance.pid);
+            if inheritance.in_maintenance {
+                history.set_maintenance(true);
+                tracing::info!("in maintenance, as before the upgrade: not ready, and serving");
+            }
         }
         history
     }

@@ -98,6 +98,8 @@ pub(crate) struct Inheritance {
     pub(super) pid: Option<u32>,
     /// The level of the log, if it was changed while the process ran.
     pub(super) log_level: Option<String>,
+    /// Whether `PUT /readyz` has set maintenance.
+    pub(super) in_maintenance: bool,
 }
 
 /// A socket that can be handed over, with its requested address.

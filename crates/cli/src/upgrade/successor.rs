@@ -57,11 +57,12 @@ impl Upgrader {
         }
     }
 
-    /// Passes the level of the log on to the new process, where it was changed while this one ran.
-    pub(crate) fn pass_on_log_level(&mut self, changed: Option<Level>) {
+    /// Passes on to the new process what was set while this one ran: the level of the log, if it was changed, and maintenance.
+    pub(crate) fn pass_on(&mut self, changed_level: Option<Level>, in_maintenance: bool) {
         self.inheritance = Inheritance {
             pid: Some(std::process::id()),
-            log_level: changed.map(|level| level.as_str().to_owned()),
+            log_level: changed_level.map(|level| level.as_str().to_owned()),
+            in_maintenance,
         };
     }
 

@@ -1,5 +1,5 @@
-//! What happened to the process as a whole: its reloads and upgrades, and lists of clients that can't be read, for `/status`,
-//! the page and the metrics.
+//! What happened to the process as a whole: its reloads and upgrades, lists of clients that can't be read, and maintenance, for
+//! `/status`, the page, the metrics and the next process.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The reloads and upgrades of a process, and its failed reads of lists of clients. Clones share it.
+/// The reloads and upgrades of a process, its failed reads of lists of clients, and its maintenance. Clones share it.
 #[derive(Clone, Debug)]
 pub struct History(Arc<Mutex<State>>);
 
@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) upgrades_refused: u64,
     pub(super) last_upgrade: Option<Attempt>,
     pub(super) stale_lists: Option<Attempt>,
+    /// Set by `PUT /readyz`: unready, and serving.
+    pub(super) in_maintenance: bool,
 }
 
 /// How many reloads there were.
@@ -52,6 +54,7 @@ impl Default for History {
             upgrades_refused: 0,
             last_upgrade: None,
             stale_lists: None,
+            in_maintenance: false,
         })))
     }
 }
@@ -93,6 +96,16 @@ impl History {
     /// The last read of the lists of clients, if it failed.
     pub fn stale_lists(&self) -> Option<Attempt> {
         self.state().stale_lists
+    }
+
+    /// Begins or ends maintenance, in which the process is not ready and serves; returns whether it was in maintenance.
+    pub fn set_maintenance(&self, in_maintenance: bool) -> bool {
+        std::mem::replace(&mut self.0.lock().in_maintenance, in_maintenance)
+    }
+
+    /// Whether the process is in maintenance.
+    pub fn is_in_maintenance(&self) -> bool {
+        self.state().in_maintenance
     }
 
     /// The reloads since the start.

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -128,7 +127,7 @@ impl<H: Health> AdminServer<H> {
             "ready" => (false, "ready\n"),
             _ => return plain(StatusCode::BAD_REQUEST, "use maintenance or ready\n"),
         };
-        if self.in_maintenance.swap(in_maintenance, Relaxed) != in_maintenance {
+        if self.resources.history.set_maintenance(in_maintenance) != in_maintenance {
             audit(peer, format_args!("readiness was set to {word}"));
         }
         plain(StatusCode::OK, answer)

@@ -71,7 +71,7 @@ impl<H: Health> AdminServer<H> {
 
     /// The readiness of the command, unless `PUT /readyz` has set maintenance.
     pub(super) async fn check_readiness(&self) -> Result<(), String> {
-        match self.in_maintenance.load(Relaxed) {
+        match self.resources.history.is_in_maintenance() {
             true => Err("maintenance: set by PUT /readyz".to_owned()),
             false => self.health.check_readiness().await,
         }
