@@ -86,6 +86,7 @@ fn top_prints_one_snapshot_without_a_terminal() {
         "accepted 2, to backends 2.50 kB, to clients 0 B",
         "no_header 1: Turn the PROXY protocol on",
         "clients: 203.0.113.7 1\n",
+        "clients by bytes: 203.0.113.7 2.50 kB\n",
         "balancers: 10.81.0.2 1\n",
         "203.0.113.7:56324  10.81.0.2:",
         "tcp open  2.50 kB  0 B",

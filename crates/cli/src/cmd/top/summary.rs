@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use peername_observe::admin::ACCEPT_PAUSED;
-use peername_observe::admin::events::{StatusEvent, Summary, TopPeers};
+use peername_observe::admin::events::{Peer, StatusEvent, Summary};
 
 use super::app::total;
-use super::format::{amount, seconds};
+use super::format::{amount, bytes, seconds};
 
 /// What an operator should see first, each in a line: empty lines are left out.
 pub(super) fn lines(event: &StatusEvent) -> Vec<String> {
@@ -49,22 +49,27 @@ pub(super) fn exec(event: &StatusEvent) -> String {
 }
 
 fn peers(event: &StatusEvent) -> Vec<String> {
-    let line = |name: &str, of: fn(&Summary) -> &TopPeers| {
+    let counts = |of: fn(&Summary) -> &[Peer], value: fn(&Peer) -> u64| {
         let summaries = [&event.connections, &event.sessions].into_iter().flatten();
         let mut counts: BTreeMap<IpAddr, u64> = BTreeMap::new();
-        for peer in summaries.flat_map(|summary| &of(summary).by_connections) {
-            *counts.entry(peer.address).or_default() += peer.connections;
+        for peer in summaries.flat_map(of) {
+            *counts.entry(peer.address).or_default() += value(peer);
         }
-        most(
-            name,
-            counts
-                .into_iter()
-                .map(|(peer, count)| (peer.to_string(), count as f64)),
-        )
+        let counts = counts.into_iter();
+        counts.map(|(peer, count)| (peer.to_string(), count as f64))
     };
-    let clients = line("clients", |summary| &summary.clients);
-    let balancers = line("balancers", |summary| &summary.balancers);
-    clients.into_iter().chain(balancers).collect()
+    let (connections, moved) = (|peer: &Peer| peer.connections, |peer: &Peer| peer.bytes);
+    let clients = counts(|summary| &summary.clients.by_connections, connections);
+    let by_bytes = counts(|summary| &summary.clients.by_bytes, moved);
+    let balancers = counts(|summary| &summary.balancers.by_connections, connections);
+    [
+        most("clients", clients),
+        most_of("clients by bytes", by_bytes, |count| bytes(count as u64)),
+        most("balancers", balancers),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn intercept(event: &StatusEvent) -> Vec<String> {
@@ -121,8 +126,17 @@ fn bucket_bound(event: &StatusEvent, name: &str, wanted: f64) -> Option<f64> {
     reached.map(|(bound, _)| *bound).min_by(f64::total_cmp)
 }
 
-/// The first few, most first; `None` if all are 0.
+/// As [`most_of`], of numbers.
 fn most(title: &str, counts: impl IntoIterator<Item = (String, f64)>) -> Option<String> {
+    most_of(title, counts, amount)
+}
+
+/// The first few, most first; `None` if all are 0.
+fn most_of(
+    title: &str,
+    counts: impl IntoIterator<Item = (String, f64)>,
+    show: fn(f64) -> String,
+) -> Option<String> {
     let mut counts: Vec<_> = counts
         .into_iter()
         .filter(|(_, count)| *count > 0.0)
@@ -131,7 +145,7 @@ fn most(title: &str, counts: impl IntoIterator<Item = (String, f64)>) -> Option<
     let texts: Vec<_> = counts
         .iter()
         .take(LISTED)
-        .map(|(name, count)| format!("{name} {}", amount(*count)))
+        .map(|(name, count)| format!("{name} {}", show(*count)))
         .collect();
     (!texts.is_empty()).then(|| format!("{title}: {}", texts.join(", ")))
 }
