@@ -218,6 +218,31 @@ fn routes_commands_add_and_remove_rules() {
     assert_as_before(&site.lab.server, &before);
 }
 
+/// The rules that are missing are those that the start adds.
+#[test]
+fn doctor_reports_rules_that_the_start_will_add() {
+    let (site, files) = (Site::new(), Scratch::new());
+    let doctor = |keys: &str| {
+        let text = format!(
+            "{keys}[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
+             target-v6 = \"{TARGET_V6}\"\ntrust = [\"10.81.0.0/24\"]\n"
+        );
+        let file = files.write("proxy.toml", &text);
+        let output = Peername::run(&site.lab.server, &["doctor", "--config", &file]);
+        let report = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), report)
+    };
+    let (code, report) = doctor("");
+    assert_eq!(code, Some(3), "{report}");
+    let (code, report) = doctor("setup-routes = true\n");
+    assert!(!report.contains("FAIL"), "{report}");
+    assert_eq!(code, Some(0), "{report}");
+    for target in [TARGET_V4, TARGET_V6] {
+        let will = format!("ok    routes: the start adds the rules for replies of {target}");
+        assert!(report.contains(&will), "{report}");
+    }
+}
+
 /// Backends, and no rules yet.
 struct Site {
     v4: Backend,

@@ -35,6 +35,20 @@ fn backend_on_another_local_address_is_served() {
     balancer.expect_datagram(b"pong", LISTEN_V4);
 }
 
+/// The advice is for the protocol of the backend, whichever check gives it.
+#[test]
+fn doctor_advises_the_rule_for_udp() {
+    let lab = Lab::without_routes();
+    let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
+    let output = Peername::run(&lab.server, &args);
+    let report = String::from_utf8(output.stdout).expect("text");
+    let command = "`peername routes add -4 127.0.0.1:9000 --protocol udp`";
+    for check in ["FAIL  routes: ", "FAIL  self-test: "] {
+        let mut lines = report.lines().filter(|line| line.starts_with(check));
+        assert!(lines.any(|line| line.contains(command)), "{report}");
+    }
+}
+
 #[test]
 fn doctor_reports_a_server_bound_to_all_addresses() {
     let lab = Lab::new();

@@ -126,6 +126,8 @@ struct CheckedConfig {
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it.
     backends: Vec<(Backend, u32)>,
+    /// Whether the start adds the rules and routes that the backends need.
+    sets_up_routes: bool,
     /// The limit of open TCP connections.
     connections: anyhow::Result<usize>,
     /// What is valid in the file, but may not be meant.
@@ -151,6 +153,7 @@ impl CheckedConfig {
             return Ok(Self {
                 listen,
                 backends: backends.collect(),
+                sets_up_routes: setup.sets_up_routes(),
                 connections: setup.expected_connections(),
                 warnings: setup.warnings().map(str::to_owned).collect(),
             });
@@ -177,6 +180,7 @@ impl CheckedConfig {
             connections: expected_connections(default_workers(), &[plan]),
             listen,
             backends: backends.map(|backend| (backend, args.mark)).collect(),
+            sets_up_routes: false,
             warnings: Vec::new(),
         })
     }
@@ -222,14 +226,27 @@ async fn examine(checked: CheckedConfig) -> bool {
             note(Finding::ok("backend", format!("no {target} without IPv6")));
             continue;
         }
-        note(backend::routed(backend, mark).await);
-        note(backend::reply_path(backend).await);
+        let will_be_routed = match checked.sets_up_routes {
+            true => backend::will_be_routed(backend).await,
+            false => None,
+        };
+        // Without the rules, no reply comes back.
+        let is_routed = will_be_routed.is_none();
+        match will_be_routed {
+            Some(finding) => note(finding),
+            None => {
+                note(backend::routed(backend, mark).await);
+                note(backend::reply_path(backend).await);
+            }
+        }
         if backend.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;
         }
         note(backend::reachable(target).await);
-        note(backend::answers_spoofed_source(target, mark).await);
+        if is_routed {
+            note(backend::answers_spoofed_source(target, mark).await);
+        }
         note(backend_listener::check(target).await);
     }
     failed

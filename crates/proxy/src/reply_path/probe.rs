@@ -51,11 +51,11 @@ pub enum ReplyPathError {
          leave this host; run {} as root, or start the proxy with `--setup-routes`",
         Milliseconds(HANDSHAKE_TIMEOUT),
         add_command(*target),
-        ip = target.ip()
+        ip = target.address.ip()
     )]
     NoReply {
         /// The backend.
-        target: SocketAddr,
+        target: Backend,
         /// The documentation address that was the source.
         from: IpAddr,
     },
@@ -121,9 +121,8 @@ pub(crate) async fn probe_with(
     backend: Backend,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
-    let target = backend.address;
-    match locate_backend(netlink, target).await? {
-        BackendLocation::Loopback(ip) => match connect_to_own_listener(target, ip, mark).await {
+    match locate_backend(netlink, backend.address).await? {
+        BackendLocation::Loopback(ip) => match connect_to_own_listener(backend, ip, mark).await {
             Err(ReplyPathError::Syscall(error)) if ip.is_ipv6() && is_ipv6_missing(&error) => {
                 Ok(ProbeOutcome::NoIpv6)
             }
@@ -146,7 +145,7 @@ pub fn foreign_addr(family_of: IpAddr) -> IpAddr {
 }
 
 async fn connect_to_own_listener(
-    target: SocketAddr,
+    target: Backend,
     ip: IpAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
@@ -167,7 +166,7 @@ async fn connect_to_own_listener(
         Ok(ProbeOutcome::Connected)
     } else {
         Err(ReplyPathError::Rewritten {
-            target,
+            target: target.address,
             from: SocketAddr::new(foreign, from.port()),
             seen,
         })

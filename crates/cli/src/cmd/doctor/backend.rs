@@ -79,6 +79,17 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
     }
 }
 
+/// Reports rules that are missing and that the start adds (`setup-routes`); `None` where replies stay on this host, or can't.
+pub(super) async fn will_be_routed(target: Backend) -> Option<Finding> {
+    let is_missing = matches!(reply_route(target).await, Ok(ReplyRoute::Leaves));
+    is_missing.then(|| {
+        let seen = format!(
+            "the start adds the rules for replies of {target} (setup-routes); what needs them is not checked"
+        );
+        Finding::ok("routes", seen)
+    })
+}
+
 /// Probes the reply path: connects from a foreign address to a listener of the check's own, beside the backend.
 pub(super) async fn reply_path(target: Backend) -> Finding {
     let check = "self-test";

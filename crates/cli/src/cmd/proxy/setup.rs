@@ -209,6 +209,11 @@ impl Setup {
             .find_map(|plan| plan.config.upstream.mark)
     }
 
+    /// Whether the start adds the rules and routes that the backends need.
+    pub(crate) fn sets_up_routes(&self) -> bool {
+        self.host.setup_routes
+    }
+
     /// Validates again with this host's addresses, which only the kernel knows.
     ///
     /// # Errors
