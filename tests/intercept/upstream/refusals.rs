@@ -63,7 +63,7 @@ fn each_certificate_error_has_its_code() {
         ("expired.test", "upstream_tls_expired"),
         ("self-signed.test", "upstream_tls_self_signed"),
         // A certificate as `openssl req -x509` makes it: a self-signed authority.
-        ("openssl.test", "upstream_tls_self_signed"),
+        ("openssl.test", "upstream_tls_ca_certificate"),
         ("other.test", "upstream_tls_wrong_name"),
     ] {
         for version in ["--http1.1", "--http2"] {
@@ -82,6 +82,22 @@ fn each_certificate_error_has_its_code() {
         }
     }
     assert_eq!(rig.origin_log(), Vec::<String>::new());
+}
+
+/// An authority's certificate is accepted for no server, also if it is trusted. One without CA:TRUE is, as advised.
+#[test]
+fn trusted_certificate_serves_an_origin_unless_it_is_an_authority() {
+    let stage = InterceptLab::new();
+    let trust = |name: &str| format!("--extra-ca={}", stage.scratch.path_text(name));
+    let trusted = [trust("openssl.pem"), trust("self-signed.pem")];
+    let rig = stage.start(&[&trusted[0], &trusted[1]]);
+    let problem = rig.curl_problem(&["https://openssl.test/"]);
+    assert_eq!(problem["code"], "upstream_tls_ca_certificate", "{problem}");
+    let text = problem.to_string();
+    assert!(text.contains("is an authority's (CA:TRUE)"), "{text}");
+    assert!(!text.contains("not trusted"), "{text}");
+    assert!(text.contains("CA:FALSE"), "{text}");
+    assert_eq!(rig.curl_status(&["https://self-signed.test/none"]), 204);
 }
 
 #[test]

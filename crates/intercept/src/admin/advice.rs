@@ -44,6 +44,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "upstream_tls_untrusted" | "upstream_tls_self_signed" => {
             "If the origin is yours, add its authority with --extra-ca."
         }
+        "upstream_tls_ca_certificate" => {
+            "The origin uses an authority's certificate (CA:TRUE) as its own: its operator has to replace it by one for a server."
+        }
         "upstream_tls_handshake" | "upstream_tls_timeout" => {
             "The origin fails at TLS: it may not speak TLS 1.2 or 1.3 on that port, or want a client certificate."
         }

@@ -28,6 +28,8 @@ enum Why {
     Untrusted,
     SelfSigned,
     Revoked,
+    /// An authority's own, as `openssl req -x509` makes them by default. No trust makes it a server's.
+    CaAsServer,
     /// The origin's chain has a certificate of the proxy's own authority.
     OwnAuthority,
     Invalid(String),
@@ -60,7 +62,9 @@ impl BadCertificate {
             CertificateError::UnknownIssuer if is_self_signed => Why::SelfSigned,
             CertificateError::UnknownIssuer => Why::Untrusted,
             CertificateError::Revoked => Why::Revoked,
-            // openssl(1) makes such certificates by default: an authority's own.
+            CertificateError::Other(OtherError(why)) if why.to_string() == CA_AS_SERVER => {
+                Why::CaAsServer
+            }
             CertificateError::Other(_) if is_self_signed => Why::SelfSigned,
             CertificateError::Other(OtherError(why)) => Why::Invalid(why.to_string()),
             other => Why::Invalid(other.to_string()),
@@ -86,6 +90,7 @@ impl BadCertificate {
             Why::Untrusted => "upstream_tls_untrusted",
             Why::SelfSigned => "upstream_tls_self_signed",
             Why::Revoked => "upstream_tls_revoked",
+            Why::CaAsServer => "upstream_tls_ca_certificate",
             Why::OwnAuthority => "upstream_tls_own_authority",
             Why::Invalid(_) => "upstream_tls_invalid",
         }
@@ -96,9 +101,10 @@ impl BadCertificate {
             Why::Expired => "the origin has to renew it; is the clock of the proxy's host right?",
             Why::NotYetValid => "is the clock of the proxy's host right?",
             Why::WrongName => "another server answered, or the origin lacks this name",
-            Why::SelfSigned => {
-                "if it is your own: --extra-ca FILE. An authority's certificate (CA:TRUE, as `openssl req -x509` \
-                 makes them) is taken for no server's: have it sign one"
+            Why::SelfSigned => "if it is your own: --extra-ca FILE",
+            Why::CaAsServer => {
+                "--extra-ca does not help: have this authority sign a certificate for the server and trust the authority, or \
+                 make the server's with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE` and trust that"
             }
             Why::Untrusted => {
                 "if the issuer is your own: --extra-ca FILE; an origin that sends no intermediate \
@@ -123,6 +129,7 @@ impl Display for BadCertificate {
             Why::Untrusted => "has an issuer that is not trusted here",
             Why::SelfSigned => "is self-signed and not trusted here",
             Why::Revoked => "is revoked",
+            Why::CaAsServer => "is an authority's (CA:TRUE), which is accepted for no server",
             Why::OwnAuthority => "comes with one of this proxy's own authority",
             Why::Invalid(why) => {
                 return write!(f, "the origin's certificate: {why}; it {}", self.seen);
@@ -281,6 +288,8 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
     text.chars().map(printable).take(MAX_DESCRIPTION).collect()
 }
 
+/// webpki's error for the certificate of an authority as that of a server.
+const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 /// The first byte of a point with both coordinates (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
 const MAX_NAMES: usize = 8;
