@@ -199,11 +199,24 @@ fn connection_is_ended_over_a_unix_socket_only() {
     rig.proxy.wait_line("the process that ended it", |line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
         let is_audit = line["message"].as_str()?.contains(&ended) && line["level"] == "INFO";
-        (is_audit && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())
+        let names = [
+            ("client", "client"),
+            ("peer", "balancer"),
+            ("upstream", "target"),
+        ];
+        let has_addresses = names
+            .iter()
+            .all(|(field, listed)| line[field] == one[listed]);
+        (is_audit && has_addresses && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())
     });
     assert_eq!(list(host, &unix, "/connections").len(), 5);
     assert!(get(host, &delete, &id).ends_with("404"));
     assert!(get(host, &delete, "/connections/x").ends_with("400"));
+    let session = get(host, &delete, "/sessions/1");
+    assert!(
+        session.contains("only connections can be ended") && session.ends_with("404"),
+        "{session}"
+    );
     connections[2].0.send(b"ping");
     assert_eq!(connections[2].1.recv(4), b"ping");
 

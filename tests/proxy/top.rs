@@ -1,8 +1,10 @@
 //! `peername top` against a running proxy: in a terminal, and without one.
 
-use crate::harness::addr::{fresh_client_v4, v4};
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::admin::ADMIN;
-use crate::harness::lab::{Lab, Scratch};
+use crate::harness::lab::{Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
 use crate::harness::terminal::run_in_terminal;
@@ -34,7 +36,7 @@ fn top_shows_and_closes_connections_in_a_terminal() {
         // The first row is the one with the most bytes. Another key than y keeps it.
         r"press:\x1b[B",
         "press:k",
-        "see:Both sides are reset.",
+        "see:of 203.0.113.7:56324? Both sides are reset.",
         "press:n",
         "see:quit",
         "press:k",
@@ -95,6 +97,26 @@ fn top_prints_one_snapshot_without_a_terminal() {
     }
     assert!(!text.contains('\x1b'), "{text:?}");
     drop(up);
+}
+
+#[test]
+fn top_separates_the_errors_of_a_refused_reload() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let valid = "[[listen]]\naddress = [\"10.81.0.1:8443\"]\ntrust = [\"10.81.0.0/24\"]\n";
+    let file = scratch.write("proxy.toml", valid);
+    let args = ["proxy", "--config", &file, ADMIN];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    scratch.write("proxy.toml", &format!("{valid}colour = 1\nshape = 2\n"));
+    proxy.signal(Signal::HUP);
+    wait_for("the refusal in `top`", || {
+        let output = Peername::run(&lab.server, &["top", "--admin=127.0.0.1:9300"]);
+        let text = String::from_utf8(output.stdout).expect("text");
+        let refused = text
+            .lines()
+            .find(|line| line.contains("reload was refused"))?;
+        let (first, second) = refused.split_once("; ")?;
+        (first.contains("colour") && second.contains("shape")).then_some(())
+    });
 }
 
 #[test]

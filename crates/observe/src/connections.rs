@@ -104,8 +104,8 @@ pub trait ConnectionSource: Send + Sync + 'static {
     /// Takes snapshots of all that are open. Ones that begin or end meanwhile may or may not be included.
     fn snapshots(&self) -> SnapshotStream;
 
-    /// Ends one; whether there was one with this id. `None` if this kind can't be ended from outside.
-    fn end(&self, _id: u64) -> Option<BoxFuture<'static, bool>> {
+    /// Ends one; returns what it was, if there was one with this id. `None` if this kind can't be ended from outside.
+    fn end(&self, _id: u64) -> Option<BoxFuture<'static, Option<ConnectionSnapshot>>> {
         None
     }
 }

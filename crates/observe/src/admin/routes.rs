@@ -20,7 +20,7 @@ use super::events::StreamPermits;
 use super::listing::ListQuery;
 use super::page::{PAGE, POLICY};
 use super::{AdminServer, Health, Via};
-use crate::connections::ConnectionSource;
+use crate::connections::{ConnectionSnapshot, ConnectionSource};
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -84,8 +84,12 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn delete(&self, request: &Request<Incoming>, peer: Option<UCred>) -> Answer {
-        let Some(id) = request.uri().path().strip_prefix("/connections/") else {
-            return not_found();
+        let path = request.uri().path();
+        let Some(id) = path.strip_prefix("/connections/") else {
+            return match path.starts_with("/sessions/") {
+                true => plain(StatusCode::NOT_FOUND, NO_SESSIONS),
+                false => not_found(),
+            };
         };
         let Ok(id) = id.parse::<u64>() else {
             return plain(
@@ -97,11 +101,11 @@ impl<H: Health> AdminServer<H> {
         match connections.and_then(|connections| connections.end(id)) {
             None => plain(StatusCode::NOT_FOUND, "these can't be ended from here\n"),
             Some(ended) => match ended.await {
-                true => {
-                    audit(peer, format_args!("connection {id} was ended"));
+                Some(ended) => {
+                    audit_ended(peer, &ended);
                     plain(StatusCode::OK, "ended\n")
                 }
-                false => plain(StatusCode::NOT_FOUND, "no connection has this id\n"),
+                None => plain(StatusCode::NOT_FOUND, "no connection has this id\n"),
             },
         }
     }
@@ -181,6 +185,27 @@ fn audit(peer: Option<UCred>, change: impl Display) {
     tracing::info!(pid, uid, "--admin: {change}");
 }
 
+/// As [`audit`], with the addresses of a connection that was ended, as its own line has them.
+fn audit_ended(by: Option<UCred>, ended: &ConnectionSnapshot) {
+    let ConnectionSnapshot {
+        id,
+        balancer,
+        client,
+        target,
+        ..
+    } = ended;
+    let pid = by.and_then(|by| by.pid());
+    let uid = by.map(|by| by.uid());
+    tracing::info!(
+        pid,
+        uid,
+        peer = %balancer,
+        client = client.map(tracing::field::display),
+        upstream = target.map(tracing::field::display),
+        "--admin: connection {id} was ended"
+    );
+}
+
 fn list(source: Option<&dyn ConnectionSource>, query: Option<&str>) -> Answer {
     let Some(source) = source else {
         return not_found();
@@ -244,6 +269,8 @@ fn answer(
 const OTHER_HOST: &str = "the Host or Origin of the request is not one of this server's; use http and its address, or add --admin-host NAME\n";
 const NEEDS_UNIX_SOCKET: &str = "changes are accepted over a Unix socket only (--admin unix:PATH); \
     its mode restricts them to its owner and group\n";
+const NO_SESSIONS: &str = "only connections can be ended: DELETE /connections/ID; a UDP session ends after --close-after without a datagram, \
+    or when --deny-client lists its client\n";
 const TOO_MANY_STREAMS: &str = "8 event streams of this address are open already: close a page, or `peername top`; the other paths answer\n";
 const PATHS: &str = "paths: /, /events, /metrics, /healthz, /readyz, /status, /connections, /sessions, /config, /log-level, \
     as far as this command has them\n";

@@ -166,22 +166,20 @@ impl ConnectionEntry {
 pub struct OpenConnections(pub(super) WorkerCalls);
 
 impl OpenConnections {
-    /// Ends a connection: its task is dropped, so both of its sides are reset. Returns whether there was one.
-    pub async fn end_one(&self, id: u64) -> bool {
+    /// Ends a connection: its task is dropped, so both of its sides are reset. Returns what it was, if there was one.
+    pub async fn end_one(&self, id: u64) -> Option<ConnectionSnapshot> {
         let workers = self.0.workers();
-        let Some(worker) = id.checked_rem(workers as u64) else {
-            return false;
-        };
+        let worker = id.checked_rem(workers as u64)?;
         let mut next = Some(0);
         while let Some(from) = next {
             let end = move || TABLE.with_borrow(|table| table.end(id, from));
             match self.0.call(worker as usize, end).await {
-                Ok(Search::Found) => return true,
+                Ok(Search::Found(ended)) => return Some(*ended),
                 Ok(Search::More(from)) => next = Some(from),
                 Ok(Search::Absent) | Err(_) => next = None,
             }
         }
-        false
+        None
     }
 
     /// Ends the connections that `is_denied` selects, as [`OpenConnections::end_one`] does, and returns how many. A connection
@@ -226,7 +224,7 @@ impl ConnectionSource for OpenConnections {
         batches.boxed()
     }
 
-    fn end(&self, id: u64) -> Option<BoxFuture<'static, bool>> {
+    fn end(&self, id: u64) -> Option<BoxFuture<'static, Option<ConnectionSnapshot>>> {
         let connections = self.clone();
         Some(async move { connections.end_one(id).await }.boxed())
     }
@@ -323,7 +321,8 @@ impl Slot {
 
 /// The result of a search in a part of a table.
 enum Search {
-    Found,
+    /// With what it was.
+    Found(Box<ConnectionSnapshot>),
     Absent,
     /// To be continued at this slot.
     More(usize),
@@ -346,7 +345,7 @@ impl Table {
         ) {
             (Some(slot), _) => {
                 slot.end(EndReason::Admin);
-                Search::Found
+                Search::Found(Box::new(slot.entry.snapshot(Instant::now())))
             }
             (None, Some(next)) => Search::More(next),
             (None, None) => Search::Absent,

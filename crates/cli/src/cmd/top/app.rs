@@ -1,6 +1,7 @@
 //! The state of the screen: the latest events, the order, the selected row, and what a key does.
 
 use std::cmp::Reverse;
+use std::net::SocketAddr;
 
 use peername_observe::admin::events::StatusEvent;
 use peername_observe::connections::{ConnectionSnapshot, Protocol};
@@ -27,8 +28,8 @@ pub(super) enum Order {
 pub(super) enum Dialog {
     None,
     Help,
-    /// The question whether to close this connection.
-    Close(u64),
+    /// The question whether to close the connection with this id, of this client.
+    Close(u64, Option<SocketAddr>),
 }
 
 #[derive(Debug)]
@@ -111,7 +112,7 @@ impl App {
         self.message = None;
         match std::mem::replace(&mut self.dialog, Dialog::None) {
             Dialog::Help => Action::None,
-            Dialog::Close(id) => match key.code {
+            Dialog::Close(id, _) => match key.code {
                 KeyCode::Char('y') => Action::Close(id),
                 _ => Action::None,
             },
@@ -156,7 +157,11 @@ impl App {
             (Some(_), false) => self.report(
                 "connections are closed over a Unix socket only (--admin unix:PATH)".to_owned(),
             ),
-            (Some((Protocol::Tcp, id)), true) => self.dialog = Dialog::Close(id),
+            (Some((Protocol::Tcp, id)), true) => {
+                let row = self.selected_row();
+                let client = row.and_then(|row| self.rows().get(row)?.client);
+                self.dialog = Dialog::Close(id, client);
+            }
         }
     }
 }

@@ -94,8 +94,12 @@ fn refusal_lines(app: &App) -> Vec<Line<'static>> {
 
 fn foot_line(app: &App) -> String {
     match (app.dialog, app.message.as_ref().or(app.lost.as_ref())) {
-        (Dialog::Close(id), _) => {
-            format!("Close connection {id}? Both sides are reset. y: close, other keys: keep it")
+        (Dialog::Close(id, client), _) => {
+            let of = client.map(|client| format!(" of {client}"));
+            let of = of.unwrap_or_default();
+            format!(
+                "Close connection {id}{of}? Both sides are reset. y: close, other keys: keep it"
+            )
         }
         (_, Some(message)) => message.clone(),
         (_, None) => "q quit   s sort   arrows select   k close   ? help".to_owned(),

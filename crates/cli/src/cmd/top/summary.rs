@@ -182,6 +182,8 @@ fn outages(event: &StatusEvent) -> Vec<String> {
 
 fn reload(event: &StatusEvent) -> Option<String> {
     let reason = event.last_reload.as_ref()?.refused.as_ref()?;
+    // Errors of a file have a line each.
+    let reason = reason.replace('\n', "; ");
     Some(format!("the last reload was refused: {reason}"))
 }
 
