@@ -8,7 +8,7 @@ use crate::harness::check::service::{Opa, Service};
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
-/// Starts a service that denies paths with `secret` and allows everything else, at an address or a Unix socket
+/// Starts a service that denies paths with `secret` (the scripted one once it is told to) and allows everything else, at an address or a Unix socket
 /// (`unix:PATH`), with TLS and required client certificates or without.
 type Start = fn(&InterceptLab, address: &str, tls: bool) -> Running;
 
@@ -34,7 +34,7 @@ const SERVICES: [(&str, &str, &str, Start); 3] = [
 #[test]
 fn services_are_asked_over_tls_with_certificates_on_both_sides() {
     for (_, scheme, path, start) in SERVICES {
-        let (stage, service) = start_stage(|stage| start(stage, "127.0.0.1:9191", true));
+        let (stage, mut service) = start_stage(|stage| start(stage, "127.0.0.1:9191", true));
         let url = format!("--check={scheme}//127.0.0.1:9191{path}");
         let files = ["ca", "cert", "key"].map(|kind| {
             let name = match kind {
@@ -46,14 +46,14 @@ fn services_are_asked_over_tls_with_certificates_on_both_sides() {
         });
         let [ca, cert, key] = &files;
         let rig = stage.start(&[&url, ca, cert, key, LONG_CHECK_TIMEOUT]);
-        assert_decides(&rig, &service, scheme);
+        assert_decides(&rig, &mut service, scheme);
     }
 }
 
 #[test]
 fn services_are_asked_on_unix_sockets() {
     for (scheme, _, path, start) in SERVICES {
-        let (stage, service) = start_stage(|stage| {
+        let (stage, mut service) = start_stage(|stage| {
             let socket = stage.scratch.path_text("check.sock");
             start(stage, &format!("unix:{socket}"), false)
         });
@@ -66,7 +66,7 @@ fn services_are_asked_on_unix_sockets() {
             &format!("--check={scheme}unix:{socket}{path}"),
             LONG_CHECK_TIMEOUT,
         ]);
-        assert_decides(&rig, &service, scheme);
+        assert_decides(&rig, &mut service, scheme);
     }
 }
 
@@ -205,22 +205,25 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
     });
 }
 
-fn assert_decides(rig: &InterceptRig, service: &Running, scheme: &str) {
+fn assert_decides(rig: &InterceptRig, service: &mut Running, scheme: &str) {
     assert!(
         rig.curl(&["https://a.test/echo"])
             .starts_with("GET a.test "),
         "{scheme}"
     );
-    if !matches!(service, Running::Scripted(_)) {
-        assert_eq!(rig.curl_status(&["https://a.test/secret"]), 403, "{scheme}");
+    if let Running::Scripted(service) = service {
+        service.set_answer(r#"{"status": {"code": 7}}"#);
     }
-    let line = &rig.wait_audit_lines("/echo", 1)[0];
-    let (decision, how) = (&line["decision"], &line["how"]);
-    assert_eq!(
-        (decision, how),
-        (&"allowed".into(), &"asked".into()),
-        "{scheme}: {line}"
-    );
+    assert_eq!(rig.curl_status(&["http://a.test/secret"]), 403, "{scheme}");
+    for (path, expected) in [("/echo", "allowed"), ("/secret", "denied")] {
+        let line = &rig.wait_audit_lines(path, 1)[0];
+        let (decision, how) = (&line["decision"], &line["how"]);
+        assert_eq!(
+            (decision, how),
+            (&expected.into(), &"asked".into()),
+            "{scheme}: {line}"
+        );
+    }
 }
 
 fn start_stage(start: impl FnOnce(&InterceptLab) -> Running) -> (InterceptLab, Running) {
