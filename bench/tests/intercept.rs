@@ -4,6 +4,8 @@
 //! The quick run needs root or user namespaces, as the benchmark does. On a machine that has neither it fails: it must
 //! not pass without a measurement.
 
+mod quick;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,25 +19,12 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use quick::QuickRun;
+
 #[test]
 fn every_workload_is_measured() {
     let out = fresh_directory("every");
-    // In a workspace build, peername's binary is in the same directory.
-    let peername = Path::new(PROGRAM).with_file_name("peername");
-    let output = Command::new(PROGRAM)
-        .args(["intercept", "--quick", "--subject", "direct", "--out"])
-        .args([&out, Path::new("--peername"), &peername])
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stdout}\n{stderr}");
-
-    let csv = fs::read_dir(&out)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "csv"));
-    let text = fs::read_to_string(csv.expect("no raw figures")).unwrap();
+    let run = QuickRun::new(&["intercept", "--quick", "--subject", "direct"], &out);
     let mut rows = vec![
         ("direct,cold,CPU s/1000", None),
         ("direct,warm,requests/s", None),
@@ -47,7 +36,7 @@ fn every_workload_is_measured() {
         ("floor,cold,certificates", Some(1.0)),
         ("floor,cold,upstream handshakes", Some(40.0)),
     ];
-    if !stdout.contains("skipped peername") {
+    if !run.stdout.contains("skipped peername") {
         rows.extend([
             ("peername,cold,certificates", Some(40.0)),
             ("peername,warm,certificates", Some(1.0)),
@@ -56,17 +45,8 @@ fn every_workload_is_measured() {
         ]);
     }
     for (row, expected) in rows {
-        let row = format!("1,1,{row},");
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(&row)?.split(',').next());
-        let value: f64 = value
-            .and_then(|value| value.parse().ok())
-            .unwrap_or_else(|| panic!("no figure for {row} in:\n{text}"));
-        assert!(
-            value > 0.0 && expected.is_none_or(|it| it == value),
-            "{row}{value}"
-        );
+        let value = run.figure(row);
+        assert!(expected.is_none_or(|it| it == value), "{row}: {value}");
     }
 }
 

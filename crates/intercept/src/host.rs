@@ -192,12 +192,7 @@ impl HostPort {
 
     /// The form of Host and `:authority`: with the port, unless the scheme implies it.
     pub(crate) fn to_authority(&self, tls: bool) -> String {
-        let mut text = self.to_string();
-        let implied = if tls { ":443" } else { ":80" };
-        if text.ends_with(implied) {
-            text.truncate(text.len() - implied.len());
-        }
-        text
+        write_authority(self, if tls { "https" } else { "http" })
     }
 }
 
@@ -215,6 +210,20 @@ impl fmt::Debug for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Host and port as text, without the port that the scheme implies; no scheme implies none.
+pub(crate) fn write_authority(to: impl fmt::Display, scheme: &str) -> String {
+    let mut text = to.to_string();
+    let implied = match scheme {
+        "https" => ":443",
+        "http" => ":80",
+        _ => return text,
+    };
+    if text.ends_with(implied) {
+        text.truncate(text.len() - implied.len());
+    }
+    text
 }
 
 fn split(text: &str) -> Result<(Host, Option<u16>), ParseHostError> {

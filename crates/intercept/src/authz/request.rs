@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Version};
 
+use crate::host::write_authority;
 use crate::request::trace_context::TraceContext;
 
 /// All that a check service may see of a request. Plain data, borrowed for one [`ask`](super::CheckClient::ask); every name is
@@ -102,16 +103,7 @@ impl AuthzRequest<'_> {
 
     /// The destination as a Host header has it: with the port only if the scheme does not imply it.
     pub(crate) fn host(&self) -> String {
-        let mut written = self.to.to_string();
-        let implied = match self.scheme {
-            "https" => ":443",
-            "http" => ":80",
-            _ => return written,
-        };
-        if written.ends_with(implied) {
-            written.truncate(written.len() - implied.len());
-        }
-        written
+        write_authority(self.to, self.scheme)
     }
 }
 
