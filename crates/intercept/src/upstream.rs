@@ -1,7 +1,6 @@
 //! Requests to origins: sends one, and returns the head of its response.
 
 mod client_leases;
-mod collector;
 pub mod config;
 mod connection;
 mod connection_cap;

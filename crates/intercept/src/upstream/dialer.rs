@@ -15,10 +15,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::collector::PoolCollector;
 use super::config::UpstreamConfig;
 use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit, TlsConnection};
-use super::connection_cap::ConnectionCap;
+use super::connection_cap::{ConnectionCap, PoolCollector};
 use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
 use super::happy_eyeballs;
