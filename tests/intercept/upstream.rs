@@ -7,4 +7,5 @@ mod parent_proxy;
 mod private;
 mod rebinding;
 mod refusals;
+mod retries;
 mod reuse;

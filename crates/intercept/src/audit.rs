@@ -54,6 +54,8 @@ pub(crate) struct AuditRecord {
     upstream: Option<UpstreamFields>,
     /// The address that was tried and gave no response.
     tried: Option<SocketAddr>,
+    /// Whether the request was sent twice.
+    retried: bool,
     time_to_response: Option<Duration>,
     end: &'static str,
 }
@@ -140,6 +142,7 @@ impl AuditRecord {
             received: AtomicU64::new(0),
             upstream: None,
             tried: None,
+            retried: false,
             time_to_response: None,
             end: "cut",
         }
@@ -260,6 +263,15 @@ impl AuditRecord {
     /// Notes the address that was tried and gave no response.
     pub(crate) fn set_tried(&mut self, tried: Option<SocketAddr>) {
         self.tried = tried;
+    }
+
+    /// Notes whether the request was sent twice.
+    pub(crate) fn set_retried(&mut self, retried: bool) {
+        self.retried = retried;
+    }
+
+    pub(crate) fn retried(&self) -> bool {
+        self.retried
     }
 
     /// Notes that a rule of the proxy refuses the request, even if the check allowed it.

@@ -12,6 +12,7 @@ mod idle_pool;
 mod message_head;
 mod request_body;
 mod resolver;
+mod retry;
 pub mod trust;
 pub mod upstream_proxy;
 
@@ -43,6 +44,7 @@ use idle_pool::{IdlePool, PoolKey};
 pub(crate) use message_head::is_streaming;
 use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
 pub(crate) use request_body::RequestBody;
+use retry::{RetryBudgets, RetryCopy};
 use trust::{OriginTls, TrustError};
 
 /// The client side of the proxy, shared by the workers; each worker has connections of its own.
@@ -52,6 +54,7 @@ pub struct Upstream {
     /// Whether an origin chose HTTP/2 when both protocols were offered. The address of a redirected connection is part of
     /// the key: the client chose it, and it may be another server's.
     speaks_http2: Cache<(HostPort, Option<IpAddr>), bool>,
+    retries: RetryBudgets,
 }
 
 /// The head of a response, and the connection that it came through.
@@ -61,6 +64,27 @@ pub(crate) struct Sent {
     pub(crate) lease: Lease,
     pub(crate) about: Arc<ConnectionInfo>,
     pub(crate) reused: bool,
+    pub(crate) retried: bool,
+}
+
+/// A leased connection for a request, and since when the request waits for its response.
+struct Attempt {
+    lease: Lease,
+    reused: bool,
+    started: Instant,
+}
+
+/// Why an attempt failed, and the request, if it may be sent again.
+#[derive(Debug)]
+struct FailedExchange {
+    cause: FailedAttempt,
+    retry: Option<Box<Request<RequestBody>>>,
+}
+
+impl From<FailedAttempt> for FailedExchange {
+    fn from(cause: FailedAttempt) -> Self {
+        Self { cause, retry: None }
+    }
 }
 
 impl Upstream {
@@ -95,6 +119,7 @@ impl Upstream {
                 .max_capacity(MAX_REMEMBERED_ORIGINS)
                 .time_to_live(PROTOCOL_LIFETIME)
                 .build(),
+            retries: RetryBudgets::new(MAX_REMEMBERED_ORIGINS),
         }
     }
 
@@ -137,8 +162,8 @@ impl Upstream {
     /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts the bytes
     /// of its body that were sent.
     ///
-    /// A request on a reused connection that the origin closes is retried, if nothing of it was sent or its method is
-    /// safe (RFC 9112, section 9.3.1).
+    /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
+    /// for it; see [`RetryCopy::after`]. Both attempts together have the time of one.
     ///
     /// # Errors
     ///
@@ -146,60 +171,138 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         leases: &Arc<ClientLeases>,
-        key: PoolKey,
-        mut request: Request<RequestBody>,
+        mut key: PoolKey,
+        request: Request<RequestBody>,
         progress: &BodyProgress,
     ) -> Result<Sent, FailedAttempt> {
-        loop {
-            let (mut lease, reused) = match Lease::reuse(leases, &key) {
-                Some(lease) => (lease, true),
-                // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
-                None => Box::pin(self.open_lease(leases, &key)).await?,
-            };
-            let about = Arc::clone(lease.about());
-            if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
-                lease.make_private();
-            }
-            let form = RequestForm {
-                http2: lease.is_http2(),
-                absolute: about.absolute_form,
-            };
-            write_target(&mut request, &key, form);
-            if let Some(proxy) = self.config().proxy.as_ref()
-                && about.absolute_form
-            {
-                proxy.sign(request.headers_mut());
-            }
-            let copy = if reused {
-                copy_for_retry(&request)
-            } else {
-                None
-            };
-            match self.wait_response(&mut lease, request, progress).await {
-                Ok(response) => {
-                    if let Some(error) = framing_error(response.headers()) {
-                        return Err(UpstreamError::BadResponse(error.to_owned()).at(about.addr));
-                    }
-                    let mut challenges =
-                        [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
-                    if challenges.any(|name| authenticates_connection(response.headers(), name)) {
-                        lease.make_private();
-                    }
-                    return Ok(Sent {
-                        response,
-                        lease,
-                        about,
-                        reused,
-                    });
-                }
-                // The origin closed the connection in the moment of its reuse.
-                Err((error, unsent)) => {
-                    let unsent = unsent.filter(|_| reused).map(|unsent| *unsent);
-                    let copy = copy.filter(|_| matches!(error, UpstreamError::Closed));
-                    request = unsent.or(copy).ok_or_else(|| error.at(about.addr))?;
-                }
-            }
+        self.retries.deposit(&key.to);
+        if key.http2 && self.is_http1_only(&key.to, key.via) {
+            key.http2 = false;
         }
+        let started = Instant::now();
+        let (lease, reused) = match Lease::reuse(leases, &key) {
+            Some(lease) => (lease, true),
+            // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
+            None => Box::pin(self.open_lease(leases, &key)).await?,
+        };
+        let attempt = Attempt {
+            lease,
+            reused,
+            started,
+        };
+        let failed = match self.exchange(attempt, &key, request, progress).await {
+            Ok(sent) => return Ok(sent),
+            Err(failed) => failed,
+        };
+        match failed.retry {
+            Some(retry) if self.retries.withdraw(&key.to) => {
+                if matches!(
+                    failed.cause.error,
+                    UpstreamError::Unprocessed(h2::Reason::HTTP_1_1_REQUIRED)
+                ) {
+                    self.speaks_http2.insert((key.to.clone(), key.via), false);
+                    key.http2 = false;
+                }
+                Box::pin(self.retry(leases, &key, *retry, progress, started)).await
+            }
+            _ => Err(failed.cause),
+        }
+    }
+
+    async fn retry(
+        &self,
+        leases: &Arc<ClientLeases>,
+        key: &PoolKey,
+        request: Request<RequestBody>,
+        progress: &BodyProgress,
+        started: Instant,
+    ) -> Result<Sent, FailedAttempt> {
+        let sent = async {
+            let (lease, reused) = self.open_lease(leases, key).await?;
+            let attempt = Attempt {
+                lease,
+                reused,
+                started,
+            };
+            let exchange = self.exchange(attempt, key, request, progress);
+            exchange.await.map_err(|failed| failed.cause)
+        };
+        match sent.await {
+            Ok(sent) => Ok(Sent {
+                retried: true,
+                ..sent
+            }),
+            Err(failed) => Err(FailedAttempt {
+                retried: true,
+                ..failed
+            }),
+        }
+    }
+
+    /// Sends a request on a leased connection.
+    async fn exchange(
+        &self,
+        attempt: Attempt,
+        key: &PoolKey,
+        mut request: Request<RequestBody>,
+        progress: &BodyProgress,
+    ) -> Result<Sent, FailedExchange> {
+        let Attempt {
+            mut lease,
+            reused,
+            started,
+        } = attempt;
+        let about = Arc::clone(lease.about());
+        if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
+            lease.make_private();
+        }
+        let form = RequestForm {
+            http2: lease.is_http2(),
+            absolute: about.absolute_form,
+        };
+        write_target(&mut request, key, form);
+        if let Some(proxy) = self.config().proxy.as_ref()
+            && about.absolute_form
+        {
+            proxy.sign(request.headers_mut());
+        }
+        let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
+        let waited = self.wait_response(&mut lease, request, progress, started);
+        let response = match waited.await {
+            Ok(response) => response,
+            Err((error, unsent)) => {
+                if matches!(error, UpstreamError::Unprocessed(_)) {
+                    lease.retire();
+                }
+                let copy = copy
+                    .and_then(|copy| copy.after(&error, reused))
+                    .map(Box::new);
+                return Err(FailedExchange {
+                    cause: error.at(about.addr),
+                    // The origin closed the connection in the moment of its reuse, or may have done so.
+                    retry: unsent.filter(|_| reused).or(copy),
+                });
+            }
+        };
+        if let Some(copy) = copy {
+            copy.discard();
+        }
+        if let Some(error) = framing_error(response.headers()) {
+            return Err(UpstreamError::BadResponse(error.to_owned())
+                .at(about.addr)
+                .into());
+        }
+        let mut challenges = [header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE].iter();
+        if challenges.any(|name| authenticates_connection(response.headers(), name)) {
+            lease.make_private();
+        }
+        Ok(Sent {
+            response,
+            lease,
+            about,
+            reused,
+            retried: false,
+        })
     }
 
     /// Leases a new connection, or one that another request has opened meanwhile; tells whether it is a reused one.
@@ -216,7 +319,7 @@ impl Upstream {
         // Single flight: of requests that come together one dials, and the others then have its connection or its error.
         // If it turns out that each needs a connection of its own, they dial at the same time.
         let mut last_failure = leases.dialling.lock().await;
-        if let Some(lease) = Lease::reuse(leases, key) {
+        if let Some(lease) = Lease::reuse_opened_since(leases, key, asked) {
             return Ok((lease, true));
         }
         if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > asked) {
@@ -239,25 +342,31 @@ impl Upstream {
                 connection
             }
         };
-        Ok((Lease::new(leases, key, connected), false))
+        let key = PoolKey {
+            http2: connected.is_http2(),
+            ..key.clone()
+        };
+        Ok((Lease::new(leases, &key, connected), false))
     }
 
+    /// Sends the request, and waits for its response until the limit has passed since `started`, or since the body last moved.
     async fn wait_response(
         &self,
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: &BodyProgress,
+        started: Instant,
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
         let (idle, limit) = (self.config().idle_timeout, self.config().response_timeout);
         let may_be_silent = is_streaming(request.headers());
         let mut response = pin!(lease.send(request));
-        let (mut before, mut since) = (0, Instant::now());
+        let (mut before, mut since) = (progress.bytes.load(Relaxed), started);
         let mut next_check = since + idle.min(limit);
         loop {
             tokio::select! {
                 response = &mut response => return response.map_err(|mut error| {
                     let unsent = error.take_message().map(Box::new);
-                    (from_hyper(error.error()), unsent)
+                    (UpstreamError::exchange(error.error()), unsent)
                 }),
                 () = sleep_until(next_check) => {}
             }
@@ -294,29 +403,6 @@ impl Upstream {
     fn config(&self) -> &UpstreamConfig {
         self.dialer.config()
     }
-}
-
-/// A copy of a request for a retry; `None` if it has a body, or its method is not safe.
-fn copy_for_retry(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    let body = request.body().try_clone()?;
-    request.method().is_safe().then(|| {
-        let mut copy = Request::new(body);
-        *copy.method_mut() = request.method().clone();
-        *copy.uri_mut() = request.uri().clone();
-        *copy.version_mut() = request.version();
-        *copy.headers_mut() = request.headers().clone();
-        copy
-    })
-}
-
-fn from_hyper(error: &hyper::Error) -> UpstreamError {
-    if error.is_user() {
-        return UpstreamError::RequestCut;
-    }
-    if error.is_parse() {
-        return UpstreamError::BadResponse(error.to_string());
-    }
-    UpstreamError::Closed
 }
 
 thread_local! {

@@ -50,7 +50,10 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "upstream_tls_handshake" | "upstream_tls_timeout" => {
             "The origin fails at TLS: it may not speak TLS 1.2 or 1.3 on that port, or want a client certificate."
         }
-        "upstream_closed" | "upstream_timeout" | "upstream_bad_answer" => {
+        "upstream_unprocessed" => {
+            "The origin refuses requests, maybe because it is overloaded or restarts: its own log has the cause."
+        }
+        "upstream_closed" | "upstream_reset" | "upstream_timeout" | "upstream_bad_answer" => {
             "The origin gives no valid response: the log has the cause by request."
         }
         "upstream_proxy_failed" | "upstream_proxy_refused" => {

@@ -44,6 +44,7 @@ macro_rules! line {
             upstream = upstream.map(|upstream| upstream.addr).or($record.tried).map(tracing::field::display),
             upstream_tls = upstream.and_then(|upstream| upstream.tls),
             reused = upstream.map(|upstream| upstream.reused),
+            retried = $record.retried.then_some(true),
             answer_ms = $record.time_to_response.map(milliseconds),
             duration_ms = milliseconds($record.started.elapsed()),
             end = $record.end,

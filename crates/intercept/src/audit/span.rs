@@ -122,6 +122,7 @@ impl AuditRecord {
             upstream.and_then(|upstream| upstream.tls),
         );
         all.flag("peername.reused", upstream.map(|upstream| upstream.reused));
+        all.flag("peername.retried", self.retried.then_some(true));
         all.time("peername.answer_ms", self.time_to_response);
         all.text("peername.end", Some(self.end));
     }

@@ -220,7 +220,9 @@ impl Exchange<'_> {
             lease,
             about,
             reused,
+            retried,
         } = sent;
+        record.set_retried(retried);
         record.set_upstream(UpstreamFields {
             addr: about.addr,
             tls: about.tls,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,9 +24,25 @@ pub(crate) struct BufferedBody(Arc<Mutex<Remainder>>);
 /// The part of a body that was not passed on yet.
 #[derive(Debug)]
 pub(crate) struct Remainder {
-    /// Read already, for the check.
+    /// Read already, for the check or by a failed attempt.
     buffered: VecDeque<Frame<Bytes>>,
     body: Incoming,
+    replay: Replay,
+    /// Counts the attempts to send it: only the last one may read.
+    attempt: u32,
+}
+
+/// The data that was passed on, for a retry.
+#[derive(Debug, Default)]
+enum Replay {
+    #[default]
+    Off,
+    Kept {
+        data: Vec<Bytes>,
+        len: usize,
+    },
+    /// More was passed on than is kept.
+    Exceeded,
 }
 
 /// The beginning of a body.
@@ -39,8 +56,14 @@ pub(crate) struct BufferedPrefix {
 impl BufferedBody {
     /// `None` where there is no body.
     pub(crate) fn new(body: Incoming) -> Option<Self> {
-        let buffered = VecDeque::new();
-        (!body.is_end_stream()).then(|| Self(Arc::new(Mutex::new(Remainder { buffered, body }))))
+        (!body.is_end_stream()).then(|| {
+            Self(Arc::new(Mutex::new(Remainder {
+                buffered: VecDeque::new(),
+                body,
+                replay: Replay::Off,
+                attempt: 0,
+            })))
+        })
     }
 
     /// Reads until there are `max` bytes or the body ends, and buffers what it reads for the origin.
@@ -65,6 +88,33 @@ impl BufferedBody {
         }
         let bytes = bytes.freeze();
         Ok(BufferedPrefix { bytes, truncated })
+    }
+
+    /// Keeps what is passed on from now on, up to [`MAX_REPLAYED`].
+    pub(crate) fn keep_for_retry(&self) {
+        self.lock().replay = Replay::Kept {
+            data: Vec::new(),
+            len: 0,
+        };
+    }
+
+    /// Frees what was kept: the request will not be sent again.
+    pub(crate) fn discard_kept(&self) {
+        self.lock().replay = Replay::Off;
+    }
+
+    /// Begins a new attempt with the whole body, and returns its number. Earlier attempts read nothing any more. `None` if the
+    /// body is not whole any more.
+    pub(crate) fn rewind(&self) -> Option<u32> {
+        let mut remainder = self.lock();
+        let Replay::Kept { data, .. } = mem::take(&mut remainder.replay) else {
+            return None;
+        };
+        for data in data.into_iter().rev() {
+            remainder.buffered.push_front(Frame::data(data));
+        }
+        remainder.attempt += 1;
+        Some(remainder.attempt)
     }
 
     /// Drains what is left in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it.
@@ -97,6 +147,28 @@ impl BufferedBody {
     }
 }
 
+impl Remainder {
+    /// The number of the attempt that may read.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+}
+
+impl Replay {
+    fn record(&mut self, frame: &Frame<Bytes>) {
+        let Self::Kept { data, len } = self else {
+            return;
+        };
+        match frame.data_ref() {
+            Some(next) if *len + next.len() <= MAX_REPLAYED && data.len() < MAX_REPLAYED_FRAMES => {
+                *len += next.len();
+                data.push(next.clone());
+            }
+            _ => *self = Self::Exceeded,
+        }
+    }
+}
+
 impl Body for Remainder {
     type Data = Bytes;
     type Error = hyper::Error;
@@ -105,10 +177,14 @@ impl Body for Remainder {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.buffered.pop_front() {
+        let polled = match self.buffered.pop_front() {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
             None => Pin::new(&mut self.body).poll_frame(cx),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.replay.record(frame);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -128,6 +204,11 @@ impl Body for Remainder {
     }
 }
 
+/// Bytes of a body that are kept for a retry until the response begins: what most calls of APIs send. A larger body is sent
+/// once only.
+const MAX_REPLAYED: usize = 64 * 1024;
+/// Frames that are kept: each may hold the whole buffer that it was read into.
+const MAX_REPLAYED_FRAMES: usize = 64;
 /// Bytes that are drained of a request that was answered before it had ended.
 const MAX_DRAINED: usize = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);

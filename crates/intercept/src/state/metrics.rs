@@ -15,6 +15,7 @@ pub struct Metrics {
     unopened: Family<ReasonLabel, Counter>,
     refused: Family<CodeLabel, Counter>,
     upstream: Family<ConnectionLabel, Counter>,
+    retries: Counter,
     pub(crate) connections: Counter,
     pub(crate) active: Gauge,
 }
@@ -73,6 +74,11 @@ impl Metrics {
             "Requests that an origin answered, by whether the connection to it was new or reused",
             self.upstream.clone(),
         );
+        registry.register(
+            "peername_intercept_upstream_retries",
+            "Requests that were sent to their origin twice",
+            self.retries.clone(),
+        );
     }
 
     /// Counts a request that is over.
@@ -89,6 +95,9 @@ impl Metrics {
             self.upstream
                 .get_or_create(&ConnectionLabel { connection })
                 .inc();
+        }
+        if record.retried() {
+            self.retries.inc();
         }
     }
 

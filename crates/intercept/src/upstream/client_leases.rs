@@ -52,14 +52,16 @@ impl ClientLeases {
         }
     }
 
-    /// A leased HTTP/2 connection that takes another request.
-    fn find_http2(&self, key: &PoolKey) -> Option<Arc<Http2Lease>> {
+    /// A leased HTTP/2 connection that takes another request, and was opened at this time or later.
+    fn find_http2(&self, key: &PoolKey, since: Option<Instant>) -> Option<Arc<Http2Lease>> {
         let mut all = self.http2.lock();
         all.retain(|one| one.strong_count() > 0);
         let mut all = all.iter().filter_map(Weak::upgrade);
         // The reference that `find` holds counts as the new request's.
         all.find(|one| {
             one.return_to.key == *key
+                && since.is_none_or(|since| one.about.opened >= since)
+                && !one.is_retired.load(Relaxed)
                 && !one.sender.is_closed()
                 && Arc::strong_count(one) <= one.limit.max_streams()
         })
@@ -116,10 +118,15 @@ pub(crate) struct Http2Lease {
     limit: StreamLimit,
     about: Arc<ConnectionInfo>,
     return_to: ReturnTo,
+    /// Set once the origin has refused a request here: the connection takes no further ones, and ends after those that it has.
+    is_retired: AtomicBool,
 }
 
 impl Drop for Http2Lease {
     fn drop(&mut self) {
+        if self.is_retired.load(Relaxed) {
+            return;
+        }
         let connection = Connection {
             sender: Sender::Http2(self.sender.clone(), self.limit.clone()),
             about: Arc::clone(&self.about),
@@ -147,13 +154,27 @@ impl Lease {
         if let Some(connection) = leases.take_private(key) {
             return Some(Self::begin(leases, key, connection, true));
         }
-        if let Some(lease) = leases.find_http2(key) {
-            let about = Arc::clone(&lease.about);
-            let kind = LeaseKind::Http2(lease);
-            return Some(Self { kind, about });
+        if let Some(lease) = leases.find_http2(key, None) {
+            return Some(Self::share(lease));
         }
         let connection = leases.pool.take(key)?;
         Some(Self::new(leases, key, connection))
+    }
+
+    /// Leases a connection of this client that another request has opened at this time or later.
+    pub(super) fn reuse_opened_since(
+        leases: &ClientLeases,
+        key: &PoolKey,
+        since: Instant,
+    ) -> Option<Self> {
+        leases.find_http2(key, Some(since)).map(Self::share)
+    }
+
+    fn share(lease: Arc<Http2Lease>) -> Self {
+        Self {
+            about: Arc::clone(&lease.about),
+            kind: LeaseKind::Http2(lease),
+        }
     }
 
     /// Leases a connection that is not in use.
@@ -180,6 +201,7 @@ impl Lease {
                 limit,
                 about: Arc::clone(&about),
                 return_to,
+                is_retired: AtomicBool::new(false),
             })),
         };
         Self { kind, about }
@@ -192,6 +214,13 @@ impl Lease {
             LeaseKind::Http2(lease) => &lease.return_to,
         };
         return_to.is_private.store(true, Relaxed);
+    }
+
+    /// Keeps further requests off the connection.
+    pub(super) fn retire(&self) {
+        if let LeaseKind::Http2(lease) = &self.kind {
+            lease.is_retired.store(true, Relaxed);
+        }
     }
 
     pub(super) fn about(&self) -> &Arc<ConnectionInfo> {

@@ -7,6 +7,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::connection_permit::ConnectionPermit;
@@ -32,6 +33,7 @@ pub(crate) struct ConnectionInfo {
     pub(crate) addr: SocketAddr,
     /// The protocol version, where it is TLS.
     pub(crate) tls: Option<&'static str>,
+    pub(crate) opened: Instant,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
     /// Counts the connection against the connection cap.

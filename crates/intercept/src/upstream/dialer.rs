@@ -12,7 +12,7 @@ use peername_proto::{Transport, V2Writer, kind};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::config::UpstreamConfig;
@@ -156,6 +156,7 @@ impl Dialer {
             Arc::new(ConnectionInfo {
                 addr,
                 tls,
+                opened: Instant::now(),
                 absolute_form,
                 _permit: permit,
             })
@@ -209,6 +210,7 @@ impl Dialer {
         let about = ConnectionInfo {
             addr,
             tls: None,
+            opened: Instant::now(),
             absolute_form: false,
             _permit: permit,
         };

@@ -1,5 +1,6 @@
 //! Failures between the proxy and the origin, each with a stable code and a hint what to do about it.
 
+use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,6 +46,10 @@ pub(crate) enum UpstreamError {
     HandshakeTimeout(Duration),
     #[error("the origin closed the connection before it had answered")]
     Closed,
+    #[error("the origin refused the request before it had processed it: {0}")]
+    Unprocessed(h2::Reason),
+    #[error("the origin reset the stream: {0}")]
+    Reset(h2::Reason),
     #[error("the origin did not answer within {0:?}")]
     ResponseTimeout(Duration),
     #[error("the origin's answer is not valid HTTP: {0}")]
@@ -61,6 +66,8 @@ pub(crate) struct FailedAttempt {
     pub(crate) error: UpstreamError,
     /// `None` if no address was tried.
     pub(crate) tried: Option<SocketAddr>,
+    /// Whether the request was sent twice.
+    pub(crate) retried: bool,
 }
 
 impl From<UpstreamError> for FailedAttempt {
@@ -72,7 +79,11 @@ impl From<UpstreamError> for FailedAttempt {
             | UpstreamError::Exhausted(addr, _) => Some(*addr),
             _ => None,
         };
-        Self { error, tried }
+        Self {
+            error,
+            tried,
+            retried: false,
+        }
     }
 }
 
@@ -81,6 +92,7 @@ impl FailedAttempt {
     /// failure is the origin's or the path's.
     pub(crate) fn note_in(&self, record: &mut AuditRecord) {
         record.set_tried(self.tried);
+        record.set_retried(self.retried);
         if matches!(self.error, UpstreamError::Destination(..)) {
             record.set_overruled();
         }
@@ -90,8 +102,32 @@ impl FailedAttempt {
 impl UpstreamError {
     /// The error with the address of the connection.
     pub(super) fn at(self, addr: SocketAddr) -> FailedAttempt {
-        let tried = Some(addr);
-        FailedAttempt { error: self, tried }
+        FailedAttempt {
+            error: self,
+            tried: Some(addr),
+            retried: false,
+        }
+    }
+
+    /// The error of an exchange. HTTP/2 tells whether the request was processed (RFC 9113, section 8.7); of GOAWAY, h2 reports
+    /// an error to the streams above its last one only.
+    pub(super) fn exchange(error: &hyper::Error) -> Self {
+        if error.is_user() {
+            return Self::RequestCut;
+        }
+        if error.is_parse() {
+            return Self::BadResponse(error.to_string());
+        }
+        let source = error.source().and_then(|source| source.downcast_ref());
+        let from_origin = source.filter(|error: &&h2::Error| error.is_remote());
+        match from_origin.and_then(|error| Some((error, error.reason()?))) {
+            Some((error, reason)) if error.is_go_away() => Self::Unprocessed(reason),
+            Some((_, reason @ (h2::Reason::REFUSED_STREAM | h2::Reason::HTTP_1_1_REQUIRED))) => {
+                Self::Unprocessed(reason)
+            }
+            Some((_, reason)) => Self::Reset(reason),
+            None => Self::Closed,
+        }
     }
 
     /// The error of a failed connect(2).
@@ -121,6 +157,8 @@ impl UpstreamError {
             Self::Handshake(_) => "upstream_tls_handshake",
             Self::HandshakeTimeout(_) => "upstream_tls_timeout",
             Self::Closed => "upstream_closed",
+            Self::Unprocessed(_) => "upstream_unprocessed",
+            Self::Reset(_) => "upstream_reset",
             Self::ResponseTimeout(_) => "upstream_timeout",
             Self::BadResponse(_) => "upstream_bad_answer",
             Self::RequestIdle(_) => "client_idle",

@@ -16,17 +16,46 @@ use crate::request::buffered_body::BufferedBody;
 pub(crate) struct RequestBody {
     body: Option<BufferedBody>,
     progress: Arc<BodyProgress>,
+    /// See [`BufferedBody::rewind`].
+    attempt: u32,
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Option<BufferedBody>, progress: Arc<BodyProgress>) -> Self {
-        Self { body, progress }
+        Self {
+            body,
+            progress,
+            attempt: 0,
+        }
     }
 
-    /// A copy for a retry; `None` unless the request has no body.
-    pub(crate) fn try_clone(&self) -> Option<Self> {
-        let progress = || Arc::clone(&self.progress);
-        self.body.is_none().then(|| Self::new(None, progress()))
+    /// The same body for a retry: what is sent from now on is kept.
+    pub(super) fn keep_for_retry(&self) -> Self {
+        if let Some(body) = &self.body {
+            body.keep_for_retry();
+        }
+        Self {
+            body: self.body.clone(),
+            progress: Arc::clone(&self.progress),
+            attempt: self.attempt,
+        }
+    }
+
+    /// Frees what was kept.
+    pub(super) fn discard_kept(&self) {
+        if let Some(body) = &self.body {
+            body.discard_kept();
+        }
+    }
+
+    /// Begins a new attempt with the whole body. Returns whether it is still whole.
+    pub(super) fn rewind(&mut self) -> bool {
+        let Some(body) = &self.body else {
+            return true;
+        };
+        let attempt = body.rewind();
+        self.attempt = attempt.unwrap_or(self.attempt);
+        attempt.is_some()
     }
 }
 
@@ -42,7 +71,12 @@ impl Body for RequestBody {
         let Some(body) = &this.body else {
             return Poll::Ready(None);
         };
-        let frame = Pin::new(&mut *body.lock()).poll_frame(cx);
+        let mut body = body.lock();
+        if body.attempt() != this.attempt {
+            return Poll::Ready(None);
+        }
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        drop(body);
         let progress = &this.progress;
         progress.awaits_client.store(frame.is_pending(), Relaxed);
         if let Poll::Ready(Some(Ok(frame))) = &frame

@@ -1,0 +1,118 @@
+//! Retries: which requests are sent again, and how often. The origin's own log counts them.
+
+use crate::harness::lab::{Process, wait_for};
+use crate::harness::rig::intercept::InterceptRig;
+
+/// An origin that refuses every stream of a reused connection, or of all, gets each request twice at most.
+#[test]
+fn refused_stream_is_retried_once() {
+    let (rig, origin) = start();
+    assert_eq!(rig.curl(&[&url("/")]), "GET 0");
+    let problem = rig.curl_problem(&[&url("/never")]);
+    assert_eq!(problem["code"], "upstream_unprocessed", "{problem}");
+    let line = &rig.wait_audit_lines("/never", 1)[0];
+    assert_eq!(line["retried"], true, "{line}");
+    assert_eq!(requests(&rig, &origin, "/never").len(), 2);
+    let metrics = rig.read_metrics();
+    assert!(
+        metrics.contains("peername_intercept_upstream_retries_total 1"),
+        "{metrics}"
+    );
+}
+
+/// REFUSED_STREAM, and GOAWAY with a smaller stream, say that nothing was processed (RFC 9113, section 8.7). So even a POST
+/// is sent again, with its body, on another connection.
+#[test]
+fn unprocessed_request_is_retried_with_any_method() {
+    let (rig, origin) = start();
+    for path in ["/fresh", "/goaway"] {
+        assert_eq!(rig.curl(&[&url("/")]), "GET 0");
+        let data = "x".repeat(1000);
+        assert_eq!(
+            rig.curl(&["--data", &data, &url(path)]),
+            "POST 1000",
+            "{path}"
+        );
+        let seen = requests(&rig, &origin, path);
+        assert_eq!(seen.len(), 2, "{path}: {seen:?}");
+        assert_ne!(seen[0], seen[1], "{path}: another connection");
+    }
+}
+
+/// Any other reset may come after the request was processed.
+#[test]
+fn stream_that_failed_is_not_retried() {
+    let (rig, origin) = start();
+    assert_eq!(rig.curl(&[&url("/")]), "GET 0");
+    assert_eq!(
+        rig.curl_problem(&[&url("/internal")])["code"],
+        "upstream_reset"
+    );
+    assert_eq!(requests(&rig, &origin, "/internal").len(), 1);
+}
+
+/// An origin may want HTTP/1.1 for some resources (RFC 9113, section 7), and is not asked in vain for each of them.
+#[test]
+fn http_1_1_required_is_obeyed_and_remembered() {
+    let (rig, origin) = start();
+    for _ in 0..3 {
+        assert_eq!(rig.curl(&[&url("/http1")]), "GET 0");
+    }
+    let seen = requests(&rig, &origin, "/http1");
+    let protocols: Vec<&str> = seen
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert_eq!(protocols, ["h2", "http/1.1", "http/1.1", "http/1.1"]);
+}
+
+/// When an origin refuses everything, retries don't double its load: they have a budget of a fifth of its requests, and a
+/// hundred.
+#[test]
+fn retries_have_a_budget_per_origin() {
+    let (rig, origin) = start();
+    let urls = url("/never?[1-400]");
+    let args = [
+        "--parallel",
+        "--parallel-max",
+        "20",
+        "-o",
+        "/dev/null",
+        &urls,
+    ];
+    rig.curl(&args);
+    let sent = requests(&rig, &origin, "/never").len();
+    assert!(
+        (400..=600).contains(&sent),
+        "{sent} requests at the origin for 400"
+    );
+}
+
+fn start() -> (InterceptRig, Process) {
+    let rig = InterceptRig::new(&[
+        "--workers=1",
+        "--allow-destination=10.81.0.1:9001",
+        "--admin=127.0.0.1:9300",
+    ]);
+    let origin = rig.start_python_origin(include_str!("retrying_origin.py"));
+    (rig, origin)
+}
+
+fn url(path: &str) -> String {
+    format!("https://a.test:9001{path}")
+}
+
+/// The connection, protocol and method of each request of this path that the origin has received. A last request marks the
+/// end of what the origin logs.
+fn requests(rig: &InterceptRig, origin: &Process, path: &str) -> Vec<String> {
+    rig.curl(&[&url("/end")]);
+    let log = wait_for("the origin's log", || {
+        let log = origin.log();
+        log.trim_end().ends_with(" /end").then_some(log)
+    });
+    log.lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter(|(_, seen)| seen.split('?').next() == Some(path))
+        .map(|(head, _)| head.to_owned())
+        .collect()
+}
