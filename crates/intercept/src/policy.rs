@@ -1,7 +1,6 @@
 //! What the operator allows: clients, hosts with TLS that is not terminated, destinations.
 
 pub mod access;
-pub(crate) mod client_limit;
 pub mod destination;
 pub(crate) mod host_port_path;
 pub mod passthrough;

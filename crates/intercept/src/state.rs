@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -26,7 +27,6 @@ use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::Host;
 use crate::policy::access::Access;
-use crate::policy::client_limit::ClientLimit;
 use crate::policy::destination::Destinations;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;

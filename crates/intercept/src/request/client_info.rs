@@ -1,6 +1,6 @@
 //! The client of a connection.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -56,14 +56,5 @@ impl ClientInfo {
 
     pub(crate) fn user(&self) -> Option<Arc<str>> {
         self.user.lock().clone()
-    }
-}
-
-/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, of which one host
-/// has all addresses.
-pub(crate) fn client_prefix(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        v4 => v4,
     }
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
+use peername_server::access::client_limit::client_prefix;
 
 use super::error::MintError;
-use crate::request::client_info::client_prefix;
 
 /// A rate limiter (GCRA) for each client, with a burst of one second's certificates.
 #[derive(Debug)]

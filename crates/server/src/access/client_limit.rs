@@ -5,15 +5,13 @@
 //! client gets a connection.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
 
-use crate::request::client_info::client_prefix;
-
 /// Limits the connections of each client to a share of all.
 #[derive(Debug)]
-pub(crate) struct ClientLimit {
+pub struct ClientLimit {
     capacity: usize,
     counts: Mutex<Counts>,
 }
@@ -26,14 +24,14 @@ struct Counts {
 
 /// The permit of one connection, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ClientPermit<'s> {
+pub struct ClientPermit<'s> {
     limit: &'s ClientLimit,
     client: IpAddr,
 }
 
 impl ClientLimit {
     /// A limit for `capacity` connections in all.
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
             counts: Mutex::default(),
@@ -41,7 +39,7 @@ impl ClientLimit {
     }
 
     /// Acquires a permit for a connection of this client, an IPv4 address or an IPv6 /64; `None` if it has its share already.
-    pub(crate) fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit<'_>> {
+    pub fn try_acquire(&self, client: IpAddr) -> Option<ClientPermit<'_>> {
         let client = client_prefix(client);
         let mut counts = self.counts.lock();
         let free = self.capacity.saturating_sub(counts.total);
@@ -69,6 +67,16 @@ impl Drop for ClientPermit<'_> {
                 counts.by_client.remove(&self.client);
             }
         }
+    }
+}
+
+/// The prefix by which per-client limits tell clients apart: an IPv4 address, or an IPv6 /64, of which one host
+/// has all addresses.
+#[must_use]
+pub fn client_prefix(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        v4 => v4,
     }
 }
 
