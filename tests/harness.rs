@@ -17,5 +17,6 @@ pub(crate) mod rig;
 pub(crate) mod sender;
 pub(crate) mod server;
 pub(crate) mod special_sources;
+pub(crate) mod stranger;
 pub(crate) mod strict_http;
 pub(crate) mod terminal;

@@ -17,6 +17,7 @@ mod real_servers;
 mod relay;
 mod reload;
 mod routes;
+mod strangers;
 mod top;
 mod tproxy;
 mod upgrade;

@@ -2,11 +2,12 @@
 
 pub(crate) mod client;
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 #[cfg(feature = "exec")]
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, anyhow};
 use peername_kernel::data_path::DataPath;
@@ -24,10 +25,12 @@ use peername_server::listeners::{InheritedSockets, open_single};
 use peername_server::workers::Workers;
 use peername_server::workers::liveness::Liveness;
 use peername_server::workers::phases::Phases;
+use peername_sys::ipc::fd_passing::refuse_descriptors;
 use prometheus_client::registry::Registry;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::logging::LevelHandle;
@@ -83,7 +86,11 @@ impl AdminArgs {
             }
             let previous = previous.as_deref_mut();
             let adopted = previous.and_then(|previous| previous.adopt_admin(addr));
-            adopted.map_or_else(|| open_socket(addr), Ok)
+            let opened = adopted.map_or_else(|| open_socket(addr), Ok)?;
+            if let AdminAddr::Unix(_) = addr {
+                refuse_descriptors(&opened);
+            }
+            Ok(opened)
         };
         self.addresses().map(open).collect()
     }
@@ -165,9 +172,13 @@ pub(crate) struct ServedProxy<'a> {
     pub(crate) history: History,
 }
 
-/// The admin endpoint while it is served.
+/// The admin endpoint while it is served. Dropping this ends it, and removes its paths.
 #[derive(Debug, Default)]
-pub(crate) struct RunningAdmin(Vec<ServedSocket>);
+pub(crate) struct RunningAdmin {
+    sockets: Vec<ServedSocket>,
+    /// Ends its thread when it is dropped.
+    _thread: Option<oneshot::Sender<()>>,
+}
 
 /// A socket of the admin endpoint while it is served.
 #[derive(Debug)]
@@ -179,11 +190,11 @@ struct ServedSocket {
 }
 
 impl RunningAdmin {
-    /// Serves on the current runtime from now on.
+    /// Serves on a thread of its own from now on: nothing that its clients do delays bans, signals or the watches of this host.
     ///
     /// # Errors
     ///
-    /// EMFILE.
+    /// EMFILE; EAGAIN for the thread.
     pub(crate) fn serve<H: Health>(
         args: &AdminArgs,
         listeners: Vec<AdminListener>,
@@ -194,14 +205,17 @@ impl RunningAdmin {
         }
         let handles = listeners.iter().map(AdminListener::handle);
         let handles: Vec<_> = handles.collect::<Result<_, _>>().context("--admin")?;
-        let tasks = server.start(listeners);
+        let (thread, tasks) = start_thread(server, listeners).context("--admin")?;
         let served = args.addresses().zip(handles).zip(tasks);
         let served = served.map(|((addr, handle), task)| ServedSocket {
             info: SocketInfo::Admin(addr.to_string()),
             handle,
             task,
         });
-        Ok(Self(served.collect()))
+        Ok(Self {
+            sockets: served.collect(),
+            _thread: Some(thread),
+        })
     }
 
     /// Duplicates of the sockets, for the process that takes over.
@@ -214,13 +228,13 @@ impl RunningAdmin {
             let shared = socket.handle.share().context("--admin")?;
             Ok((socket.info.clone(), shared))
         };
-        self.0.iter().map(share).collect()
+        self.sockets.iter().map(share).collect()
     }
 
     /// Accepts no more from sockets that the process that takes over has adopted.
     pub(crate) fn leave(&self, adopted: &[SocketInfo]) {
         let left = self
-            .0
+            .sockets
             .iter()
             .filter(|socket| adopted.contains(&socket.info));
         for socket in left {
@@ -230,7 +244,36 @@ impl RunningAdmin {
     }
 }
 
-/// Serves the admin endpoint of `proxy` or `forward` from now on, on the current runtime.
+impl Drop for RunningAdmin {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            socket.handle.remove_path();
+        }
+    }
+}
+
+/// Starts the thread, which runs until the sender is dropped, and the task of each listener.
+fn start_thread<H: Health>(
+    server: AdminServer<H>,
+    listeners: Vec<AdminListener>,
+) -> io::Result<(oneshot::Sender<()>, Vec<AbortHandle>)> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let tasks = {
+        let _entered = runtime.enter();
+        server.start(listeners)
+    };
+    let (keep_on, ended) = oneshot::channel();
+    thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || {
+            // The sender is dropped without a message.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        })?;
+    Ok((keep_on, tasks))
+}
+
+/// Serves the admin endpoint of `proxy` or `forward` from now on.
 ///
 /// # Errors
 ///

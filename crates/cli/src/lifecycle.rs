@@ -14,7 +14,7 @@ use peername_sys::process::limits::{count_open_files, raise_open_files};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::upgrade::{RequestSocket, Requester};
+use crate::upgrade::UpgradeReport;
 
 /// The signals that a long-running subcommand handles.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(crate) struct Signals {
     /// that reads it rotates the log.
     user1: Signal,
     user2: Signal,
-    /// Requests to upgrade; their senders wait for the outcome.
-    upgrades: Option<RequestSocket>,
+    /// What those that request an upgrade by `user2` wait for.
+    pub(crate) upgrades: UpgradeReport,
 }
 
 /// The action that a signal asks for.
@@ -37,8 +37,8 @@ pub(crate) enum SignalEvent {
     Stop,
     /// SIGHUP.
     Reload,
-    /// SIGUSR2, or a request of `peername upgrade`, which gets the outcome.
-    Upgrade(Option<Requester>),
+    /// SIGUSR2.
+    Upgrade,
 }
 
 /// Runs the control side on this thread until it returns.
@@ -149,7 +149,7 @@ impl Signals {
             hangup: listen(SignalKind::hangup())?,
             user1: listen(SignalKind::user_defined1())?,
             user2: listen(SignalKind::user_defined2())?,
-            upgrades: Some(RequestSocket::listen()),
+            upgrades: UpgradeReport::open(),
         })
     }
 
@@ -189,19 +189,11 @@ impl Signals {
             hangup,
             user1,
             user2,
-            upgrades,
+            upgrades: _,
         } = self;
-        let requested = async {
-            match upgrades {
-                Some(requests) => requests.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(requested);
         loop {
             tokio::select! {
-                requester = &mut requested => return SignalEvent::Upgrade(Some(requester)),
-                _ = user2.recv() => return SignalEvent::Upgrade(None),
+                _ = user2.recv() => return SignalEvent::Upgrade,
                 _ = terminate.recv() => return SignalEvent::Stop,
                 _ = interrupt.recv() => return SignalEvent::Stop,
                 _ = hangup.recv() => return SignalEvent::Reload,
@@ -241,7 +233,8 @@ const REREAD_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
 const FDS_PER_RUNTIME: usize = 5;
-/// Descriptors for netlink, the reply path probe, the service manager and the files that confinement keeps open.
+/// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint keep
+/// open.
 const SPARE_FDS: usize = 10;
 /// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
 const MIN_CONNECTION_FDS: usize = 10;

@@ -104,13 +104,12 @@ pub(crate) async fn serve<R: Reload>(mut command: R, running: Running) -> anyhow
         match event {
             SignalEvent::Stop => break Ending::Stopped,
             SignalEvent::Reload => {}
-            SignalEvent::Upgrade(requester) => {
+            SignalEvent::Upgrade => {
                 let changed_level = command.process().logging.changed_level();
                 let in_maintenance = history.is_in_maintenance();
                 upgrades.upgrader.pass_on(changed_level, in_maintenance);
                 let (timeout, summary) = (command.process().upgrade_timeout(), command.summary());
-                let upgrade =
-                    upgrades.upgrade(&mut listeners, &mut signals, requester, timeout, &summary);
+                let upgrade = upgrades.upgrade(&mut listeners, &mut signals, timeout, &summary);
                 match upgrade.await? {
                     Outcome::Refused(reason) => {
                         history.add_refused_upgrade(reason);

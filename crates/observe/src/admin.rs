@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -30,6 +30,7 @@ use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::Level;
@@ -47,7 +48,7 @@ use crate::connections::ConnectionSource;
 /// The health of a command, as `/healthz` and `/readyz` report it.
 pub trait Health: Send + Sync + 'static {
     /// What is wrong while `check_liveness` does not return.
-    const HANGS: &'static str = "a worker hangs";
+    const HANGS: &'static str = "a worker or the control thread hangs";
 
     /// Returns once every worker, or what serves in their stead, has answered; the endpoint sets the deadline.
     fn check_liveness(&self) -> impl Future<Output = ()> + Send;
@@ -81,6 +82,8 @@ pub struct AdminServer<H> {
     resources: Resources,
     started: Instant,
     feed: EventFeed,
+    /// The runtime of the command's control side.
+    control: Handle,
     /// The result of the last check of readiness, for the metrics.
     is_ready: Arc<AtomicBool>,
 }
@@ -142,7 +145,8 @@ pub trait LogLevel: Send + Sync + 'static {
 pub struct AllowedHosts(pub Vec<String>);
 
 impl<H: Health> AdminServer<H> {
-    /// Serves these metrics, this health and these resources.
+    /// Serves these metrics, this health and these resources. To be called on the command's control thread, whose liveness
+    /// is checked, too.
     pub fn new(
         mut registry: Registry,
         health: H,
@@ -162,8 +166,16 @@ impl<H: Health> AdminServer<H> {
             resources,
             started: Instant::now(),
             feed: EventFeed::default(),
+            control: Handle::current(),
             is_ready,
         }
+    }
+
+    /// Returns once the control thread and the workers have answered.
+    async fn check_liveness(&self) {
+        // Where the runtime has ended, the process ends.
+        let _ = self.control.spawn(async {}).await;
+        self.health.check_liveness().await;
     }
 
     /// Answers on each of `listeners`, on the current runtime, until its task is aborted. Each has its own limits of
@@ -172,7 +184,10 @@ impl<H: Health> AdminServer<H> {
         let server = Arc::new(self);
         let events = Arc::clone(&server);
         tokio::spawn(async move { events.publish_events().await });
-        let serve = |listener| tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle();
+        let serve = |listener: AdminListener| {
+            listener.own_path();
+            tokio::spawn(Arc::clone(&server).serve(listener)).abort_handle()
+        };
         listeners.into_iter().map(serve).collect()
     }
 
@@ -203,7 +218,6 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn serve_unix(self: Arc<Self>, file: &UnixSocketFile) -> io::Result<()> {
-        file.is_owner.store(true, Ordering::Relaxed);
         let listener = UnixListener::from_std(file.socket.try_clone()?)?;
         let mut open = OpenConnections::default();
         let streams = StreamPermits::default();

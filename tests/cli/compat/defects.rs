@@ -167,7 +167,7 @@ fn cloudflare_survives_missing_resources() {
     let mut proxy = rig
         .start_with(
             &lab.server,
-            &["prlimit", "--nofile=40:40"],
+            &["prlimit", "--nofile=42:42"],
             "env --ignore-environment PATH=/nonexistent $PWD/mmproxy -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         )
         .wait_listening(&[LISTEN_V4]);

@@ -41,7 +41,9 @@ impl Signals {
         ending: Ending,
         limits: DrainLimits,
     ) -> anyhow::Result<ExitCode> {
-        self.upgrades = None;
+        if ending == Ending::Stopped {
+            self.upgrades.stop();
+        }
         // `None`: at once.
         let limit = match ending {
             Ending::Stopped if limits.delay.is_zero() => Some(limits.stop),

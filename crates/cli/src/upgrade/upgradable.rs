@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::message::SharedSocket;
-use super::request_socket::Requester;
 use super::successor::Upgrader;
 use crate::admin::RunningAdmin;
 use crate::lifecycle::Signals;
@@ -29,8 +28,8 @@ pub(crate) enum Outcome {
 }
 
 impl Upgrades {
-    /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome and reports it to `requester`.
-    /// `timeout` limits the start of the new process, and `summary` says what this one serves.
+    /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername
+    /// upgrade`. `timeout` limits the start of the new process, and `summary` says what this one serves.
     ///
     /// # Errors
     ///
@@ -39,10 +38,10 @@ impl Upgrades {
         &mut self,
         listeners: &mut RunningListeners,
         signals: &mut Signals,
-        requester: Option<Requester>,
         timeout: Duration,
         summary: &str,
     ) -> anyhow::Result<Outcome> {
+        signals.upgrades.begin();
         service_manager::reloading();
         let Some(upgraded) = self.try_upgrade(listeners, signals, timeout).await? else {
             return Ok(Outcome::Stopped);
@@ -55,9 +54,7 @@ impl Upgrades {
             }
         }
         let report = upgraded.map_err(|error| format!("{error:#}"));
-        if let Some(requester) = requester {
-            requester.report(&report).await;
-        }
+        signals.upgrades.end(&report);
         Ok(report.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,16 +25,22 @@ pub enum AdminListener {
 #[derive(Debug)]
 pub struct UnixSocketFile {
     pub(super) socket: UnixListener,
+    path: Arc<SocketPath>,
+}
+
+/// The path of a Unix listener.
+#[derive(Debug)]
+struct SocketPath {
     path: PathBuf,
-    /// Whether the path is removed with this.
-    pub(super) is_owner: Arc<AtomicBool>,
+    /// Whether this process removes it at its end.
+    is_owner: AtomicBool,
 }
 
 /// A handle of a listener that is served, to hand it over to another process.
 #[derive(Debug)]
 pub struct AdminHandle {
     socket: OwnedFd,
-    is_owner: Option<Arc<AtomicBool>>,
+    path: Option<Arc<SocketPath>>,
 }
 
 impl AdminListener {
@@ -44,8 +50,10 @@ impl AdminListener {
             AdminAddr::Tcp(_) => Self::Tcp(socket.into()),
             AdminAddr::Unix(path) => Self::Unix(UnixSocketFile {
                 socket: socket.into(),
-                path,
-                is_owner: Arc::default(),
+                path: Arc::new(SocketPath {
+                    path,
+                    is_owner: AtomicBool::new(false),
+                }),
             }),
         }
     }
@@ -56,14 +64,30 @@ impl AdminListener {
     ///
     /// EMFILE.
     pub fn handle(&self) -> io::Result<AdminHandle> {
-        let (socket, is_owner) = match self {
-            Self::Tcp(socket) => (socket.as_fd(), None),
-            Self::Unix(file) => (file.socket.as_fd(), Some(Arc::clone(&file.is_owner))),
+        let path = match self {
+            Self::Tcp(_) => None,
+            Self::Unix(file) => Some(Arc::clone(&file.path)),
         };
         Ok(AdminHandle {
-            socket: socket.try_clone_to_owned()?,
-            is_owner,
+            socket: self.as_fd().try_clone_to_owned()?,
+            path,
         })
+    }
+
+    /// Makes this process the one that removes the path.
+    pub(super) fn own_path(&self) {
+        if let Self::Unix(file) = self {
+            file.path.is_owner.store(true, Relaxed);
+        }
+    }
+}
+
+impl AsFd for AdminListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(file) => file.socket.as_fd(),
+        }
     }
 }
 
@@ -79,8 +103,23 @@ impl AdminHandle {
 
     /// Leaves the path to the other process.
     pub fn leave(&self) {
-        if let Some(is_owner) = &self.is_owner {
-            is_owner.store(false, Relaxed);
+        if let Some(path) = &self.path {
+            path.is_owner.store(false, Relaxed);
+        }
+    }
+
+    /// Removes the path, unless it was left to another process.
+    pub fn remove_path(&self) {
+        if let Some(path) = &self.path {
+            path.remove();
+        }
+    }
+}
+
+impl SocketPath {
+    fn remove(&self) {
+        if self.is_owner.swap(false, Relaxed) {
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -110,17 +149,17 @@ impl UnixSocketFile {
         }
         Ok(Self {
             socket,
-            path: path.to_owned(),
-            is_owner: Arc::new(AtomicBool::new(true)),
+            path: Arc::new(SocketPath {
+                path: path.to_owned(),
+                is_owner: AtomicBool::new(true),
+            }),
         })
     }
 }
 
 impl Drop for UnixSocketFile {
     fn drop(&mut self) {
-        if self.is_owner.load(Relaxed) {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.path.remove();
     }
 }
 

@@ -55,7 +55,7 @@ impl<H: Health> AdminServer<H> {
                 None => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_STREAMS),
             },
             "/metrics" => self.metrics().await,
-            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.health.check_liveness()).await {
+            "/healthz" => match timeout(LIVENESS_TIMEOUT, self.check_liveness()).await {
                 Ok(()) => plain(StatusCode::OK, "ok\n"),
                 Err(_) => {
                     let text = format!("{}\n", H::HANGS);

@@ -59,7 +59,7 @@ impl<H: Health> AdminServer<H> {
     }
 
     async fn not_ready(&self) -> Option<String> {
-        let liveness = timeout(ANSWER_TIMEOUT, self.health.check_liveness());
+        let liveness = timeout(ANSWER_TIMEOUT, self.check_liveness());
         if liveness.await.is_err() {
             return Some(H::HANGS.to_owned());
         }

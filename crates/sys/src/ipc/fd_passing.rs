@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
+use crate::socket::set_int;
 use crate::{NameCall, Result};
 
 /// Opens a connected pair of SOCK_SEQPACKET sockets: they preserve message boundaries and report when the other end is
@@ -165,6 +166,13 @@ pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Makes the kernel refuse descriptors that are sent to a Unix socket, or to those that it accepts (SO_PASSRIGHTS, since Linux
+/// 6.16). A descriptor that is not received is closed by the thread that reads, which blocks where that socket lingers (SO_LINGER).
+/// Without the option, all are taken.
+pub fn refuse_descriptors(socket: impl AsFd) {
+    let _ = set_int(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
+}
+
 /// Lets the programs that this process executes inherit the descriptor.
 ///
 /// # Errors
@@ -178,6 +186,9 @@ pub fn let_inherit(fd: impl AsFd) -> Result<()> {
 pub const MAX_FDS: usize = 64;
 const LAST_STANDARD_FD: RawFd = 2;
 const NONBLOCK_CLOEXEC: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// From `asm-generic/socket.h`; the libc crate does not have it yet.
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 #[cfg(test)]
 mod tests {

@@ -30,16 +30,6 @@ impl NetworkNamespace {
         Ok(Self(file.into()))
     }
 
-    /// Opens the namespace of a process.
-    ///
-    /// # Errors
-    ///
-    /// ENOENT where there is none, EACCES for another user's process.
-    pub fn of_process(pid: u32) -> Result<Self> {
-        let file = fs::File::open(format!("/proc/{pid}/ns/net")).call("open(/proc/PID/ns/net)")?;
-        Ok(Self(file.into()))
-    }
-
     /// Makes a new, empty network namespace (loopback down, no routes) and moves the calling thread
     /// into it. Needs CAP_SYS_ADMIN in the thread's user namespace.
     ///
