@@ -3,13 +3,14 @@
 //! go-mmproxy and mmproxy-rs exit with status 0 when accept(2) fails once, so that no supervisor restarts
 //! them.
 
-use std::collections::VecDeque;
+mod fairness;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::no_epoll_watches_from;
@@ -180,45 +181,6 @@ fn connection_with_its_header_needs_no_pending_slot() {
     let up = rig.accept_client(client);
     down.send(b"ping");
     assert_eq!(up.recv(4), b"ping");
-}
-
-/// Each permit that becomes free goes to another listener than the last one did.
-#[test]
-fn busy_listener_does_not_starve_the_others() {
-    let lab = Lab::new();
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let other = v4([10, 81, 0, 1], 8444);
-    let args = [
-        "proxy",
-        "--listen=10.81.0.1:8443",
-        "--listen=10.81.0.1:8444",
-        "--target-v4=127.0.0.1:9000",
-        "--trust=10.81.0.0/24",
-        "--workers=1",
-    ];
-    let few = ["prlimit", "--nofile=64:64"];
-    let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
-    proxy.wait_started();
-    let open = |to, client| Conn::connect_and_send(&lab.balancer, to, &header_for(client));
-    let _busy: Vec<Conn> = (0..60)
-        .map(|_| open(LISTEN_V4, fresh_client_v4()))
-        .collect();
-    let mut served = VecDeque::from(proxy.accept_until_full(&backend));
-    assert!((5..40).contains(&served.len()), "{} served", served.len());
-    let client = fresh_client_v4();
-    let _down = open(other, client);
-    let mut serve_next = || {
-        served.pop_front().expect("an open connection").reset();
-        let up = backend.accept();
-        let peer = up.peer_addr();
-        served.push_back(up);
-        peer
-    };
-    let turn = (1..=15).find(|_| serve_next() == client);
-    assert!(
-        turn.is_some_and(|turn| turn <= 3),
-        "served as number {turn:?}"
-    );
 }
 
 /// A thousand idle clients cost little, and each of their connections still relays.

@@ -76,12 +76,13 @@ fn carry(
 }
 
 impl TcpProxy {
-    /// A proxy that serves each connection by the service that its listener has at the time of accept(2).
-    pub fn new(services: ServiceHandle, counters: Arc<Counters>) -> Self {
+    /// A proxy that serves each connection by the service that its listener has at the time of accept(2), and at most
+    /// `connections` at once.
+    pub fn new(services: ServiceHandle, counters: Arc<Counters>, connections: usize) -> Self {
         Self {
             services,
             counters,
-            pending: PendingHeaders::default(),
+            pending: PendingHeaders::new(connections),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use peername_proto::{Transport, V2Writer, WriteError, write_v1};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
+use peername_server::access::client_limit::ClientLimit;
 use peername_server::access::clients::ClientAccess;
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::listeners::ListenerId;
@@ -48,6 +49,8 @@ pub struct ForwardService {
     pub header_template: HeaderTemplate,
     /// From the first SYN to an established connection.
     pub connect_timeout: Duration,
+    /// The idle timeout of connections.
+    pub idle_timeout: Duration,
     /// Which clients may connect. There is no header here: the client is the peer.
     pub clients: Arc<ClientAccess>,
 }
@@ -59,6 +62,8 @@ pub struct Forwarder {
     pub services: ServiceHandle<ForwardService>,
     /// The counters of this process.
     pub counters: Arc<Counters>,
+    /// The limit of connections of each client.
+    pub client_limit: ClientLimit,
 }
 
 impl HeaderTemplate {
@@ -126,9 +131,7 @@ impl Serve for Forwarder {
         let outcome = match service {
             Some(service) => {
                 record.set_target(service.target);
-                service
-                    .forward(incoming, record.stats(), &self.counters)
-                    .await
+                service.forward(incoming, record.stats(), &self).await
             }
             None => Err(refuse(&incoming.stream, Failure::NoService)),
         };
@@ -141,12 +144,15 @@ impl ForwardService {
         &self,
         incoming: Incoming,
         stats: Arc<RelayStats>,
-        counters: &Counters,
+        forwarder: &Forwarder,
     ) -> Result<Outcome, Failure> {
         let Incoming { stream, peer, .. } = incoming;
         if let Err(refusal) = self.clients.judge(peer.ip()) {
             return Err(refuse(&stream, refusal.into()));
         }
+        let Some(_permit) = forwarder.client_limit.try_acquire(peer.ip()) else {
+            return Err(refuse(&stream, Failure::TooManyConnections));
+        };
         let downstream = register_stream(stream).map_err(Failure::Local)?;
         let opened = async {
             let destination = local_addr(&downstream).map_err(Failure::Local)?;
@@ -155,7 +161,7 @@ impl ForwardService {
                 .header_template
                 .header(Transport::Stream, client, destination)
                 .map_err(Failure::OutboundHeader)?;
-            self.connect(&header, counters).await
+            self.connect(&header, &forwarder.counters).await
         };
         let upstream = opened
             .await
@@ -165,7 +171,11 @@ impl ForwardService {
             downstream,
             upstream,
         };
-        let (prefix, limits) = (Prefix::default(), Limits::default());
+        let prefix = Prefix::default();
+        let limits = Limits {
+            idle: Some(self.idle_timeout),
+            ..Limits::default()
+        };
         let end = relay(pair, prefix, Method::Auto, limits, stats).await;
         Ok(Outcome::Relayed(end))
     }

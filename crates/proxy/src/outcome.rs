@@ -83,6 +83,11 @@ pub enum Failure {
     /// The client may not connect: a list of clients, or a TLV that its header lacks.
     #[error(transparent)]
     Client(#[from] ClientRefusal),
+    /// Its client has its share of all connections already.
+    #[error(
+        "it has more than twice as many connections as are free; raise LimitNOFILE or `ulimit -n` if this is the normal load"
+    )]
+    TooManyConnections,
     /// The destination policy refuses the destination in the header.
     #[error("the header's destination, {asked}, is {refusal}")]
     Destination {
@@ -141,6 +146,7 @@ impl Failure {
             Self::Header(error) => error.reason(),
             Self::Source(refusal) => refusal.reason(),
             Self::Client(refusal) => refusal.reason(),
+            Self::TooManyConnections => "too_many_connections",
             Self::Destination { refusal, .. } => refusal.reason(),
             Self::ReplyPath => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
@@ -160,6 +166,7 @@ impl Failure {
             | Self::Header(HeaderError::TooManyPending)
             | Self::Source(_)
             | Self::Client(_)
+            | Self::TooManyConnections
             | Self::Destination { .. } => Fault::Policy,
             Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,

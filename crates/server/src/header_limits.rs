@@ -14,10 +14,10 @@ pub struct HeaderLimits {
     pub timeout: Duration,
     /// The largest header accepted, in bytes.
     pub max_len: usize,
-    /// Connections of one peer without a header, over all workers.
-    pub pending_per_peer: usize,
-    /// Connections without a header, over all workers.
-    pub pending: usize,
+    /// Connections of one peer without a header, over all workers; `None` for a share of all connections.
+    pub pending_per_peer: Option<usize>,
+    /// Connections without a header, over all workers; `None` likewise.
+    pub pending: Option<usize>,
 }
 
 impl Default for HeaderLimits {
@@ -25,8 +25,8 @@ impl Default for HeaderLimits {
         Self {
             timeout: Duration::from_secs(5),
             max_len: 4096,
-            pending_per_peer: 1024,
-            pending: 8192,
+            pending_per_peer: None,
+            pending: None,
         }
     }
 }

@@ -9,8 +9,14 @@ use crate::header_limits::HeaderLimits;
 
 /// Counts the connections that wait for their header. Shared by the workers: one short lock when the wait begins and
 /// one when it ends, never while anything waits.
-#[derive(Debug, Default)]
-pub struct PendingHeaders(Mutex<Counts>);
+#[derive(Debug)]
+pub struct PendingHeaders {
+    /// The limit in all where none is configured.
+    in_all: usize,
+    /// The limit of a peer where none is configured.
+    per_peer: usize,
+    counts: Mutex<Counts>,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -26,14 +32,24 @@ pub(crate) struct PendingGuard<'p> {
 }
 
 impl PendingHeaders {
+    /// Limits for a process of at most `connections`. Where none are configured, half of those may be without a header, and a
+    /// quarter by one peer, so that it can't keep others out.
+    pub fn new(connections: usize) -> Self {
+        Self {
+            in_all: (connections / 2).clamp(1, MAX_PENDING),
+            per_peer: (connections / 4).clamp(1, MAX_PENDING_PER_PEER),
+            counts: Mutex::default(),
+        }
+    }
+
     /// Counts a connection of `peer`; `None` when that peer, or all peers together, have reached their limit.
     pub(crate) fn enter(&self, peer: IpAddr, limits: &HeaderLimits) -> Option<PendingGuard<'_>> {
-        let mut counts = self.0.lock();
-        if counts.total >= limits.pending {
+        let mut counts = self.counts.lock();
+        if counts.total >= limits.pending.unwrap_or(self.in_all) {
             return None;
         }
         let of_peer = counts.by_peer.entry(peer).or_default();
-        if *of_peer >= limits.pending_per_peer {
+        if *of_peer >= limits.pending_per_peer.unwrap_or(self.per_peer) {
             return None;
         }
         *of_peer += 1;
@@ -47,7 +63,7 @@ impl PendingHeaders {
 
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        let mut counts = self.pending.0.lock();
+        let mut counts = self.pending.counts.lock();
         counts.total -= 1;
         if let Some(of_peer) = counts.by_peer.get_mut(&self.peer) {
             *of_peer -= 1;
@@ -58,6 +74,10 @@ impl Drop for PendingGuard<'_> {
     }
 }
 
+/// The usual header comes with the connection; a process with more silent connections than this is attacked.
+const MAX_PENDING: usize = 8192;
+const MAX_PENDING_PER_PEER: usize = 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,11 +85,11 @@ mod tests {
     #[test]
     fn each_peer_and_all_peers_have_a_limit_and_dropped_guards_free_it() {
         let limits = HeaderLimits {
-            pending: 3,
-            pending_per_peer: 2,
+            pending: Some(3),
+            pending_per_peer: Some(2),
             ..HeaderLimits::default()
         };
-        let pending = PendingHeaders::default();
+        let pending = PendingHeaders::new(1000);
         let enter = |last| pending.enter(IpAddr::from([192, 0, 2, last]), &limits);
         let (first, _second) = (enter(1).unwrap(), enter(1).unwrap());
         assert!(enter(1).is_none(), "two of one peer");
@@ -77,6 +97,21 @@ mod tests {
         assert!(enter(3).is_none(), "three in all");
         drop(first);
         assert!(enter(1).is_some());
-        assert_eq!(pending.0.lock().by_peer.len(), 2);
+        assert_eq!(pending.counts.lock().by_peer.len(), 2);
+    }
+
+    #[test]
+    fn limits_that_are_not_configured_are_a_share_of_all_connections() {
+        let limits = HeaderLimits::default();
+        for (connections, of_peer, in_all) in [(1, 1, 1), (434, 108, 217), (100_000, 1024, 8192)] {
+            let pending = PendingHeaders::new(connections);
+            let fill = |last| {
+                let peer = IpAddr::from([192, 0, 2, last]);
+                std::iter::from_fn(|| pending.enter(peer, &limits)).collect::<Vec<_>>()
+            };
+            let guards: Vec<_> = (0..10).map(fill).collect();
+            assert_eq!(guards[0].len(), of_peer, "{connections}");
+            assert_eq!(guards.iter().map(Vec::len).sum::<usize>(), in_all);
+        }
     }
 }

@@ -144,7 +144,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         OpenSessions::default(),
     );
     let worker_tasks = vec![udp_proxy.worker_tasks(sockets).0];
-    let proxy = Arc::new(TcpProxy::new(services, counters));
+    let proxy = Arc::new(TcpProxy::new(services, counters, CAPACITY.connections));
     Ok(workers::start(listeners, worker_tasks, &proxy, CAPACITY)?)
 }
 

@@ -11,6 +11,7 @@ use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
 use peername_relay::check_uring;
+use peername_server::access::client_limit::ClientLimit;
 use peername_server::confinement::Needs;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
@@ -84,6 +85,7 @@ async fn start(
     let forwarder = Forwarder {
         services: services.clone(),
         counters: Arc::clone(&counters),
+        client_limit: ClientLimit::new(capacity.connections),
     };
     let udp = logging::join(
         open.sockets

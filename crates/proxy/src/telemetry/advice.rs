@@ -36,6 +36,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "tlv_missing" | "tlv_mismatch" => {
             "The balancer does not send what --require-tlv requires, or the client came another way: --log-tlv shows what it sends."
         }
+        "too_many_connections" => {
+            "One client has more than twice as many connections as are free: raise LimitNOFILE or `ulimit -n` if this is the normal load."
+        }
         "destination_not_listed" => {
             "If clients may go there, add the network to --allow-destination."
         }

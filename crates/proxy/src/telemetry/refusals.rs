@@ -121,6 +121,7 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::Client(ClientRefusal::TlvMissing { .. } | ClientRefusal::TlvMismatch { .. }) => {
             (&REQUIRED_TLV, failure.to_string())
         }
+        Failure::TooManyConnections => (&TOO_MANY, failure.to_string()),
         // The advice does not name the address: the peer chooses it.
         Failure::Destination { refusal, .. } => (
             &DESTINATION,
@@ -166,6 +167,7 @@ static SOURCE: Throttle = Throttle::new(INTERVAL);
 static DENIED: Throttle = Throttle::new(INTERVAL);
 static NOT_ALLOWED: Throttle = Throttle::new(INTERVAL);
 static REQUIRED_TLV: Throttle = Throttle::new(INTERVAL);
+static TOO_MANY: Throttle = Throttle::new(INTERVAL);
 static DESTINATION: Throttle = Throttle::new(INTERVAL);
 static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
 static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
@@ -223,6 +225,7 @@ mod tests {
                 asked: addr,
                 refusal: DestinationRefusal::NotListed,
             },
+            Failure::TooManyConnections,
             Failure::ReplyPath,
             Failure::OutboundHeader(WriteError::TooLong(70_000)),
             Failure::Local(failed()),

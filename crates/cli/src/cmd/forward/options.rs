@@ -59,6 +59,9 @@ pub(crate) struct Forward {
     /// Timeout for connecting to the server
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     connect_timeout: Timeout,
+    /// Idle timeout of connections
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    idle_timeout: Timeout,
 }
 
 #[derive(
@@ -122,6 +125,7 @@ impl Forward {
                 target: Target(target?),
                 header_template: header_template?,
                 connect_timeout: self.connect_timeout.0,
+                idle_timeout: self.idle_timeout.0,
                 clients: clients?,
             })
         };

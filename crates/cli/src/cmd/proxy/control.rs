@@ -149,7 +149,9 @@ impl Shared {
         let groups = open.sockets.groups.len();
         let for_udp = open.sockets.descriptors();
         let capacity = lifecycle::capacity(setup.process.workers(), groups, for_udp)?;
-        let proxy = Arc::new(TcpProxy::new(services.clone(), Arc::clone(&self.counters)));
+        let counters = Arc::clone(&self.counters);
+        let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
+        let proxy = Arc::new(proxy);
         open.start(&proxy, capacity, Vec::new(), self.udp_tasks(services))
     }
 

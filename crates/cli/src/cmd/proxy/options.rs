@@ -119,12 +119,12 @@ pub(crate) struct Listener {
     /// Maximum length of a header in bytes
     #[arg(long, value_name = "BYTES", default_value = "4096")]
     max_header: Number<16, 65551>,
-    /// Maximum of connections that wait for their header, in all
-    #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending))]
-    max_pending: Number<1, MAX_INTEGER>,
-    /// Maximum of connections of one peer that wait for their header
-    #[arg(long, value_name = "N", default_value_t = count(HeaderLimits::default().pending_per_peer))]
-    max_pending_per_peer: Number<1, MAX_INTEGER>,
+    /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
+    #[arg(long, value_name = "N")]
+    max_pending: Option<Number<1, MAX_INTEGER>>,
+    /// Maximum of connections of one peer that wait for their header [default: 1024, at most a quarter of all connections]
+    #[arg(long, value_name = "N")]
+    max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
     source_policy: Policy,
@@ -364,8 +364,8 @@ impl Listener {
         HeaderLimits {
             timeout: self.header_timeout.0,
             max_len: self.max_header.get(),
-            pending_per_peer: self.max_pending_per_peer.get(),
-            pending: self.max_pending.get(),
+            pending_per_peer: self.max_pending_per_peer.map(|number| number.get()),
+            pending: self.max_pending.map(|number| number.get()),
         }
     }
 
@@ -434,8 +434,4 @@ impl From<Version> for SendProxy {
             Version::V2 => Self::V2,
         }
     }
-}
-
-fn count(of: usize) -> Number<1, MAX_INTEGER> {
-    Number::clamp(of)
 }

@@ -1,0 +1,111 @@
+//! Fairness: one peer or client that takes all connections it can get, and the others.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::Lab;
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+/// Silent connections of one trusted peer leave most of a small connection limit to the others.
+#[test]
+fn silent_peer_does_not_delay_the_others() {
+    let few = ["prlimit", "--nofile=512:512"];
+    let rig = ProxyRig::start_through(&few, &["--header-timeout=60s"]);
+    let _silent: Vec<_> = (0..600)
+        .filter_map(|_| Conn::try_connect(&rig.lab.balancer, LISTEN_V4))
+        .collect();
+    for _ in 0..10 {
+        let (client, since) = (fresh_client_v4(), Instant::now());
+        // Another peer in a trusted network.
+        let _down = Conn::connect_and_send(&rig.lab.server, LISTEN_V4, &header_for(client));
+        assert_eq!(rig.backend_v4.accept().peer_addr(), client);
+        assert!(since.elapsed() < Duration::from_secs(1), "{since:?}");
+    }
+    rig.proxy.wait_outcome("too_many_pending");
+}
+
+/// One client of `forward` can't have all connections.
+#[test]
+fn forward_leaves_connections_for_other_clients() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let few = ["prlimit", "--nofile=512:512"];
+    let forward = Peername::start_through(&lab.server, &few, FORWARD_ARGS, &[LISTEN_V4]);
+    let _greedy: Vec<_> = (0..400)
+        .filter_map(|_| Conn::try_connect(&lab.balancer, LISTEN_V4))
+        .collect();
+    let _served = forward.accept_until_full(&backend);
+    for _ in 0..10 {
+        let since = Instant::now();
+        let _down = Conn::connect_and_send(&lab.server, LISTEN_V4, b"hello");
+        let up = backend.accept();
+        up.recv_text_until(|text| text.ends_with("hello"));
+        assert!(since.elapsed() < Duration::from_secs(1), "{since:?}");
+    }
+    forward.wait_line("that it refuses some", |line| {
+        line.contains("too_many_connections").then_some(())
+    });
+}
+
+/// A connection of `forward` without a byte in either direction ends.
+#[test]
+fn forward_ends_idle_connections() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = [
+        FORWARD_ARGS,
+        &["--idle-timeout=2s", "--log-format=json", "-v"],
+    ]
+    .concat();
+    let forward = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let down = Conn::connect(&lab.balancer, LISTEN_V4);
+    let _up = backend.accept();
+    down.assert_stays_open(Duration::from_secs(1));
+    down.wait_closed();
+    forward.wait_outcome("idle");
+}
+
+/// Each permit that becomes free goes to another listener than the last one did.
+#[test]
+fn busy_listener_does_not_starve_the_others() {
+    let lab = Lab::new();
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let other = v4([10, 81, 0, 1], 8444);
+    let args = [
+        "proxy",
+        "--listen=10.81.0.1:8443",
+        "--listen=10.81.0.1:8444",
+        "--target-v4=127.0.0.1:9000",
+        "--trust=10.81.0.0/24",
+        "--workers=1",
+    ];
+    let few = ["prlimit", "--nofile=64:64"];
+    let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
+    proxy.wait_started();
+    let open = |to, client| Conn::connect_and_send(&lab.balancer, to, &header_for(client));
+    let _busy: Vec<Conn> = (0..60)
+        .map(|_| open(LISTEN_V4, fresh_client_v4()))
+        .collect();
+    let mut served = VecDeque::from(proxy.accept_until_full(&backend));
+    assert!((5..40).contains(&served.len()), "{} served", served.len());
+    let client = fresh_client_v4();
+    let _down = open(other, client);
+    let mut serve_next = || {
+        served.pop_front().expect("an open connection").reset();
+        let up = backend.accept();
+        let peer = up.peer_addr();
+        served.push_back(up);
+        peer
+    };
+    let turn = (1..=15).find(|_| serve_next() == client);
+    assert!(
+        turn.is_some_and(|turn| turn <= 3),
+        "served as number {turn:?}"
+    );
+}
+
+const FORWARD_ARGS: &[&str] = &["forward", "--listen=10.81.0.1:8443", "--to=127.0.0.1:9000"];
