@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs every test and reports where the time went. Argument: how many black-box tests run at once.
+# Runs every test and reports where the time went. A step fails, too, if its tests leave anything behind (leftovers.py).
+# Argument: how many black-box tests run at once.
 set -euo pipefail
 
 threads=${1:-4}
@@ -21,10 +22,10 @@ failed=()
 features=(--features peername/opentelemetry)
 step "build" cargo test --workspace "${features[@]}" --locked --no-run --quiet
 [[ ${#failed[@]} -eq 0 ]] || exit 1
-step "everything in one process" cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --lib --bins
-step "the program without its optional commands" cargo test --locked --quiet --package peername --no-default-features --bins
-step "documentation examples" cargo test --workspace "${features[@]}" --locked --quiet --doc
-step "integration and black box" cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --test '*' -- \
+step "everything in one process" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --lib --bins
+step "the program without its optional commands" tests/leftovers.py cargo test --locked --quiet --package peername --no-default-features --bins
+step "documentation examples" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --doc
+step "integration and black box" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"
 
 printf '\nWhere the time went:\n'

@@ -15,7 +15,7 @@ import time
 
 LIMIT = 60
 # A child's descriptors 3 and 4 are the pipe.
-START = """exec chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+START = """TMPDIR="$1" exec chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
 --disable-background-networking --disable-component-update --disable-sync --remote-debugging-pipe \
 --user-data-dir="$1" --window-size=1280,1000 about:blank 3<&"$2" 4>&"$3" 2>/dev/null"""
 
