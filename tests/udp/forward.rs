@@ -5,9 +5,11 @@ mod iperf;
 mod quic;
 
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{PROXY_ARGS, Peername};
 
 #[test]
 fn forward_and_proxy_carry_datagrams() {
@@ -42,6 +44,30 @@ fn forward_and_proxy_carry_datagrams() {
             backend.send(from, &[]);
             client.expect_datagram(b"", front);
         }
+    }
+}
+
+/// One process and one table for a service that has both transports, such as DNS.
+#[test]
+fn forward_and_proxy_carry_both_transports() {
+    let lab = Lab::new();
+    let datagrams = DatagramSocket::bind(&lab.server, TARGET_V4);
+    let connections = Backend::listen(&lab.server, TARGET_V4);
+    let _proxy = Peername::start_udp(&lab.server, &[PROXY_ARGS, &["--protocol=both"]].concat());
+    let line = "forward --protocol=both --listen=203.0.113.1:80 --to=10.81.0.1:8443";
+    let args: Vec<&str> = line.split_ascii_whitespace().collect();
+    let _forward = Peername::start_udp(&lab.balancer, &args);
+    let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
+    client.send(FRONT_V4, &[b"ask"]);
+    datagrams.expect_datagram(b"ask", CLIENT_V4);
+    let down = Conn::connect_and_send(&lab.client, FRONT_V4, b"ask");
+    let up = connections.accept();
+    assert_eq!(up.peer_addr(), down.local_addr());
+    assert_eq!(up.recv(3), b"ask");
+    for version in ["1", "spp"] {
+        let args = [&args[..], &["--proxy-version", version]].concat();
+        let output = Peername::run(&lab.balancer, &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) struct Forward {
 enum Protocol {
     Tcp,
     Udp,
+    Both,
 }
 
 /// A key that is absent has the default of the command line.
@@ -96,6 +97,7 @@ impl Forward {
         let (tcp, udp) = match self.protocol {
             Protocol::Tcp => (listen, Vec::new()),
             Protocol::Udp => (Vec::new(), listen),
+            Protocol::Both => (listen.clone(), listen),
         };
         Ok(ListenPlan {
             tcp,
@@ -117,6 +119,10 @@ impl Forward {
         let header_template = errors.note(match self.protocol {
             Protocol::Tcp => self.header.header_template(),
             Protocol::Udp => self.header.datagram_header_template(),
+            // Version 2, the only one that both have, or none.
+            Protocol::Both => {
+                (self.header.header_template()).and_then(|_| self.header.datagram_header_template())
+            }
         });
         let target = errors.note(self.target());
         let clients = errors.note(self.clients.access(RequiredTlvs::default()));

@@ -12,7 +12,7 @@ use peername_server::workers::services::Services;
 use super::options::{Args, Forward};
 use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
 use crate::listeners::self_connect::connects_to_listener;
-use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
+use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
 use crate::process::Process;
 use crate::reload::client_lists::ClientPolicies;
 use crate::reload::file_watch::Fingerprints;
@@ -111,12 +111,13 @@ impl Setup {
         }
         for group in &self.groups {
             let target = group.service.target.0;
-            let Some((transport, _)) = group.sockets.listeners().next() else {
-                continue;
+            let reaches_listener = |transport| {
+                let is_forwarded = group.sockets.listeners().any(|(of, _)| of == transport);
+                let listen = taken.iter().filter(|(of, _)| *of == transport);
+                let listen = listen.map(|&(_, addr)| addr).collect();
+                is_forwarded && connects_to_listener(&listen, target, is_own)
             };
-            let listen = taken.iter().filter(|(of, _)| *of == transport);
-            let listen = listen.map(|&(_, addr)| addr).collect();
-            if connects_to_listener(&listen, target, is_own) {
+            if TRANSPORTS.into_iter().any(reaches_listener) {
                 let text = format!("--to {target}: it would connect to itself");
                 problems.push(group.origin.of(&text));
             }
