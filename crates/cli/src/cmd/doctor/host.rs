@@ -10,7 +10,7 @@ use peername_sys::process::limits;
 use super::finding::Finding;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
-pub(super) const CHECKS: [fn() -> Finding; 11] = [
+pub(super) const CHECKS: [fn() -> Finding; 12] = [
     net_raw,
     net_bind_service,
     kernel,
@@ -22,6 +22,7 @@ pub(super) const CHECKS: [fn() -> Finding; 11] = [
     route_localnet,
     ip_forward,
     ephemeral_ports,
+    tcp_timestamps,
 ];
 
 /// The checks of `peername intercept`, which neither spoofs a client's address nor needs rules.
@@ -217,6 +218,18 @@ fn ephemeral_ports() -> Finding {
             Finding::ok("net.ipv4.ip_local_port_range", format!("{first} to {last}"))
         }
         _ => Finding::ok("net.ipv4.ip_local_port_range", "not set"),
+    }
+}
+
+/// Checks timestamps, without which no connection can take a port that is in TIME_WAIT (tcp_tw_reuse).
+fn tcp_timestamps() -> Finding {
+    match number("/proc/sys/net/ipv4/tcp_timestamps") {
+        Some(0) => Finding::warn(
+            "net.ipv4.tcp_timestamps",
+            "0: a client that uses its port again within 60 s waits for 1 s, and then gets another port",
+            "`sysctl -w net.ipv4.tcp_timestamps=1`",
+        ),
+        found => Finding::ok("net.ipv4.tcp_timestamps", or_unset(found)),
     }
 }
 
