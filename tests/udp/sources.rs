@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use rustix::process::Signal;
+
 use crate::harness::addr::{CLIENT_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
@@ -91,6 +93,29 @@ fn second_balancer_gets_another_port() {
     rig.balancer.expect_datagram(b"to one", LISTEN_V4);
     rig.round_trip(client);
     assert_eq!(rig.stop()["port_collisions"], 1);
+}
+
+/// Datagrams of a client that wait while two balancers send them reach the server in the order of each balancer.
+#[test]
+fn order_of_each_of_two_balancers_is_kept() {
+    let rig = UdpRig::new(&["--workers=1"]);
+    rig.lab.balancer.ip("address add 10.81.0.3/24 dev lan");
+    let second = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 3], 0));
+    let client = fresh_client_v4();
+    let header = datagram_header_for(client);
+    rig.round_trip(client);
+    rig.proxy.suspend();
+    for round in 0..20_u8 {
+        rig.send_from_balancer(&[&header, &[1, round]]);
+        second.send(LISTEN_V4, &[&header, &[2, round]]);
+    }
+    rig.proxy.signal(Signal::CONT);
+    let all: Vec<_> = (0..40).map(|_| rig.backend_v4.recv().0).collect();
+    for balancer in [1, 2] {
+        let of_balancer = all.iter().filter(|bytes| bytes[0] == balancer);
+        let rounds: Vec<_> = of_balancer.map(|bytes| bytes[1]).collect();
+        assert_eq!(rounds, (0..20).collect::<Vec<_>>(), "{all:?}");
+    }
 }
 
 /// With `--on-port-collision=fail` the second session, which could not have the client's port, is refused.

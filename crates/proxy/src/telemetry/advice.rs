@@ -82,7 +82,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "evicted" | "session_evicted" => {
             "Each new session evicts an open one: raise --max-sessions, or lower --close-after."
         }
-        "unanswered" => "The backend never replied: check that it runs and answers this protocol.",
+        "unanswered" => {
+            "The backend never replied from the port that it is reached at: check that it runs and answers this protocol."
+        }
         "socket_destroyed" => "Another program destroyed the session's socket (`ss --kill`).",
         "receive_buffer_full" => {
             "Datagrams came faster than they were read: raise net.core.rmem_max."
