@@ -99,7 +99,12 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
     let few = ["prlimit", "--nofile=96:96"];
-    let rig = ProxyRig::start_through(&few, &["--drain=20s"]);
+    let args = [
+        "--drain=20s",
+        "--max-pending=20",
+        "--max-pending-per-peer=20",
+    ];
+    let rig = ProxyRig::start_through(&few, &args);
     let ask = |down: &Conn| {
         down.send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
         down.shutdown_write();
