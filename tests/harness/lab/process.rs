@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peername_sys::process::pidfd::descendants;
+use peername_sys::process::pidfd::{self, PidFd, descendants};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Host, WAIT_LIMIT, wait_until};
@@ -222,9 +222,15 @@ impl Drop for Process {
         if thread::panicking() {
             eprintln!("--- {} printed:\n{}", self.name, self.log());
         }
-        // Both fail only if the process has ended already.
+        // A process that has changed its user has lost the death signal of its parent (prctl(2), PR_SET_PDEATHSIG).
+        let descendants = descendants(self.pid()).into_iter().flat_map(PidFd::open);
+        let descendants: Vec<PidFd> = descendants.collect();
+        // These fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for process in descendants {
+            let _ = process.signal(pidfd::Signal::KILL);
+        }
     }
 }
 
