@@ -17,24 +17,28 @@
 //! After a failed handoff the connection is [returned](HeaderWaiter::return_ready). [`HeaderWaiter::process_due`] wakes a
 //! listener again that did not react to a wake-up.
 
+mod listeners;
 mod request_channel;
 mod wakeup_connection;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Table};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest, Readiness};
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::netlink::sock_diag;
 use peername_sys::process::limits::max_open_files;
+use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
 use crate::client_judge::ClientJudge;
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
+use listeners::Listeners;
 use wakeup_connection::WakeupConnection;
 
 pub use request_channel::RequestChannel;
@@ -53,6 +57,7 @@ pub struct HeaderWaiter {
     /// Pending connections to check without waiting for bytes: with a judge the library also parks those without a header.
     unchecked: Vec<u64>,
     ready: HashMap<SocketAddr, VecDeque<ReadyConnection>>,
+    listeners: Listeners,
     wakeups: HashMap<u64, WakeupConnection>,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
@@ -60,7 +65,7 @@ pub struct HeaderWaiter {
 
 #[derive(Debug)]
 struct PendingConnection {
-    connection: OwnedFd,
+    connection: ForeignFd,
     listener: SocketAddr,
     deadline: Instant,
     /// Whether a first byte has come.
@@ -69,7 +74,7 @@ struct PendingConnection {
 
 #[derive(Debug)]
 struct ReadyConnection {
-    connection: OwnedFd,
+    connection: ForeignFd,
     woken: Option<Instant>,
 }
 
@@ -85,7 +90,7 @@ impl HeaderWaiter {
         header_timeout: Duration,
         judge: Option<Rc<dyn ClientJudge>>,
     ) -> Result<Self> {
-        let max_header = table.settings().policy().max_header;
+        let policy = table.settings().policy();
         // A third for the connections, a third for their wake-up connections, and the last third for handoffs.
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
@@ -98,16 +103,24 @@ impl HeaderWaiter {
             pending: BTreeMap::new(),
             unchecked: Vec::new(),
             ready: HashMap::new(),
+            listeners: Listeners::new(policy.namespace),
             wakeups: HashMap::new(),
-            buffer: vec![0; max_header],
+            buffer: vec![0; policy.max_header],
         })
     }
 
-    /// Parks a connection with an incomplete header. `listener` is the listener's own address, as getsockname(2) returns
-    /// it. Beyond [`MAX_WAITING`], and beyond the limit of descriptors, the connection is refused.
-    pub fn park(&mut self, connection: OwnedFd, listener: SocketAddr) {
+    /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
+    pub(crate) fn note_listener(&mut self, socket: impl AsFd, addr: SocketAddr) {
+        // Without a descriptor for it, those are refused.
+        let _ = self.listeners.add(socket, addr);
+    }
+
+    /// Parks a connection of this listener with an incomplete header. Beyond [`MAX_WAITING`], and beyond the limit of
+    /// descriptors, the connection is refused.
+    pub fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {
         let (pending, ready) = self.counts();
-        if pending + ready >= self.capacity {
+        if pending + ready >= self.capacity || self.listeners.add(listener, listener.addr).is_err()
+        {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let id = self.new_id();
@@ -119,7 +132,7 @@ impl HeaderWaiter {
         let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
         let pending = PendingConnection {
             connection,
-            listener,
+            listener: listener.addr,
             deadline: Instant::now() + self.header_timeout - waited,
             has_begun: false,
         };
@@ -130,7 +143,7 @@ impl HeaderWaiter {
     }
 
     /// Takes the oldest ready connection of this listener.
-    pub fn take_ready(&mut self, listener: SocketAddr) -> Option<OwnedFd> {
+    pub fn take_ready(&mut self, listener: SocketAddr) -> Option<ForeignFd> {
         let queue = self.ready.get_mut(&listener)?;
         let ready = queue.pop_front();
         if queue.is_empty() {
@@ -140,7 +153,7 @@ impl HeaderWaiter {
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
-    pub fn return_ready(&mut self, connection: OwnedFd, listener: SocketAddr) {
+    pub fn return_ready(&mut self, connection: ForeignFd, listener: SocketAddr) {
         let ready = ReadyConnection {
             connection,
             woken: None,
@@ -149,9 +162,12 @@ impl HeaderWaiter {
         self.wake_listener(listener);
     }
 
-    /// Makes the listener readable, for one ready connection. If nothing listens there any more, all ready
-    /// connections of that address are refused.
+    /// Makes the listener readable, for one ready connection. If none of the program's listeners listens there any more,
+    /// all ready connections of that address are refused.
     pub fn wake_listener(&mut self, listener: SocketAddr) {
+        if !self.listeners.listen_at(listener) {
+            return self.refuse_ready(listener);
+        }
         match WakeupConnection::open(listener, self.table.settings().wakeup_ports()) {
             Ok(wakeup) => self.keep_wakeup(wakeup),
             Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -321,7 +337,7 @@ impl HeaderWaiter {
         self.make_ready(id)
     }
 
-    fn refuse(&self, connection: OwnedFd, why: Counter) {
+    fn refuse(&self, connection: ForeignFd, why: Counter) {
         record_refusal(self.table, connection.as_fd(), why);
         refuse(connection);
     }

@@ -55,7 +55,7 @@ impl Library {
     /// variables.
     fn version_symbol(self) -> &'static [u8] {
         match self {
-            Self::Accept => b"\0peername_preload_4\0",
+            Self::Accept => b"\0peername_preload_5\0",
             Self::Connect => b"\0peername_connect_1\0",
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A process of the program may lose the library: its parent gave it another environment, it is static, or it was
 //! executed with more privileges (ld.so(8)). The kernel lets no accept(2) through that does not come from the library
-//! ([`peername_identity::Secrets::pass`]); the supervisor of [`crate::notify`] answers the others. So every process
+//! ([`peername_identity::Settings::pass`]); the supervisor of [`crate::notify`] answers the others. So every process
 //! knows the clients that it accepts, with or without the library.
 
 use std::os::fd::OwnedFd;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
+use peername_identity::{Network, Policy, SourcePolicy, Table};
 use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
 use peername_sys::process::user;
 use peername_sys::random;
@@ -77,12 +77,7 @@ impl SharedTable {
             return Err(TableError::Networks(rules.networks.len()));
         }
         remove_stale();
-        let secrets = Secrets {
-            name: random::words(),
-            request: random::words(),
-            pass: random::words(),
-        };
-        let [first, second] = secrets.name;
+        let [first, second]: [u64; 2] = random::words();
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
         let in_file = |source| TableError::File {
             path: path.clone(),
@@ -107,7 +102,7 @@ impl SharedTable {
             .for_each(|&port| _ = table.settings().ports().insert(port));
         table
             .settings()
-            .write(rules.policy(), &rules.networks, secrets);
+            .write(rules.policy(), &rules.networks, random::words());
         Ok(Self { table, path })
     }
 
@@ -137,7 +132,6 @@ impl Rules {
             judged_by_waiter: self.judged_by_waiter,
             sources: self.sources,
             max_header: self.max_header,
-            waiter_user: user::effective_uid(),
             namespace: socket_info::current_netns_cookie(),
         }
     }

@@ -1,4 +1,4 @@
-//! The table's settings: trusted networks, ports, policy, secrets and counters.
+//! The table's settings: trusted networks, ports, policy, the pass and counters.
 //!
 //! The launcher writes them once, before another process has the table; only the counters and the ports of wake-up
 //! connections change later. They are in the table and not in environment variables, which any program passes on, prints
@@ -32,36 +32,12 @@ pub struct Policy {
     pub sources: SourcePolicy,
     /// The largest header that is accepted, in bytes.
     pub max_header: usize,
-    /// The user the header waiter runs as. The library connects to no other.
-    pub waiter_user: u32,
     /// The network namespace the header waiter is in (SO_NETNS_COOKIE; 0 if unknown).
     pub namespace: u64,
 }
 
 /// 128 random bits.
 pub type Secret = [u64; 2];
-
-/// The random words of a table, which only its user can read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Secrets {
-    /// The name of the header waiter's socket.
-    pub name: Secret,
-    /// The secret that requests to the header waiter begin with.
-    pub request: Secret,
-    /// The fifth and sixth argument of the system calls that the library makes. The kernel ignores both; the seccomp filter
-    /// of `peername exec` allows a call with them, and sends every other one to the supervisor. So a process without the
-    /// library can't accept by itself.
-    pub pass: Secret,
-}
-
-impl Secrets {
-    /// No secrets, for a table without a header waiter and a filter.
-    pub const NONE: Self = Self {
-        name: [0; 2],
-        request: [0; 2],
-        pass: [0; 2],
-    };
-}
 
 /// The fifth and sixth argument of a getpeername(2) that probes for the filter: with the filter it fails with
 /// [`PROBE_ERRNO`].
@@ -102,13 +78,15 @@ pub enum Counter {
     Full,
     /// Parked at the header waiter because the header was incomplete.
     Parked,
-    /// Refused: the header waiter could not take it.
+    /// Refused: too many connections are parked at the header waiter.
     WaiterUnavailable,
+    /// Refused: no request could be sent to the header waiter.
+    WaiterUnreachable,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Accepted,
         Self::PassedThrough,
         Self::Untrusted,
@@ -123,6 +101,7 @@ impl Counter {
         Self::Full,
         Self::Parked,
         Self::WaiterUnavailable,
+        Self::WaiterUnreachable,
     ];
 
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).
@@ -145,8 +124,9 @@ impl<'m> Settings<'m> {
     /// The maximum number of networks for [`Settings::write`].
     pub const MAX_NETWORKS: usize = NETWORKS;
 
-    /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before.
-    pub fn write(self, policy: Policy, networks: &[Network], secrets: Secrets) {
+    /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before. `pass` is
+    /// zero where there is no filter ([`Settings::pass`]).
+    pub fn write(self, policy: Policy, networks: &[Network], pass: Secret) {
         let flags = [
             policy.header_required,
             policy.all_ports,
@@ -160,11 +140,8 @@ impl<'m> Settings<'m> {
         self.set(FLAGS, flags);
         self.set(SOURCES, policy_to_word(policy.sources));
         self.set(MAX_HEADER, policy.max_header as u64);
-        self.set(USER, policy.waiter_user.into());
         self.set(NAMESPACE, policy.namespace);
-        self.set_pair(NAME, secrets.name);
-        self.set_pair(SECRET, secrets.request);
-        self.set_pair(PASS, secrets.pass);
+        self.set_pair(PASS, pass);
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
         }
@@ -188,7 +165,6 @@ impl<'m> Settings<'m> {
             judged_by_waiter: flags & 8 != 0,
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
-            waiter_user: u32::try_from(self.get(USER)).unwrap_or(u32::MAX),
             namespace: self.get(NAMESPACE),
         }
     }
@@ -217,17 +193,9 @@ impl<'m> Settings<'m> {
         self.get(FLAGS) & 2 != 0 || self.ports().contains(port)
     }
 
-    /// The name of the header waiter's socket.
-    pub fn name(self) -> Secret {
-        self.pair(NAME)
-    }
-
-    /// The secret that requests to the header waiter begin with.
-    pub fn secret(self) -> Secret {
-        self.pair(SECRET)
-    }
-
-    /// See [`Secrets::pass`].
+    /// The fifth and sixth argument of the system calls that the library makes, random bits that only the table's user can
+    /// read. The kernel ignores both; the seccomp filter of `peername exec` allows a call with them, and sends every other
+    /// one to the supervisor. So a process without the library can't accept by itself.
     pub fn pass(self) -> Secret {
         self.pair(PASS)
     }
@@ -332,25 +300,22 @@ fn policy_from_word(word: u64) -> SourcePolicy {
 }
 
 /// `peernam`, then the version of the layout: a library of another version does not use the table.
-const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x07");
+const MAGIC_VALUE: u64 = u64::from_be_bytes(*b"peernam\x08");
 
 const MAGIC: usize = 0;
 const FLAGS: usize = 1;
 const USED: usize = 2;
 const SWEEP_AT: usize = 3;
 const MAX_HEADER: usize = 4;
-const USER: usize = 5;
-const NAMESPACE: usize = 6;
-const TRUSTED: usize = 7;
-const NAME: usize = 8;
-const SECRET: usize = 10;
-const SWEEP: usize = 12;
-const SOURCES: usize = 13;
-const PASS: usize = 14;
-const REFUSALS: usize = 16;
-const UNREAD: usize = 17;
+const NAMESPACE: usize = 5;
+const TRUSTED: usize = 6;
+const SWEEP: usize = 7;
+const SOURCES: usize = 8;
+const PASS: usize = 9;
+const REFUSALS: usize = 11;
+const UNREAD: usize = 12;
 /// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
-const COUNTERS: usize = 18;
+const COUNTERS: usize = 13;
 
 #[cfg(test)]
 mod tests {

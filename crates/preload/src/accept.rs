@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
     Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Settings, Step, Table,
-    WaiterAction, as_socket_family,
+    WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
@@ -246,7 +246,7 @@ impl Arrival {
         }
         match settings.claims_sweep() {
             true if standalone::is_standalone() => sweep::sweep(table),
-            true => waiter_client::notify(settings, WaiterAction::Sweep),
+            true => waiter_client::notify(WaiterRequest::Sweep),
             false => {}
         }
         Ok(RawAddress::new(as_socket_family(
@@ -261,11 +261,8 @@ impl Arrival {
         peer: SocketAddr,
         listener: Socket,
     ) -> Option<(Socket, RawAddress)> {
-        let parked = listener
-            .local()
-            .is_some_and(|address| waiter_client::park(settings, self.socket, address).is_ok());
-        if !parked {
-            return self.refuse(settings, peer, Counter::WaiterUnavailable);
+        if waiter_client::park(self.socket, listener).is_err() {
+            return self.refuse(settings, peer, Counter::WaiterUnreachable);
         }
         settings.count(Counter::Parked);
         self.socket.close();
@@ -282,7 +279,7 @@ impl Arrival {
         let port = self.socket.local().map_or(0, |own| own.port());
         self.socket.refuse();
         if settings.refused(Refusal { why, peer, port }) && !standalone::is_standalone() {
-            waiter_client::notify(settings, WaiterAction::Log);
+            waiter_client::notify(WaiterRequest::Log);
         }
         None
     }
@@ -301,11 +298,8 @@ fn take_ready(
     listener: Socket,
     flags: c_int,
 ) -> Result<Option<(Socket, RawAddress)>> {
-    let Some(address) = listener.local() else {
-        return Ok(None);
-    };
-    match waiter_client::take(table.settings(), address, flags) {
-        Ok(Some(socket)) => Ok(Some((socket, ready_peer(table, socket, address)))),
+    match waiter_client::take(listener, flags) {
+        Ok(Some(socket)) => Ok(Some((socket, ready_peer(table, socket)))),
         // No descriptor is free: accept(2) fails with that error, and the connection stays at the header waiter.
         Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
         Ok(None) | Err(_) => Ok(None),
@@ -314,10 +308,10 @@ fn take_ready(
 
 /// The peer address to show for a ready connection. One that was reset has no peer any more, but its client may still be in
 /// the table. The kernel, too, would return such a connection.
-fn ready_peer(table: Table<'_>, socket: Socket, listener: SocketAddr) -> RawAddress {
-    let unspecified: IpAddr = match listener {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+fn ready_peer(table: Table<'_>, socket: Socket) -> RawAddress {
+    let unspecified: IpAddr = match socket.local() {
+        Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
     };
     let real = kernel::name_of(socket.0, End::Peer)
         .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(unspecified, 0)));

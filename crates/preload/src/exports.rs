@@ -17,11 +17,11 @@ use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
 use crate::state::{State, state};
-use crate::{accept as accepting, imports, listener_cache};
+use crate::{accept as accepting, imports, listener_cache, standalone, waiter_client};
 
 /// The symbol that the launcher searches the file for: the version of the table that the library reads.
 #[unsafe(no_mangle)]
-pub static peername_preload_4: u8 = 0;
+pub static peername_preload_5: u8 = 0;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -126,12 +126,13 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
 #[unsafe(no_mangle)]
 pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let socket = Socket(fd);
+    let mut covered = false;
     listener_cache::forget();
     match state() {
         State::Off => {}
         State::On(table) => {
             let settings = table.settings();
-            let covered = socket
+            covered = socket
                 .local()
                 .is_some_and(|own| settings.covers(own.port()));
             // A peer without a header may wait for the server to speak first.
@@ -150,7 +151,11 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         State::Broken => {}
     }
     // SAFETY: as the caller made it.
-    unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) }
+    let result = unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) };
+    if covered && result == 0 && !standalone::is_standalone() {
+        waiter_client::listening(socket);
+    }
+    result
 }
 
 /// Copies an address to the caller as the kernel does: truncated to the caller's buffer, with the full length.

@@ -14,7 +14,7 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use peername_identity::{Network, Policy, Secrets, SourcePolicy, Table};
+use peername_identity::{Network, Policy, SourcePolicy, Table};
 use peername_preload_common::environment;
 use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
 use peername_preload_common::socket::Socket;
@@ -39,10 +39,9 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         show_destination: false,
         sources: SourcePolicy::Any,
         max_header: MAX_HEADER,
-        waiter_user: u32::MAX,
         namespace: own_namespace(),
     };
-    table.settings().write(policy, &all_networks, Secrets::NONE);
+    table.settings().write(policy, &all_networks, NO_PASS);
     let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);
     VERSIONS.store(STANDALONE | verbose | versions(), Ordering::Relaxed);
     Some((words, table))
@@ -91,4 +90,6 @@ const SLOTS: usize = 65_536;
 const MAX_HEADER: usize = 4096;
 /// How often, and for how many milliseconds each time, accept(2) waits for more of a header.
 pub(crate) const PIECES: (u32, i64) = (4, 50);
+/// There is no filter to pass.
+const NO_PASS: [u64; 2] = [0; 2];
 const AF_INET: c_int = 2;

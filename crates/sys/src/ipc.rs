@@ -1,6 +1,7 @@
 //! Communication between processes: passing descriptors, inherited listening sockets, shared memory, records.
 
 pub mod fd_passing;
+pub mod foreign_fd;
 pub mod listen_fds;
 pub mod record_pipe;
 pub mod shared_memory;

@@ -1,8 +1,8 @@
 //! Supervising another program's system calls (seccomp_unotify(2), since Linux 5.0).
 //!
 //! [`install`] puts a filter on the calling thread, which every program that it executes or starts inherits.
-//! From then on their accept(2), accept4(2) and getpeername(2) wait until the holder of the [`NotificationListener`]
-//! answers, and getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and
+//! From then on their accept(2), accept4(2), listen(2) and getpeername(2) wait until the holder of the
+//! [`NotificationListener`] answers, and getsockname(2) too if [requested](Getsockname). The program need not cooperate: static binaries and
 //! runtimes with system calls of their own are intercepted like any other.
 
 mod bpf;
@@ -72,7 +72,7 @@ pub enum Getsockname {
 /// Only for native system calls: those of 32-bit programs are always intercepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Bypass {
-    /// Arguments by which accept4(2), getpeername(2) and getsockname(2) go to the kernel.
+    /// Arguments by which accept4(2), listen(2), getpeername(2) and getsockname(2) go to the kernel.
     pub pass: [u64; 2],
     /// Arguments by which getpeername(2) fails with `probe_errno`, so that a process without `pass` detects the
     /// filter.
@@ -110,6 +110,14 @@ fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
     let fd = RawFd::try_from(fd).map_err(io::Error::other).call(CALL)?;
     // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
     Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+impl Notification {
+    /// The fifth and sixth argument, which the intercepted calls do not have. `None` for a call of another ABI.
+    pub fn spare_arguments(&self) -> Option<[u64; 2]> {
+        let [_, _, _, _, fifth, sixth] = self.data.args;
+        (self.data.arch == bpf::NATIVE).then_some([fifth, sixth])
+    }
 }
 
 impl NotificationListener {

@@ -1,128 +1,110 @@
-//! The channel by which processes with the preloaded library reach the header waiter: an abstract socket, one connection a
-//! [request](peername_identity::WaiterRequest).
+//! The channel by which processes with the preloaded library reach the header waiter: a pair of connected sockets for each
+//! [request](peername_identity::WaiterRequest), one end of which the supervisor adds to the process that asks for it.
 //!
-//! Its name and the secret that opens a request are in the table, which no other user can read. But the name is in
-//! /proc/net/unix too, so every user of the host can connect. The peer's user (SO_PEERCRED) decides nothing, because
-//! servers change their user. The library sends its request as soon as it is connected, so a silent peer is a stranger: it
-//! is not waited for, and the number of silent peers is bounded.
+//! It has no name, so no other process of the host can reach it. Nor is a process of the program believed, since a server may
+//! have dropped its privileges and been compromised since: what a request is about are the sockets that come with it, and the
+//! kernel is asked about these. The library sends its request as soon as it has the socket, so a silent process is not
+//! waited for, and the number of silent ones is bounded.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use peername_identity::{Secret, Settings, WaiterAction, WaiterRequest};
+use peername_identity::{Settings, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::ipc::fd_passing::{accept, listen_abstract, receive_bytes, send_bytes};
-use peername_sys::{Result, SyscallError};
+use peername_sys::ipc::fd_passing::{receive_with_fds, send_bytes, seqpacket_pair};
+use peername_sys::ipc::foreign_fd::ForeignFd;
+use peername_sys::process::stderr::try_write_line;
+use peername_sys::socket::upstream::local_addr;
+use peername_sys::tcp::foreign_listener::ForeignListener;
+use peername_sys::tcp::{socket_info, stream};
+use peername_sys::{NameCall, Result, SyscallError};
 
 use super::HeaderWaiter;
 
-/// The header waiter's socket, and its connected peers.
+/// The header waiter's ends of the open channels.
 #[derive(Debug)]
 pub struct RequestChannel {
-    listener: OwnedFd,
-    secret: Secret,
-    /// Watches the listener, unless descriptors are exhausted, and all peers.
+    settings: Settings<'static>,
     epoll: Epoll,
     /// The open conversations, the oldest first.
     conversations: Vec<Conversation>,
-    /// When to accept again, while no descriptor is free for another peer.
-    full_until: Option<Instant>,
+    /// Files that were sent instead of sockets.
+    files: Vec<ForeignFd>,
 }
 
 #[derive(Debug)]
 struct Conversation {
-    socket: OwnedFd,
+    /// Closing it closes what is queued in it, too.
+    socket: ForeignFd,
     begun: Instant,
     /// A connection that was handed over and is not confirmed yet, and its listener.
-    lent: Option<(OwnedFd, SocketAddr)>,
+    lent: Option<(ForeignFd, SocketAddr)>,
 }
 
 impl RequestChannel {
-    /// Opens the socket that the table names.
+    /// Creates a channel without conversations.
     ///
     /// # Errors
     ///
-    /// Those of socket(2), bind(2), listen(2) and epoll_create1(2).
-    pub fn open(settings: Settings<'_>) -> Result<Self> {
-        let name = settings.name().map(u64::to_ne_bytes).concat();
-        let (listener, epoll) = (listen_abstract(&name, BACKLOG)?, Epoll::new()?);
-        epoll.add(&listener, 0, Interest::Readable)?;
+    /// That of epoll_create1(2).
+    pub fn new(settings: Settings<'static>) -> Result<Self> {
         Ok(Self {
-            listener,
-            secret: settings.secret(),
-            epoll,
+            settings,
+            epoll: Epoll::new()?,
             conversations: Vec::new(),
-            full_until: None,
+            files: Vec::new(),
         })
+    }
+
+    /// Opens a conversation, and returns the end for the process that has asked for it.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE or ENFILE: there is no descriptor, and no silent conversation that could be closed for it.
+    pub(crate) fn open(&mut self) -> Result<OwnedFd> {
+        let silent = self.conversations.iter().filter(|one| one.is_silent());
+        if silent.count() >= MAX_SILENT {
+            self.close_oldest_silent();
+        }
+        let (ours, theirs) = match seqpacket_pair() {
+            Err(error) if error.is_exhaustion() && self.close_oldest_silent() => seqpacket_pair()?,
+            opened => opened?,
+        };
+        stream::set_nonblocking(&ours, true).call("ioctl(FIONBIO)")?;
+        self.epoll.add(&ours, 0, Interest::Readable)?;
+        self.conversations.push(Conversation {
+            socket: ours.into(),
+            begun: Instant::now(),
+            lent: None,
+        });
+        Ok(theirs)
     }
 
     /// When [`RequestChannel::serve`] must be called even if it is not readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let mut silent = self.conversations.iter().filter(|one| one.is_silent());
-        let silent = silent.next().map(|one| one.begun + SILENCE_TIMEOUT);
-        silent.into_iter().chain(self.full_until).min()
+        silent.next().map(|one| one.begun + SILENCE_TIMEOUT)
     }
 
-    /// Serves peers that have sent something, without waiting, and disconnects peers that have been silent too long.
+    /// Serves processes that have sent something, without waiting, and ends conversations that have been silent too long.
     pub(crate) fn serve(&mut self, waiter: &mut HeaderWaiter) {
-        let (secret, now) = (self.secret, Instant::now());
-        self.conversations.retain_mut(|conversation| {
-            conversation.drive(secret, waiter)
+        let Self {
+            settings,
+            conversations,
+            files,
+            ..
+        } = self;
+        let now = Instant::now();
+        conversations.retain_mut(|conversation| {
+            conversation.drive(*settings, files, waiter)
                 && !(conversation.is_silent() && conversation.begun + SILENCE_TIMEOUT <= now)
         });
-        self.accept_again();
-        for _ in 0..ACCEPT_BATCH {
-            match accept(&self.listener) {
-                Ok(socket) => self.begin(socket, waiter),
-                Err(error) if !error.is_exhaustion() => break,
-                Err(_) if self.disconnect_oldest_silent() => {}
-                Err(_) => {
-                    self.pause_accepting(now + ACCEPT_RETRY_DELAY);
-                    break;
-                }
-            }
-        }
     }
 
-    /// Stops watching the listener for that long: it would stay readable while nothing can be accepted from it.
-    fn pause_accepting(&mut self, until: Instant) {
-        let _ = self.epoll.delete(&self.listener);
-        self.full_until = Some(until);
-    }
-
-    fn accept_again(&mut self) {
-        if self.full_until.take().is_some() {
-            // The listener was registered before, so the registration does not fail for lack of memory.
-            let _ = self.epoll.add(&self.listener, 0, Interest::Readable);
-        }
-    }
-
-    fn begin(&mut self, socket: OwnedFd, waiter: &mut HeaderWaiter) {
-        let mut conversation = Conversation {
-            socket,
-            begun: Instant::now(),
-            lent: None,
-        };
-        if conversation.drive(self.secret, waiter) {
-            let silent = self.conversations.iter().filter(|one| one.is_silent());
-            if silent.count() >= MAX_SILENT_PEERS {
-                self.disconnect_oldest_silent();
-            }
-            // A peer that can't be watched is disconnected, and retries.
-            if self
-                .epoll
-                .add(&conversation.socket, 0, Interest::Readable)
-                .is_ok()
-            {
-                self.conversations.push(conversation);
-            }
-        }
-    }
-
-    /// Disconnects the peer that has been silent for longest. Returns whether there is one.
-    fn disconnect_oldest_silent(&mut self) -> bool {
+    /// Closes the conversation that has been silent for longest. Returns whether there is one.
+    fn close_oldest_silent(&mut self) -> bool {
         let silent = self.conversations.iter().position(Conversation::is_silent);
         silent.map(|at| self.conversations.remove(at)).is_some()
     }
@@ -136,38 +118,62 @@ impl AsFd for RequestChannel {
 }
 
 impl Conversation {
-    /// Whether the peer has sent nothing yet. A peer that a connection was lent to has proved that it knows the secret.
+    /// Whether the process has sent nothing yet.
     fn is_silent(&self) -> bool {
         self.lent.is_none()
     }
 
-    /// Processes the peer's message, if there is one. Returns whether the conversation goes on.
-    fn drive(&mut self, secret: Secret, waiter: &mut HeaderWaiter) -> bool {
+    /// Processes the request, if there is one. Returns whether the conversation goes on.
+    fn drive(
+        &mut self,
+        settings: Settings<'_>,
+        files: &mut Vec<ForeignFd>,
+        waiter: &mut HeaderWaiter,
+    ) -> bool {
         if self.lent.is_some() {
             return self.confirm(waiter);
         }
-        let mut bytes = [0; WaiterRequest::LEN];
-        let connection = match receive_bytes(&self.socket, &mut bytes) {
-            Ok((WaiterRequest::LEN, connection)) => connection,
-            Err(error) if is_not_yet(&error) => return true,
-            _ => return false,
+        let mut bytes = [0; 2];
+        let (len, mut fds) = match self.receive(&mut bytes) {
+            Ok(received) => received,
+            Err(error) => return is_not_yet(&error),
         };
-        let request = WaiterRequest::from_bytes(&bytes).filter(|request| request.secret == secret);
-        match request.map(|request| request.action) {
-            Some(WaiterAction::Park { listener }) => {
+        if !fds.iter().all(socket_info::is_socket) {
+            keep_open(files, fds);
+            return false;
+        }
+        let request = bytes.get(..len).and_then(WaiterRequest::from_bytes);
+        let listener = match request {
+            Some(WaiterRequest::Sweep) => {
+                waiter.sweep();
+                return false;
+            }
+            // The request has woken the supervisor, which then reads the refusals.
+            Some(WaiterRequest::Log) | None => return false,
+            _ => fds.pop().and_then(|fd| covered_listener(settings, fd)),
+        };
+        let Some(listener) = listener else {
+            return false;
+        };
+        match request {
+            Some(WaiterRequest::Park) => {
+                let connection = fds.pop().filter(|one| is_accepted_from(&listener, one));
                 if let Some(connection) = connection {
-                    waiter.park(connection, listener);
+                    waiter.park(connection, &listener);
                 }
                 false
             }
-            Some(WaiterAction::Take { listener }) => self.lend(waiter, listener),
-            Some(WaiterAction::Sweep) => {
-                waiter.sweep();
+            Some(WaiterRequest::Listening) => {
+                waiter.note_listener(&listener, listener.addr);
                 false
             }
-            // The request has woken the supervisor, which then reads the refusals.
-            Some(WaiterAction::Log) | None => false,
+            _ => self.lend(waiter, listener.addr),
         }
+    }
+
+    fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Vec<ForeignFd>)> {
+        let (len, fds) = receive_with_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)?;
+        Ok((len, fds.into_iter().map(ForeignFd::from).collect()))
     }
 
     fn lend(&mut self, waiter: &mut HeaderWaiter, listener: SocketAddr) -> bool {
@@ -183,9 +189,9 @@ impl Conversation {
         true
     }
 
-    /// Completes the handoff once the peer confirms it. If the peer disconnects before, the connection is returned.
+    /// Completes the handoff once the process confirms it. If it closes its end before, the connection is returned.
     fn confirm(&mut self, waiter: &mut HeaderWaiter) -> bool {
-        match receive_bytes(&self.socket, &mut [0; 1]) {
+        match self.receive(&mut [0; 1]) {
             Ok((1.., _)) => self.lent = None,
             Err(error) if is_not_yet(&error) => return true,
             _ => {
@@ -198,19 +204,43 @@ impl Conversation {
     }
 }
 
+/// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers.
+fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<ForeignListener> {
+    ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
+}
+
+/// Whether the socket can be a connection that was accepted from this listener: it has the listener's address.
+fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool {
+    let (at, own) = (listener.addr, local_addr(connection).ok());
+    let is_at = |own: SocketAddr| {
+        own.port() == at.port()
+            && (at.ip().is_unspecified() || at.ip().to_canonical() == own.ip().to_canonical())
+    };
+    let is_tcp = socket_info::protocol(connection).is_some();
+    is_tcp && !socket_info::is_listener(connection) && own.is_some_and(is_at)
+}
+
+/// Keeps files open that were sent instead of sockets: closing one may wait for a file system that does not answer. A process
+/// that does so is broken or compromised.
+fn keep_open(files: &mut Vec<ForeignFd>, sent: Vec<ForeignFd>) {
+    if files.is_empty() {
+        try_write_line(
+            "peername: a process of the program has sent a file to the header waiter, which expects a connection: it closes \
+             descriptors that it has not opened, or is compromised",
+        );
+    }
+    // Beyond the limit they are closed after all.
+    files.extend(sent);
+    files.truncate(MAX_FILES);
+}
+
 fn is_not_yet(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 
-/// The accept backlog: processes that may be queued at once. A further one is refused, and so is the connection
-/// that it wanted to park.
-const BACKLOG: i32 = 4096;
-/// The batch of peers accepted before the open conversations are driven again.
-const ACCEPT_BATCH: usize = 64;
-/// The limit of peers that have sent nothing yet; the library needs some microseconds.
-const MAX_SILENT_PEERS: usize = 64;
-/// The timeout of a silent peer: longer than a process of the program is preempted between connect(2) and its request.
+/// The limit of conversations without a request: the library needs some microseconds for it.
+const MAX_SILENT: usize = 64;
+/// The timeout of a silent conversation: longer than a process of the program is preempted before its request.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
-/// From an accept(2) without a free descriptor to the retry: soon enough for a peer in the backlog, which gives up after
-/// 250 ms.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// The limit of files that are kept open.
+const MAX_FILES: usize = 64;

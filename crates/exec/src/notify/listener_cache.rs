@@ -1,9 +1,9 @@
 //! Caches properties of the program's listeners. No descriptor is kept: the program must be able to free their ports.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 
 use peername_identity::Settings;
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
@@ -17,7 +17,7 @@ impl ListenerCache {
     pub(super) fn check(
         &mut self,
         settings: Settings<'_>,
-        socket: OwnedFd,
+        socket: ForeignFd,
     ) -> Option<ForeignListener> {
         let expects = |listening: &ForeignListener| settings.covers(listening.addr.port());
         let cookie = socket_info::cookie(&socket).ok()?;

@@ -138,6 +138,10 @@ impl Display for Explained {
                 "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
                  wait)",
             ),
+            Counter::WaiterUnreachable => f.write_str(
+                "its PROXY header was incomplete, and the supervisor, which waits for the rest, could not be asked: it has \
+                 exited, or there was no descriptor for the request (raise the limit of open files)",
+            ),
             Counter::Accepted | Counter::PassedThrough | Counter::Parked => f.write_str("no reason"),
         }
     }

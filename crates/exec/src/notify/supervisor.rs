@@ -1,16 +1,18 @@
 //! The supervisor's event loop: one thread, which never blocks on a single process.
 
 mod admin;
+mod channel;
 mod serve;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Identity, RefusalVerbosity, Table, as_socket_family};
+use peername_identity::{Identity, OPEN_CHANNEL, RefusalVerbosity, Table, as_socket_family};
 use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::{
@@ -71,7 +73,7 @@ impl Supervisor {
     ///
     /// # Errors
     ///
-    /// Those of epoll(7), of the request channel's socket, and of starting the monitor.
+    /// Those of epoll(7), and of starting the monitor.
     pub(super) fn new(
         config: &SupervisorConfig,
         calls: NotificationListener,
@@ -100,7 +102,7 @@ impl Supervisor {
         });
         let epoll = Epoll::new()?;
         let (failsafe, channel) = match library {
-            Some(_) => (None, Some(RequestChannel::open(table.settings())?)),
+            Some(_) => (None, Some(RequestChannel::new(table.settings())?)),
             None => (Some(Failsafe::start(&supervised, &epoll)?), None),
         };
         if let Some(channel) = &channel {
@@ -225,7 +227,19 @@ impl Supervisor {
             self.supervised.calls.fail(id, &Errno::NOMEM.into());
             return Ok(());
         };
+        if let (Some(OPEN_CHANNEL), Some(channel)) =
+            (notification.spare_arguments(), &mut self.channel)
+        {
+            channel::open(&self.supervised.calls, id, channel);
+            self.supervised.inflight.remove(slot);
+            return Ok(());
+        }
         match call {
+            NotifiedCall::Listen { socket } => {
+                self.note_listener(notification, socket);
+                self.supervised.calls.continue_syscall(id);
+                self.supervised.inflight.remove(slot);
+            }
             NotifiedCall::Name {
                 socket,
                 end,
@@ -283,14 +297,8 @@ impl Supervisor {
         Ok(())
     }
 
-    fn serve_channel(&mut self) {
-        if let Some(channel) = &mut self.channel {
-            channel.serve(&mut self.waiter);
-        }
-    }
-
     /// Copies a descriptor of the program. If that fails, the call is answered with the error.
-    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<PidFd>, OwnedFd)> {
+    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<PidFd>, ForeignFd)> {
         match self
             .threads
             .descriptor(&self.supervised.calls, call, number)
@@ -320,7 +328,7 @@ impl Supervisor {
         }
     }
 
-    fn answer_name(&self, id: u64, socket: &OwnedFd, end: Endpoint, buffer: AddressBuffer) {
+    fn answer_name(&self, id: u64, socket: &ForeignFd, end: Endpoint, buffer: AddressBuffer) {
         let Some(identity) = lookup_identity(self.table, socket) else {
             return self.supervised.calls.continue_syscall(id);
         };
@@ -342,7 +350,7 @@ impl Supervisor {
     }
 
     /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
-    fn offer(&mut self, connection: OwnedFd, listener: SocketAddr) {
+    fn offer(&mut self, connection: ForeignFd, listener: SocketAddr) {
         match self
             .pending
             .oldest_at(listener)
@@ -359,7 +367,7 @@ impl Supervisor {
             return;
         };
         // The descriptor may be reused for another file by now.
-        let listening = call.thread.get_fd(call.number).ok();
+        let listening = call.thread.get_fd(call.number).ok().map(ForeignFd::from);
         let settings = self.table.settings();
         let listening = listening.and_then(|socket| self.listeners.check(settings, socket));
         let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
@@ -408,7 +416,7 @@ impl Supervisor {
 }
 
 /// The identity of this socket's peer, if its header named one.
-fn lookup_identity(table: Table<'_>, socket: &OwnedFd) -> Option<Identity> {
+fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
     table.find(socket_info::cookie(socket).ok()?)
 }
 

@@ -1,9 +1,10 @@
 //! Caches the program's threads that make calls, and gets copies of their descriptors (pidfd_getfd(2)).
 
 use std::collections::HashMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::{Errno, Result};
@@ -23,17 +24,17 @@ impl ThreadCache {
         calls: &NotificationListener,
         call: &Notification,
         number: RawFd,
-    ) -> Result<Option<(Rc<PidFd>, OwnedFd)>> {
+    ) -> Result<Option<(Rc<PidFd>, ForeignFd)>> {
         if let Some(known) = self.0.get(&call.tid) {
             match known.get_fd(number) {
                 // The cached thread has exited, and the caller has its id: no two live threads have the same.
                 Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
-                found => return found.map(|fd| Some((Rc::clone(known), fd))),
+                found => return found.map(|fd| Some((Rc::clone(known), fd.into()))),
             }
         }
         let (thread, lasting) = PidFd::open_thread(call.tid)?;
         let thread = Rc::new(thread);
-        let found = thread.get_fd(number)?;
+        let found = ForeignFd::from(thread.get_fd(number)?);
         // If the call is over, the caller may have exited, and this may be another thread with its id.
         if !calls.is_pending(call.id) {
             return Ok(None);

@@ -16,7 +16,6 @@ fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
         show_destination: false,
         sources,
         max_header: 200,
-        waiter_user: 0,
         namespace: 0,
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Secrets, Settings, SourcePolicy};
+use crate::{Policy, Settings, SourcePolicy};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::vec::Vec;
@@ -72,19 +72,12 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
         show_destination: false,
         sources: SourcePolicy::AllowLocal,
         max_header: 4096,
-        waiter_user: 0,
         namespace: 0,
     };
     assert!(Table::open(&memory).is_none());
-    let secrets = Secrets {
-        name: [1, 2],
-        request: [3, 4],
-        pass: [5, 6],
-    };
-    table.settings().write(policy, &[], secrets);
+    table.settings().write(policy, &[], [5, 6]);
     let settings: Settings<'_> = Table::open(&memory).unwrap().settings();
     assert_eq!(settings.policy(), policy);
-    assert_eq!((settings.name(), settings.secret()), ([1, 2], [3, 4]));
     assert_eq!(settings.pass(), [5, 6]);
     let fill = |to: std::ops::RangeInclusive<u64>| {
         to.for_each(|cookie| table.insert(cookie, &identity(cookie)).unwrap());

@@ -16,7 +16,7 @@ use call::system_call;
 
 pub use call::Call;
 pub use errno::{Errno, Result};
-pub use fd_passing::{receive_descriptor, send_descriptor};
+pub use fd_passing::{MAX_PASSED, receive_descriptor, send_descriptors};
 pub use mapping::{MappingCell, map_file, map_fresh};
 pub use text::StaticText;
 
@@ -82,6 +82,18 @@ pub fn name_with(fd: c_int, end: End, [fifth, sixth]: [u64; 2]) -> Result<RawAdd
     Ok(address)
 }
 
+/// Makes a getpeername(2) without a socket, with these fifth and sixth arguments, to which the supervisor answers with a new
+/// descriptor.
+///
+/// # Errors
+///
+/// EBADF without the seccomp filter, ENOSYS without a supervisor, EINTR, and those that the supervisor answers with.
+pub fn request_descriptor([fifth, sixth]: [u64; 2]) -> Result<c_int> {
+    let args = [arg(-1), 0, 0, 0, fifth as usize, sixth as usize];
+    // SAFETY: without a socket and an address the kernel reads and writes no memory.
+    unsafe { system_call(Call::GetPeerName as usize, args) }.map(descriptor)
+}
+
 /// accept4(2) as a bare system call: the descriptor, and its peer's address.
 ///
 /// # Errors
@@ -122,8 +134,6 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: integers.
 unsafe impl Plain for [i32; 2] {}
-// SAFETY: integers.
-unsafe impl Plain for [u32; 3] {}
 
 /// getsockopt(2).
 ///
@@ -338,8 +348,6 @@ pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
 pub const SOCK_DGRAM: c_int = 2;
 /// The type of netlink(7) sockets.
 pub const SOCK_RAW: c_int = 3;
-/// Connections that keep message boundaries.
-pub const SOCK_SEQPACKET: c_int = 5;
 /// O_NONBLOCK.
 pub const SOCK_NONBLOCK: c_int = 0o4000;
 /// O_CLOEXEC.

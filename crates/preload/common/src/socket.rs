@@ -80,13 +80,6 @@ impl Socket {
     pub fn defer_accept(self) {
         let _ = kernel::set_option(self.0, SOL_TCP, TCP_DEFER_ACCEPT, DEFER_SECONDS);
     }
-
-    /// The user id of the process that listens at the other end of a Unix socket (SO_PEERCRED, unix(7)).
-    pub fn peer_user(self) -> Option<u32> {
-        let [_pid, user, _group] =
-            kernel::get_option::<[u32; 3]>(self.0, SOL_SOCKET, SO_PEERCRED).ok()?;
-        Some(user)
-    }
 }
 
 /// The transport protocol of a connection.
@@ -108,7 +101,6 @@ const SOL_TCP: c_int = 6;
 const TCP_DEFER_ACCEPT: c_int = 9;
 const SO_LINGER: c_int = 13;
 const SO_RCVLOWAT: c_int = 18;
-const SO_PEERCRED: c_int = 17;
 const SO_PROTOCOL: c_int = 38;
 const SO_COOKIE: c_int = 57;
 const SO_NETNS_COOKIE: c_int = 71;

@@ -9,8 +9,7 @@ use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use socket2::SockRef;
 
@@ -26,30 +25,6 @@ use crate::{NameCall, Result};
 pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
-}
-
-/// Opens a non-blocking SOCK_SEQPACKET listener on a name in the abstract namespace (unix(7)), with an accept backlog of
-/// `backlog`. [`accept`] returns sockets like those of [`seqpacket_pair`].
-///
-/// # Errors
-///
-/// EADDRINUSE where another socket has the name, ENAMETOOLONG where it is longer than 107 bytes.
-pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd> {
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let listener = socket_with(family, kind, NONBLOCK_CLOEXEC, None).call("socket(AF_UNIX)")?;
-    let address = SocketAddrUnix::new_abstract_name(name).call("bind(AF_UNIX)")?;
-    bind(&listener, &address).call("bind(AF_UNIX)")?;
-    rustix::net::listen(&listener, backlog).call("listen(AF_UNIX)")?;
-    Ok(listener)
-}
-
-/// Accepts the next connection, non-blocking.
-///
-/// # Errors
-///
-/// EAGAIN where there is none; EMFILE, ENFILE or ENOMEM.
-pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
-    accept_with(listener, NONBLOCK_CLOEXEC).call("accept4(AF_UNIX)")
 }
 
 /// Sends `word`, with `fd` attached.
@@ -118,8 +93,23 @@ pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Opti
 ///
 /// EAGAIN where a non-blocking socket has no message, or the socket's time limit is over.
 pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    receive_with_fds(socket, bytes, MAX_FDS)
+}
+
+/// The same with at most `max_fds` descriptors. The kernel closes the others.
+///
+/// # Errors
+///
+/// Those of [`receive_message`].
+pub fn receive_with_fds(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    max_fds: usize,
+) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let wanted = rustix::cmsg_space!(ScmRights(max_fds)).min(space.len());
+    let (space, _) = space.split_at_mut(wanted);
+    let mut control = RecvAncillaryBuffer::new(space);
     let received = loop {
         let slices = &mut [IoSliceMut::new(bytes)];
         match recvmsg(&socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -185,7 +175,6 @@ pub fn let_inherit(fd: impl AsFd) -> Result<()> {
 /// The most descriptors that one message carries here; the kernel allows 253 (SCM_MAX_FD).
 pub const MAX_FDS: usize = 64;
 const LAST_STANDARD_FD: RawFd = 2;
-const NONBLOCK_CLOEXEC: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// From `asm-generic/socket.h`; the libc crate does not have it yet.
 const SO_PASSRIGHTS: libc::c_int = 83;

@@ -23,6 +23,11 @@ pub enum NotifiedCall {
         /// Of accept4(2): SOCK_CLOEXEC.
         close_on_exec: bool,
     },
+    /// listen(2), native.
+    Listen {
+        /// The socket that is about to listen, a descriptor of the program.
+        socket: RawFd,
+    },
     /// getpeername(2) or getsockname(2).
     Name {
         /// The socket, a descriptor of the program.
@@ -68,6 +73,9 @@ impl Notification {
         match libc::c_long::from(self.data.nr) {
             libc::SYS_accept => self.accept(first, second, third, 0),
             libc::SYS_accept4 => self.accept(first, second, third, fourth),
+            libc::SYS_listen => Ok(NotifiedCall::Listen {
+                socket: first as RawFd,
+            }),
             libc::SYS_getsockname => Ok(self.name(Endpoint::Local, first, second, third)),
             _ => Ok(self.name(Endpoint::Peer, first, second, third)),
         }

@@ -42,6 +42,10 @@ fn native(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter>
         libc::SYS_getpeername as u32,
         &[passes(), probes, notify()].concat(),
     ));
+    calls.extend(if_equal(
+        libc::SYS_listen as u32,
+        &[passes(), notify()].concat(),
+    ));
     if getsockname == Getsockname::Notify {
         calls.extend(if_equal(
             libc::SYS_getsockname as u32,

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -13,13 +13,14 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
 use crate::event::wait_readable;
+use crate::ipc::foreign_fd::ForeignFd;
 use crate::socket::set_int;
 use crate::tcp::socket_info::{self, StreamProtocol};
 
 /// A listening TCP socket of another program.
 #[derive(Debug)]
 pub struct ForeignListener {
-    socket: OwnedFd,
+    socket: ForeignFd,
     /// The address it listens on.
     pub addr: SocketAddr,
     /// Whether accept(2) fails with EAGAIN rather than block (O_NONBLOCK).
@@ -31,20 +32,20 @@ pub struct ForeignListener {
 
 impl ForeignListener {
     /// Examines a descriptor. `None` if it is anything but a listening TCP socket.
-    pub fn from_fd(socket: OwnedFd) -> Option<Self> {
+    pub fn from_fd(socket: ForeignFd) -> Option<Self> {
         let known = SockRef::from(&socket);
         let listens = known.is_listener().unwrap_or(false);
         if !listens || known.r#type().ok()? != Type::STREAM {
             return None;
         }
-        let tcp = socket_info::protocol(&socket) == Some(StreamProtocol::Tcp);
+        let tcp = socket_info::protocol(&socket)? == StreamProtocol::Tcp;
         let netns_cookie = tcp.then(|| socket_info::netns_cookie(&socket));
         Self::from_known_fd(socket, netns_cookie)
     }
 
     /// Reads what can change of a socket that [`ForeignListener::from_fd`] has examined, with
     /// the [`ForeignListener::netns_cookie`] of that time. `None` if it has no IP address.
-    pub fn from_known_fd(socket: OwnedFd, netns_cookie: Option<u64>) -> Option<Self> {
+    pub fn from_known_fd(socket: ForeignFd, netns_cookie: Option<u64>) -> Option<Self> {
         let addr = SockRef::from(&socket).local_addr().ok()?.as_socket()?;
         let nonblocking = fcntl_getfl(&socket).ok()?.contains(OFlags::NONBLOCK);
         Some(Self {
@@ -64,7 +65,7 @@ impl ForeignListener {
     /// # Errors
     ///
     /// `WouldBlock` if there is none; else those of accept(2).
-    pub fn accept(&self, nonblocking: bool) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    pub fn accept(&self, nonblocking: bool) -> io::Result<(ForeignFd, Option<SocketAddr>)> {
         let now = Some(Duration::ZERO);
         if !self.nonblocking && !wait_readable([self.as_fd()], now).unwrap_or(false) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -74,7 +75,7 @@ impl ForeignListener {
             false => SocketFlags::empty(),
         };
         let (socket, peer) = acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | wanted)?;
-        Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
+        Ok((socket.into(), peer.and_then(|peer| peer.try_into().ok())))
     }
 
     /// Defers connections until they have sent something, or for a second (TCP_DEFER_ACCEPT, tcp(7)).

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -20,6 +20,36 @@ use crate::{NameCall, Result};
 /// ENOPROTOOPT before Linux 4.6.
 pub fn cookie(socket: impl AsFd) -> Result<u64> {
     sockopt::socket_cookie(socket).call("getsockopt(SO_COOKIE)")
+}
+
+/// The socket's inode: no other open socket has it.
+///
+/// # Errors
+///
+/// None for an open descriptor.
+pub fn inode(socket: impl AsFd) -> Result<u64> {
+    let stat = rustix::fs::fstat(socket).call("fstat(2)")?;
+    Ok(stat.st_ino)
+}
+
+/// Borrows an inherited descriptor of this number; `None` if it is not open. Nothing may close it while it is borrowed.
+pub fn borrow_open(number: RawFd) -> Option<BorrowedFd<'static>> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor is only borrowed, and only if it is open; that it stays so is the caller's.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_getfd(fd).is_ok().then_some(fd)
+}
+
+/// Whether it is a socket. Asks no file system.
+pub fn is_socket(fd: impl AsFd) -> bool {
+    sockopt::socket_type(fd).is_ok()
+}
+
+/// Whether it is a socket that listens (SO_ACCEPTCONN).
+pub fn is_listener(socket: impl AsFd) -> bool {
+    SockRef::from(&socket).is_listener().unwrap_or(false)
 }
 
 /// The id of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);

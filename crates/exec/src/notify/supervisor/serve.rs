@@ -2,9 +2,10 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use peername_identity::{Counter, as_socket_family};
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::is_per_connection_error;
 use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
@@ -43,10 +44,10 @@ impl Supervisor {
     /// Admits an accepted connection. Returns it with the peer address to show, if the program may have it now.
     fn admit(
         &mut self,
-        connection: OwnedFd,
+        connection: ForeignFd,
         peer: Option<SocketAddr>,
         listening: &ForeignListener,
-    ) -> Option<(OwnedFd, SocketAddr)> {
+    ) -> Option<(ForeignFd, SocketAddr)> {
         let peer = peer.or_else(|| socket_info::peer_addr(&connection).ok())?;
         if self.is_wakeup(&connection, peer) {
             return None;
@@ -69,20 +70,24 @@ impl Supervisor {
             }
             PeekOutcome::Incomplete(_) => {
                 self.table.settings().count(Counter::Parked);
-                self.waiter.park(connection, listening.addr);
+                self.waiter.park(connection, listening);
             }
             PeekOutcome::Refused => refuse(connection),
         }
         None
     }
 
-    fn is_wakeup(&self, connection: &OwnedFd, peer: SocketAddr) -> bool {
+    fn is_wakeup(&self, connection: &ForeignFd, peer: SocketAddr) -> bool {
         let own = || local_addr(connection).ok().map(|own| own.ip());
         self.table.settings().wakeup_ports().contains(peer.port()) && own() == Some(peer.ip())
     }
 
     /// Answers the call with a connection that was ready.
-    pub(super) fn complete_with_ready(&mut self, call: AcceptCall, connection: OwnedFd) -> Answer {
+    pub(super) fn complete_with_ready(
+        &mut self,
+        call: AcceptCall,
+        connection: ForeignFd,
+    ) -> Answer {
         // A connection that was reset has no peer any more, but its client may still be in the table. The kernel, too, would
         // return such a connection.
         let unknown = SocketAddr::new(unspecified(call.listener), 0);
@@ -96,7 +101,11 @@ impl Supervisor {
     }
 
     /// Answers the call with this connection. If that fails, the connection is kept for the next call.
-    fn complete(&mut self, call: AcceptCall, (connection, from): (OwnedFd, SocketAddr)) -> Answer {
+    fn complete(
+        &mut self,
+        call: AcceptCall,
+        (connection, from): (ForeignFd, SocketAddr),
+    ) -> Answer {
         let calls = &self.supervised.calls;
         let installed = match self.write_peer(&call, from) {
             Ok(()) => calls.add_fd(call.id, &connection, call.close_on_exec),

@@ -5,24 +5,29 @@ use core::ptr;
 
 use super::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOL_SOCKET, arg, call};
 
-/// Sends bytes and a descriptor over a Unix socket, without blocking.
+/// Sends bytes over a Unix socket, with at most [`MAX_PASSED`] descriptors, without blocking.
 ///
 /// # Errors
 ///
 /// Those of sendmsg(2).
-pub fn send_descriptor(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
+pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usize> {
     let mut control = Control {
-        len: Control::LEN,
+        len: Control::len_with(passed.len().min(MAX_PASSED)),
         level: SOL_SOCKET,
         kind: SCM_RIGHTS,
-        descriptor: passed,
-        padding: 0,
+        descriptors: [-1; MAX_PASSED],
     };
+    for (to, &descriptor) in control.descriptors.iter_mut().zip(passed) {
+        *to = descriptor;
+    }
     let part = Part {
         start: bytes.as_ptr() as usize,
         len: bytes.len(),
     };
-    let message = Message::new(&part, &mut control);
+    let mut message = Message::new(&part, &mut control);
+    if passed.is_empty() {
+        message.control_len = 0;
+    }
     let args = [
         arg(fd),
         &raw const message as usize,
@@ -49,8 +54,7 @@ pub fn receive_descriptor(
         len: 0,
         level: 0,
         kind: 0,
-        descriptor: -1,
-        padding: 0,
+        descriptors: [-1; MAX_PASSED],
     };
     let part = Part {
         start: bytes.as_mut_ptr() as usize,
@@ -61,8 +65,9 @@ pub fn receive_descriptor(
     // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
     let n = unsafe { call(Call::RecvMsg, args) }?;
     let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
-    let whole = control.len == Control::LEN;
-    Ok((n, (passed && whole).then_some(control.descriptor)))
+    let [first, ..] = control.descriptors;
+    let one = control.len == Control::len_with(1);
+    Ok((n, (passed && one).then_some(first)))
 }
 
 /// `struct msghdr`.
@@ -98,19 +103,25 @@ struct Part {
     len: usize,
 }
 
-/// `struct cmsghdr` with one descriptor, and the padding behind it.
+/// `struct cmsghdr` with descriptors.
 #[repr(C)]
 struct Control {
     len: usize,
     level: c_int,
     kind: c_int,
-    descriptor: c_int,
-    padding: c_int,
+    descriptors: [c_int; MAX_PASSED],
 }
 
 impl Control {
-    /// CMSG_LEN(4).
-    const LEN: usize = 20;
+    /// CMSG_LEN of so many descriptors.
+    const fn len_with(descriptors: usize) -> usize {
+        size_of::<c_int>()
+            .saturating_mul(descriptors)
+            .saturating_add(core::mem::offset_of!(Self, descriptors))
+    }
 }
+
+/// The most descriptors of one message. Two of them need no padding.
+pub const MAX_PASSED: usize = 2;
 
 const SCM_RIGHTS: c_int = 1;

@@ -139,6 +139,7 @@ fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::TlvMismatch => (Class::Denied, "tlv_mismatch"),
         Counter::Full => (Class::Denied, "table_full"),
         Counter::WaiterUnavailable => (Class::Denied, "too_many_pending"),
+        Counter::WaiterUnreachable => (Class::Denied, "supervisor_unreachable"),
         Counter::Parked => (Class::Undecided, "parked"),
     }
 }
@@ -153,7 +154,10 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
             "As many connections have a client as the table has slots: raise --max-connections.",
         ),
         "too_many_pending" => Some(
-            "Many connections send no header, or the supervisor does not run. If they are clients of yours, raise the limit of open files.",
+            "Many connections send no header. If they are clients of yours, raise the limit of open files.",
+        ),
+        "supervisor_unreachable" => Some(
+            "The supervisor waits for slow headers, and could not be asked to: it has exited, or there is no descriptor left. Restart the program, or raise the limit of open files.",
         ),
         _ => advice::advise(reason),
     }

@@ -1,0 +1,43 @@
+//! What the supervisor does for processes with the library: channels to the header waiter, and listeners to wake.
+
+use std::os::fd::RawFd;
+
+use peername_sys::Errno;
+use peername_sys::seccomp::{AddFdOutcome, Notification, NotificationListener};
+use peername_sys::socket::upstream::local_addr;
+
+use super::Supervisor;
+use crate::header_waiter::RequestChannel;
+
+impl Supervisor {
+    pub(super) fn serve_channel(&mut self) {
+        if let Some(channel) = &mut self.channel {
+            channel.serve(&mut self.waiter);
+        }
+    }
+
+    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Without the rights to
+    /// copy it, it is noted at its first accept(2).
+    pub(super) fn note_listener(&mut self, call: &Notification, number: RawFd) {
+        let calls = &self.supervised.calls;
+        if let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number)
+            && let Ok(addr) = local_addr(&socket)
+            && self.table.settings().covers(addr.port())
+        {
+            self.waiter.note_listener(&socket, addr);
+        }
+    }
+}
+
+/// Answers the call with a channel to the header waiter.
+pub(super) fn open(calls: &NotificationListener, id: u64, channel: &mut RequestChannel) {
+    let rejected = match channel.open() {
+        Ok(socket) => match calls.add_fd(id, socket, true) {
+            AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
+            AddFdOutcome::Rejected(error) => error,
+        },
+        // Not EMFILE, which would mean that the program has no descriptor.
+        Err(_) => Errno::AGAIN.into(),
+    };
+    calls.fail(id, &rejected);
+}
