@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use peername_sys::process::pidfd::PidFd;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
@@ -109,6 +110,23 @@ fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
     });
     kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
     assert_killed(&mut exec);
+}
+
+/// A process that has never called accept(2) would get ENOSYS from it. It is in the process group that the program leads, as
+/// under a service manager.
+#[test]
+fn supervisor_and_monitor_killed_at_once_end_a_process_that_has_not_accepted() {
+    let mut exec = NotifyRig::start_through(&["setsid"], &[], LATE_ACCEPTOR);
+    let client = fresh_client_v4();
+    let conn = exec.connect_and_send(&header_for(client));
+    assert_eq!(conn.recv_to_end().0, client.to_string().as_bytes());
+    let late = exec
+        .process
+        .wait_line("its pid", |line| line.strip_prefix("late ")?.parse().ok());
+    let late = PidFd::open(late).expect("it lives");
+    kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
+    assert_killed(&mut exec);
+    wait_for("the end of the other", || late.has_exited().then_some(()));
 }
 
 /// The monitor gives the program two seconds, in which it can be killed, too.
@@ -270,3 +288,20 @@ fn foreign_proc_is_refused() {
         assert!(error.contains("--mount-proc"), "{error}");
     }
 }
+
+/// A parent that serves, and a child that would do so after a signal.
+const LATE_ACCEPTOR: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import os, signal, socket
+listener = socket.create_server(("10.81.0.1", 8443))
+if os.fork() == 0:
+    print("late", os.getpid())
+    signal.pause()
+while True:
+    connection, (ip, port) = listener.accept()
+    connection.sendall(f"{ip}:{port}".encode())
+    connection.close()
+"#,
+];

@@ -1,7 +1,7 @@
 //! The kill switch: the kernel ends the processes that accept, if the supervisor and its monitor are killed at once.
 //!
 //! No process is left to end them then, and accept(2) would fail with ENOSYS from that moment on. So every process that has
-//! accepted once, and the program's first process, are killed by the kernel together with the last of the two, before any
+//! accepted once, the program's first process, and the process groups that these lead, are killed by the kernel together with the last of the two, before any
 //! call fails.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(super) struct KillSwitch {
 }
 
 impl KillSwitch {
-    /// Creates a kill switch for the program's first process. This process, the supervisor, inhibits it.
+    /// Creates a kill switch for the program's first process, and the group that it leads. This process, the supervisor, inhibits it.
     ///
     /// # Errors
     ///
@@ -32,6 +32,8 @@ impl KillSwitch {
     pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
         let mut kill_on_close = KillOnClose::new()?;
         kill_on_close.add(supervised.program, || !supervised.target.has_exited())?;
+        // Processes that have not accepted yet. If it can't be added, the processes that accept are.
+        let _ = kill_on_close.add_group_of(supervised.program, || !supervised.target.has_exited());
         Ok(Self {
             _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,
             kill_on_close,
@@ -67,9 +69,10 @@ impl KillSwitch {
         self.processes.insert(call.tid, process);
         if !self.kill_on_close.contains(process) {
             // A process that can't be added is served nevertheless.
-            let _ = self
-                .kill_on_close
-                .add(process, || supervised.calls.is_pending(call.id));
+            let is_it = || supervised.calls.is_pending(call.id);
+            let _ = self.kill_on_close.add(process, is_it);
+            // A daemon leads a group, with children that have not accepted yet.
+            let _ = self.kill_on_close.add_group_of(process, is_it);
         }
     }
 }

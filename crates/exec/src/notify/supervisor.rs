@@ -237,6 +237,9 @@ impl Supervisor {
         match call {
             NotifiedCall::Listen { socket } => {
                 self.note_listener(notification, socket);
+                if let Some(failsafe) = &mut self.failsafe {
+                    failsafe.note(&self.supervised, InflightCall { id, tid });
+                }
                 self.supervised.calls.continue_syscall(id);
                 self.supervised.inflight.remove(slot);
             }

@@ -23,6 +23,8 @@ use crate::{NameCall, Result};
 pub struct KillOnClose {
     pipe: OwnedFd,
     targets: Vec<Target>,
+    /// Read ends that process groups own.
+    groups: Vec<OwnedFd>,
     /// Sockets to queue read ends in, one for each inhibitor.
     queues: Vec<OwnedFd>,
 }
@@ -54,6 +56,7 @@ impl KillOnClose {
         Ok(Self {
             pipe,
             targets: Vec::new(),
+            groups: Vec::new(),
             queues: Vec::new(),
         })
     }
@@ -72,8 +75,10 @@ impl KillOnClose {
             fd_passing::send_word(&ours, 0, last)?;
         }
         // Queues as many read ends as fit.
-        let ends = self.targets.iter().map(|target| target.end.as_fd());
-        let _ = ends
+        let targets = self.targets.iter().map(|target| &target.end);
+        let _ = targets
+            .chain(&self.groups)
+            .map(OwnedFd::as_fd)
             .map(|end| fd_passing::send_word(&ours, 0, Some(end)))
             .find(Result::is_err);
         self.queues.push(ours);
@@ -106,6 +111,27 @@ impl KillOnClose {
             set_owner(&end, NO_OWNER)?;
         }
         self.targets.push(Target { pid, process, end });
+        Ok(())
+    }
+
+    /// Adds the process group that this process leads, with all that will join it; none if it leads none, or beyond
+    /// [`MAX_GROUPS`]. Every process of the group must be one that may be killed.
+    /// `is_it` as for [`KillOnClose::add`].
+    ///
+    /// # Errors
+    ///
+    /// ESRCH where there is no such process; EAGAIN or ETOOMANYREFS where the queue is full.
+    pub fn add_group_of(&mut self, leader: u32, is_it: impl FnOnce() -> bool) -> Result<()> {
+        if self.groups.len() >= MAX_GROUPS || !leads_group(leader) {
+            return Ok(());
+        }
+        let end = self.new_end()?;
+        // Negative: a process group (fcntl(2)).
+        set_owner(&end, leader.cast_signed().wrapping_neg().cast_unsigned())?;
+        if !is_it() {
+            set_owner(&end, NO_OWNER)?;
+        }
+        self.groups.push(end);
         Ok(())
     }
 
@@ -151,6 +177,13 @@ impl From<[OwnedFd; 2]> for KillInhibitor {
     }
 }
 
+/// Whether this process leads its process group (getpgid(2)).
+fn leads_group(pid: u32) -> bool {
+    // Not rustix's, which panics at the 0 of a group outside of the PID namespace.
+    // SAFETY: the call takes an integer and touches no memory. 0 would be this process.
+    pid != 0 && unsafe { libc::getpgid(pid.cast_signed()) } == pid.cast_signed()
+}
+
 fn set_owner(end: &OwnedFd, pid: u32) -> Result<()> {
     set(end, libc::F_SETOWN, pid).call("fcntl(F_SETOWN)")
 }
@@ -166,6 +199,8 @@ fn set(fd: &OwnedFd, command: libc::c_int, value: u32) -> io::Result<()> {
 /// From `asm-generic/fcntl.h`; the libc crate does not have it for every C library.
 const F_SETSIG: libc::c_int = 10;
 const NO_OWNER: u32 = 0;
+/// Leaves space in the queues for targets.
+const MAX_GROUPS: usize = 32;
 
 #[cfg(test)]
 mod tests {
