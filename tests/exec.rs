@@ -5,6 +5,7 @@
 //! accepts by every system call there is; `exec/programs.rs` has well-known programs.
 
 mod accept_calls;
+mod accepted;
 mod admin;
 mod clients;
 mod connect;

@@ -1,6 +1,7 @@
 //! `peername exec`: runs a server, in which accept(2) and getpeername(2) return the true client, or a client, with PROXY
 //! headers on its connections.
 
+mod accepted;
 mod admin;
 mod clients;
 mod connect;
@@ -130,6 +131,14 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
+    if let Some(fd) = accepted::find(|port| args.covers(port)) {
+        eprintln!(
+            "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
+             Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \
+             balancer for its client. Let the server listen, or the socket have Accept=no"
+        );
+        return Ok(ExitCode::from(LAUNCHER_FAILED));
+    }
     let clients = args.client_judge()?;
     let rules = args.rules(clients.is_some())?;
     let mut command = launcher::command(&args.command);
@@ -159,6 +168,10 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    fn covers(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
+    }
+
     /// Refuses options that the mode ignores: the user would take them for effective.
     ///
     /// # Errors
