@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::fresh_client_v4;
-use crate::harness::rig::exec::{Libc, ServerRig, compiled_server, v1, v2};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, v1, v2};
 
 macro_rules! modes {
     ($($name:ident $mode:literal)*) => { $(
@@ -86,3 +87,29 @@ fn assert_single_bytes_served(served: &ServerRig) {
 
 /// Far below the header timeout, far above what a busy machine takes.
 const DELAY_LIMIT: Duration = Duration::from_secs(2);
+
+/// The option returns what getpeername(2) does (SO_PEERNAME).
+#[test]
+fn peername_option_returns_the_client() {
+    let program = ProgramRig::start(&["/usr/bin/python3", "-uc", BY_OPTION]);
+    let client = fresh_client_v4();
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+    let (shown, _) = conn.recv_to_end();
+    let expected = format!("{client} EINVAL\n");
+    assert_eq!(String::from_utf8_lossy(&shown), expected);
+}
+
+/// The kernel refuses a buffer that is larger than the address.
+const BY_OPTION: &str = r#"
+import errno, socket, struct
+listener = socket.create_server(("10.81.0.1", 8443))
+while True:
+    connection, _ = listener.accept()
+    _, port, ip = struct.unpack("!HH4s8x", connection.getsockopt(socket.SOL_SOCKET, 28, 16))
+    try:
+        connection.getsockopt(socket.SOL_SOCKET, 28, 17)
+    except OSError as error:
+        result = errno.errorcode[error.errno]
+    connection.sendall(f"{socket.inet_ntoa(ip)}:{port} {result}\n".encode())
+    connection.close()
+"#;

@@ -54,8 +54,9 @@ fn libraries_export_the_calls_and_their_marks() {
         "fexecve",
         "getpeername",
         "getsockname",
+        "getsockopt",
         "listen",
-        "peername_preload_4",
+        "peername_preload_5",
         "posix_spawn",
         "posix_spawnp",
     ];

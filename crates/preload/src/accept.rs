@@ -46,6 +46,13 @@ pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     Ok(as_shown(table, socket, real, |identity| identity.client))
 }
 
+/// Returns the client that the connection's header named, in the socket's address family.
+pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> {
+    let identity = table.find(socket.cookie()?)?;
+    let is_ipv6 = socket.local()?.is_ipv6();
+    Some(RawAddress::new(as_socket_family(identity.client, is_ipv6)))
+}
+
 /// Returns the socket's own address: the header's destination if it named one.
 ///
 /// # Errors

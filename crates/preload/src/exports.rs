@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::imports::answer;
-use peername_preload_common::kernel::{self, Call, Errno, Result};
+use peername_preload_common::kernel::{self, Call, Errno, Result, SOL_SOCKET};
 use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
@@ -158,6 +158,42 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     result
 }
 
+/// getsockopt(2): SO_PEERNAME returns the client.
+///
+/// # Safety
+///
+/// As getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut u32,
+) -> c_int {
+    let args = [
+        fd as usize,
+        level as usize,
+        option as usize,
+        value as usize,
+        len as usize,
+        0,
+    ];
+    // SAFETY: as the caller made it.
+    let result = unsafe { kernel::pass_on(Call::GetSockOpt, args) };
+    if result.is_ok()
+        && (level, option) == (SOL_SOCKET, SO_PEERNAME)
+        && let State::On(table) = state()
+        && let Some(client) = accepting::client_of(table, Socket(fd))
+    {
+        // SAFETY: the caller's pointers, by which the kernel has just written an address of the same family.
+        let room = unsafe { *len }.min(client.len) as usize;
+        // SAFETY: at most as many bytes as the kernel has written.
+        unsafe { core::ptr::copy_nonoverlapping(client.bytes.as_ptr(), value.cast(), room) };
+    }
+    answer(result.map(|_| 0))
+}
+
 /// Copies an address to the caller as the kernel does: truncated to the caller's buffer, with the full length.
 ///
 /// # Safety
@@ -185,3 +221,6 @@ unsafe fn pass_on(call: Call, [a, b, c]: [usize; 3]) -> c_int {
     let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };
     answer(result.map(|value| c_int::try_from(value).unwrap_or(0)))
 }
+
+/// The option that returns the peer's address, as getpeername(2) does.
+const SO_PEERNAME: c_int = 28;
