@@ -44,6 +44,7 @@ packages=(
     iperf            # version 2: UDP in both directions, with its senders
     ngtcp2-client    # QUIC: gtlsclient, gtlsserver
     ngtcp2-server
+    mptcpize         # lets servers listen by MPTCP
     python3
     tinyproxy-bin       # an upstream proxy
     python3-grpcio      # gRPC, client and server, through the intercepting proxy

@@ -15,6 +15,7 @@
 
 mod catalogue;
 mod clients;
+mod multipath;
 mod running;
 
 use std::net::SocketAddr;

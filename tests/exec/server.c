@@ -2,9 +2,10 @@
  * accept(2) and getpeername(2) return for it: here, on a duplicate, in a forked child, in a program run
  * from it, and on a descriptor that has travelled through a Unix socket.
  *
- * server --accept=HOW [--family=4|6] [--port=8443] [--brief] [--hold]
+ * server --accept=HOW [--family=4|6] [--port=8443] [--multipath] [--brief] [--hold]
  *
  * HOW     block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown
+ * --multipath  listen by MPTCP
  * --brief accept(2) and getpeername(2) only
  * --hold  the same, and the connection stays open until the client closes it
  *
@@ -33,9 +34,12 @@
 #ifndef EPOLLEXCLUSIVE
 #define EPOLLEXCLUSIVE (1u << 28)
 #endif
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
 
 enum { TEXT = 80, ANSWER = 1000, CHILD_SOCKET = 78, CHILD_PIPE = 79 };
-static int hold, brief;
+static int hold, brief, multipath;
 static volatile sig_atomic_t asked;
 
 static void text_of(const struct sockaddr_storage *address, socklen_t len, char *text)
@@ -268,7 +272,7 @@ static int listens(int six, int port, int nonblocking)
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
     int one = 1, kind = SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0);
-    int listener = socket(six ? AF_INET6 : AF_INET, kind, 0);
+    int listener = socket(six ? AF_INET6 : AF_INET, kind, multipath ? IPPROTO_MPTCP : 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, six ? (void *)&v6 : (void *)&v4, six ? sizeof v6 : sizeof v4) ||
         listen(listener, 1024)) {
@@ -307,6 +311,7 @@ int main(int count, char **args)
     static const struct option options[] = {{"accept", required_argument, NULL, 'a'},
                                             {"family", required_argument, NULL, 'f'},
                                             {"port", required_argument, NULL, 'p'},
+                                            {"multipath", no_argument, &multipath, 1},
                                             {"brief", no_argument, &brief, 1},
                                             {"hold", no_argument, &hold, 1},
                                             {NULL, 0, NULL, 0}};

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::harness::lab::{Host, WAIT_LIMIT};
 
@@ -53,6 +53,17 @@ impl Conn {
         if let Some(conn) = Self::try_connect(host, from) {
             conn.wait_closed();
         }
+    }
+
+    /// Connects by MPTCP; the listener decides whether the connection is one.
+    #[track_caller]
+    pub(crate) fn connect_multipath(host: &Host, to: SocketAddr) -> Self {
+        let by_mptcp = || Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::MPTCP));
+        let socket = host.enter(by_mptcp).expect("socket");
+        socket
+            .connect_timeout(&to.into(), WAIT_LIMIT)
+            .expect("connect");
+        Self::new(socket.into())
     }
 
     /// Connects with a receive buffer fixed at about `bytes`, for a slow reader that exerts backpressure.

@@ -7,11 +7,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use peername_identity::{Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Step, Table};
+use peername_identity::{
+    Counter, Ends, HeaderCheck, Identity, NotStored, Peeked, Refusal, SocketQueries as _, Step,
+    Table,
+};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
 use crate::client_judge::{ClientJudge, DeniedClient};
+use crate::socket_queries::ProgramSocket;
 
 /// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,20 +151,23 @@ fn peek<'b>(connection: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Peeked<'b> {
 ///
 /// # Errors
 ///
-/// [`Full`], also when the socket's cookie can't be read: the connection must be refused then.
+/// [`NotStored`]: the connection must be refused.
 fn store_client(
     table: Table<'_>,
     connection: BorrowedFd<'_>,
     from: ConnectionOrigin,
     (client, destination): Ends,
-) -> Result<(), Full> {
-    let cookie = socket_info::cookie(connection).map_err(|_| Full)?;
+) -> Result<(), NotStored> {
     let identity = Identity {
         client,
         destination,
-        namespace: from.namespace.unwrap_or_else(|| namespace(connection)),
+        namespace: from
+            .namespace
+            .unwrap_or_else(|| socket_info::netns_cookie(connection)),
     };
-    table.insert(cookie, &identity)
+    let socket = ProgramSocket(connection);
+    let multipath = from.namespace.is_none() && socket.is_multipath();
+    table.store(&socket, multipath, from.peer, &identity)
 }
 
 fn refused(
@@ -173,12 +180,4 @@ fn refused(
     // No wake-up: this is the supervisor's thread, which reads refusals after each round of its loop.
     let _ = table.settings().refused(Refusal { why, peer, port });
     PeekOutcome::Refused
-}
-
-fn namespace(connection: BorrowedFd<'_>) -> u64 {
-    match socket_info::protocol(connection) {
-        Some(socket_info::StreamProtocol::Tcp) => socket_info::netns_cookie(connection),
-        // A sweep lists TCP sockets only, and would free the slot of an open MPTCP socket.
-        Some(socket_info::StreamProtocol::Multipath) | None => 0,
-    }
 }

@@ -27,17 +27,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Counter, Table};
+use peername_identity::{Counter, SocketQueries as _, Table};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest, Readiness};
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::netlink::sock_diag;
 use peername_sys::process::limits::max_open_files;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
 use crate::client_judge::ClientJudge;
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
+use crate::open_sockets::open_keys;
+use crate::socket_queries::ProgramSocket;
 use listeners::Listeners;
 use wakeup_connection::WakeupConnection;
 
@@ -229,20 +230,43 @@ impl HeaderWaiter {
     ///
     /// Only sockets of the calling thread's network namespace are checked, which must be that of the table's policy.
     pub fn sweep(&self) {
-        let own = self.table.settings().policy().namespace;
+        let policy = self.table.settings().policy();
+        let own = policy.namespace;
         let swept = |slot: &peername_identity::OccupiedSlot| own != 0 && slot.namespace == own;
-        let before: Vec<_> = self.table.occupied_slots().filter(swept).collect();
-        // If the kernel can't list the sockets, nothing is freed until the next sweep.
-        if let Ok(live) = sock_diag::open_tcp_cookies() {
-            let closed = before.iter().filter(|slot| !live.contains(&slot.cookie));
-            closed.for_each(|slot| self.table.remove(*slot));
+        let mut closed: Vec<_> = self.table.occupied_slots().filter(swept).collect();
+        // A list may omit a socket if another one is closed meanwhile, but not twice. If the kernel can't list the sockets,
+        // nothing is freed until the next sweep.
+        for _ in 0..LISTS {
+            if !closed.is_empty() {
+                match open_keys(policy.listing) {
+                    Ok(open) => closed.retain(|slot| !open.contains(&slot.key)),
+                    Err(_) => closed.clear(),
+                }
+            }
         }
+        closed.iter().for_each(|slot| self.table.remove(*slot));
         self.table.settings().swept();
+    }
+
+    /// Sweeps if the table has no room for this connection: the sweep that was due when half of the free slots were occupied
+    /// may have been too early. Or its key is that of a closed connection.
+    pub(crate) fn make_room_for(&self, connection: BorrowedFd<'_>) {
+        let settings = self.table.settings();
+        // The slots where it may be are not all occupied before.
+        if settings.used() < self.table.slots() as u64 / 4 {
+            return;
+        }
+        let socket = ProgramSocket(connection);
+        let listing = settings.policy().listing;
+        let key = listing.key_of(&socket, socket.is_multipath());
+        if key.is_some_and(|key| self.table.needs_sweep_for(key)) {
+            self.sweep();
+        }
     }
 
     /// Peeks at a pending connection, because of an event, or without one.
     fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<SocketAddr> {
-        self.sweep_if_full(id);
+        self.make_room_for(self.pending.get(&id)?.connection.as_fd());
         let pending = self.pending.get_mut(&id)?;
         let outcome = peek_again(
             self.table,
@@ -269,16 +293,6 @@ impl HeaderWaiter {
                 refuse(connection);
                 None
             }
-        }
-    }
-
-    /// Sweeps if the table has no free slot for this connection: the sweep that was requested when the table was half full
-    /// may have been too late for a burst.
-    fn sweep_if_full(&self, id: u64) {
-        let connection = self.pending.get(&id).map(|pending| &pending.connection);
-        let cookie = connection.and_then(|connection| socket_info::cookie(connection).ok());
-        if cookie.is_some_and(|cookie| self.table.is_full_near(cookie)) {
-            self.sweep();
         }
     }
 
@@ -424,5 +438,7 @@ impl AsFd for HeaderWaiter {
 
 /// Connections that may be parked or ready at the same time. Each is a descriptor and little else.
 pub const MAX_WAITING: usize = 8192;
+/// How many lists of the open sockets must lack a socket that counts as closed.
+const LISTS: usize = 2;
 /// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
 const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);

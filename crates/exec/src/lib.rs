@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`table`] | the shared identity table as a file ([`peername_identity`]) |
 //! | [`header_peek`] | peeks at a connection's header, strips it and stores the client, or refuses the connection |
+//! | [`interfaces`] | tries the interfaces of the kernel that the supervisor needs later |
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
 //! | [`library`] | finds the libraries that are loaded into programs |
@@ -22,9 +23,12 @@ pub mod client_judge;
 pub mod connect;
 pub mod header_peek;
 pub mod header_waiter;
+pub mod interfaces;
 pub mod library;
 pub mod netns;
 pub mod notify;
+mod open_sockets;
 pub mod preload;
 pub mod program;
+mod socket_queries;
 pub mod table;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, SourcePolicy, Table};
+use peername_identity::{Network, Policy, SocketListing, SourcePolicy, Table};
 use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
 use peername_sys::process::user;
 use peername_sys::random;
@@ -41,6 +41,8 @@ pub struct Rules {
     pub sources: SourcePolicy,
     /// See [`Policy::max_header`].
     pub max_header: usize,
+    /// See [`Policy::listing`].
+    pub listing: SocketListing,
 }
 
 /// Why the table can't be created.
@@ -133,6 +135,7 @@ impl Rules {
             sources: self.sources,
             max_header: self.max_header,
             namespace: socket_info::current_netns_cookie(),
+            listing: self.listing,
         }
     }
 }

@@ -63,7 +63,7 @@ impl<'m> Settings<'m> {
 }
 
 /// The first word behind the counters.
-const GAUGES: usize = 32;
+const GAUGES: usize = 36;
 /// The word behind the last gauge.
 const VERBOSITY: usize = 3;
 

@@ -20,7 +20,7 @@ use peername_proto::{
 };
 
 use crate::settings::{Counter, Policy, Settings};
-use crate::table::Full;
+use crate::table::NotStored;
 
 /// The next action on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +91,10 @@ impl HeaderCheck {
     }
 
     /// Reports the result of [`Step::Store`] for a header of `len` bytes.
-    pub fn stored(self, len: usize, stored: Result<(), Full>) -> Step {
+    pub fn stored(self, len: usize, stored: Result<(), NotStored>) -> Step {
         match stored {
             Ok(()) => Step::Discard(len),
-            Err(Full) => Step::Refuse(Counter::Full),
+            Err(why) => Step::Refuse(why.counter()),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! settings   FIXED words, ports, wake-up ports, networks, refusals
-//! keys       one word a slot: 0 free, BUSY while written, else the socket's cookie
+//! keys       one word a slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
 //! values     VALUE words a slot
 //! ```
 //!
@@ -56,9 +56,9 @@ pub(crate) const fn words(slots: usize) -> usize {
 }
 
 /// Words reserved for the settings' single words.
-pub(crate) const FIXED: usize = 40;
-/// Words of a slot's value: client, destination, their ports, the namespace, a spare one, and the last sweep that found
-/// the socket open. One cache line, so that no value spans two.
+pub(crate) const FIXED: usize = 48;
+/// Words of a slot's value: client, destination, their ports, the namespace, the real peer's digest, and the last sweep that
+/// found the socket open. One cache line, so that no value spans two.
 pub(crate) const VALUE: usize = 8;
 /// Slots of the probe window: how far a key may be from its home slot. A larger window would let the table get fuller
 /// before it refuses, and make every lookup of a socket that is not in it slower.

@@ -1,9 +1,10 @@
 //! The identity table: the true client of each socket, in memory that processes share; and the check of headers.
 //!
 //! `peername exec` creates the table; the preloaded library (or the supervisor of system calls) stores a client when a
-//! connection is accepted, and getpeername(2) looks it up, in any process that has the descriptor. The key is the kernel's
-//! number of the socket (SO_COOKIE, since Linux 4.6): it belongs to the socket, not to the descriptor, and is not reused
-//! until the next boot. So identities survive dup, fork, exec and SCM_RIGHTS, and a reused descriptor never inherits one.
+//! connection is accepted, and getpeername(2) looks it up, in any process that has the descriptor. The key is a number of
+//! the kernel that belongs to the socket, not to the descriptor ([`SocketKey`]). So identities survive dup, fork, exec and
+//! SCM_RIGHTS, and a reused descriptor never inherits one. That no two sockets have one key is checked when an identity is
+//! stored, and again by the real peer when it is looked up.
 //!
 //! Nothing here allocates, locks, panics or makes a system call: the table is a slice of atomic
 //! words that the caller has mapped. A process that can write to that memory can forge identities; the file's owner and
@@ -37,9 +38,11 @@ mod header_check;
 mod layout;
 mod network;
 mod port_set;
+mod proc_line;
 mod refusal_ring;
 mod settings;
 mod socket_family;
+mod socket_key;
 mod table;
 mod waiter_request;
 
@@ -48,8 +51,10 @@ pub use header_check::{Ends, HeaderCheck, Peeked, Step};
 pub use network::Network;
 pub use peername_proto::SourcePolicy;
 pub use port_set::PortSet;
+pub use proc_line::connected_inode;
 pub use refusal_ring::{Refusal, RefusalReader};
 pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secret, Settings};
 pub use socket_family::{as_socket_family, pseudo_v4};
-pub use table::{Full, Identity, OccupiedSlot, Table};
+pub use socket_key::{SocketKey, SocketListing, SocketQueries};
+pub use table::{Identity, NotStored, OccupiedSlot, Table};
 pub use waiter_request::{OPEN_CHANNEL, WaiterRequest};

@@ -12,6 +12,7 @@ use peername_proto::SourcePolicy;
 use crate::layout::{NETWORKS, Parts};
 use crate::network::Network;
 use crate::port_set::PortSet;
+use crate::socket_key::SocketListing;
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,8 @@ pub struct Policy {
     pub max_header: usize,
     /// The network namespace the header waiter is in (SO_NETNS_COOKIE; 0 if unknown).
     pub namespace: u64,
+    /// How a sweep lists the open sockets.
+    pub listing: SocketListing,
 }
 
 /// 128 random bits.
@@ -82,11 +85,15 @@ pub enum Counter {
     WaiterUnavailable,
     /// Refused: no request could be sent to the header waiter.
     WaiterUnreachable,
+    /// Refused: another open socket has the same key.
+    KeyInUse,
+    /// Refused: the kernel gives the socket no key.
+    NoKey,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Accepted,
         Self::PassedThrough,
         Self::Untrusted,
@@ -102,6 +109,8 @@ impl Counter {
         Self::Parked,
         Self::WaiterUnavailable,
         Self::WaiterUnreachable,
+        Self::KeyInUse,
+        Self::NoKey,
     ];
 
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).
@@ -141,6 +150,7 @@ impl<'m> Settings<'m> {
         self.set(SOURCES, policy_to_word(policy.sources));
         self.set(MAX_HEADER, policy.max_header as u64);
         self.set(NAMESPACE, policy.namespace);
+        self.set(LISTING, policy.listing.to_word());
         self.set_pair(PASS, pass);
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
@@ -166,7 +176,18 @@ impl<'m> Settings<'m> {
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             namespace: self.get(NAMESPACE),
+            listing: self.listing(),
         }
+    }
+
+    /// See [`Policy::listing`].
+    pub(crate) fn listing(self) -> SocketListing {
+        SocketListing::from_word(self.get(LISTING))
+    }
+
+    /// 1 once the client of an MPTCP socket has been stored: lookups of TCP sockets need not ask for the protocol before.
+    pub(crate) fn multipath(self) -> &'m AtomicU64 {
+        self.word(MULTIPATH)
     }
 
     /// Whether the trusted networks contain this address.
@@ -314,6 +335,8 @@ const SOURCES: usize = 8;
 const PASS: usize = 9;
 const REFUSALS: usize = 11;
 const UNREAD: usize = 12;
+const LISTING: usize = 40;
+const MULTIPATH: usize = 41;
 /// The first counter; one word each, up to the first gauge ([`crate::gauge`]).
 const COUNTERS: usize = 13;
 

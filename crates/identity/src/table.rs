@@ -1,18 +1,22 @@
 //! The identity table, lock-free: open addressing within a window of slots, and each slot a seqlock.
 //!
 //! A writer claims a free slot by swapping its key from 0 to BUSY, writes the value (after a release fence),
-//! and then stores the cookie (release). A reader that finds the cookie (acquire) reads the value and, after
+//! and then stores the key (release). A reader that finds the key (acquire) reads the value and, after
 //! an acquire fence, rereads the key: if it has changed, the slot was freed meanwhile, and the value is
 //! not used. The two fences are those of a seqlock: H.-J. Boehm, "Can Seqlocks Get Along With
 //! Programming Language Memory Models?" (MSPC 2012). A process that dies between the two stores leaves the
 //! slot BUSY for ever: one slot is lost, nothing waits for it.
+//!
+//! A writer that has stored its key looks for the same key in another slot (after a fence that orders both), and frees its
+//! own slot if there is one: of two writers with one key, at least one sees the other.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::layout::{self, Parts, VALUE, WINDOW};
 use crate::network::{from_bits, join, split, to_bits};
-use crate::settings::Settings;
+use crate::settings::{Counter, Settings};
+use crate::socket_key::{SocketKey, SocketQueries};
 
 /// The true client of a connection, and its destination, as the header names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +34,34 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m>(Parts<'m>);
 
-/// There is no free slot in the socket's window.
+/// Why a client is not stored. The connection must then be refused, since its client can't be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub enum NotStored {
+    /// There is no free slot in the socket's window.
+    Full,
+    /// Another socket with this key is in the table: a closed one until the next sweep, or the kernel gave two sockets one
+    /// number.
+    KeyInUse,
+    /// The socket has no key.
+    NoKey,
+}
+
+impl NotStored {
+    /// The counter of connections that are refused for this reason.
+    pub fn counter(self) -> Counter {
+        match self {
+            Self::Full => Counter::Full,
+            Self::KeyInUse => Counter::KeyInUse,
+            Self::NoKey => Counter::NoKey,
+        }
+    }
+}
 
 /// A slot that was occupied when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OccupiedSlot {
     /// The socket.
-    pub cookie: u64,
+    pub key: SocketKey,
     /// See [`Identity::namespace`].
     pub namespace: u64,
     index: usize,
@@ -72,17 +95,59 @@ impl<'m> Table<'m> {
         self.0.keys.len()
     }
 
-    /// Stores the identity of a socket's peer. The socket must not be in the table.
+    /// Stores the identity of a connection with this real peer. `multipath`: it is an MPTCP socket.
     ///
     /// # Errors
     ///
-    /// [`Full`]: the connection must then be refused, since its client can't be shown.
-    pub fn insert(self, cookie: u64, identity: &Identity) -> Result<(), Full> {
-        let claimed = self.window(cookie).find(|(_, key, _)| {
-            key.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
+    /// [`NotStored`]: the connection must be refused.
+    pub fn store(
+        self,
+        socket: &impl SocketQueries,
+        multipath: bool,
+        peer: SocketAddr,
+        identity: &Identity,
+    ) -> Result<(), NotStored> {
+        let key = self.settings().listing().key_of(socket, multipath);
+        if multipath {
+            self.settings().multipath().store(1, Ordering::Release);
+        }
+        self.insert(key.ok_or(NotStored::NoKey)?, peer, identity)
+    }
+
+    /// Looks up the identity of this socket's peer, if its header named one. `peer` is the real one; `None` if the connection
+    /// was reset, which has none any more.
+    pub fn look_up(
+        self,
+        socket: &impl SocketQueries,
+        peer: Option<SocketAddr>,
+    ) -> Option<Identity> {
+        let settings = self.settings();
+        let find = |multipath| {
+            let key = settings.listing().key_of(socket, multipath)?;
+            self.find(key, peer)
+        };
+        find(false).or_else(|| {
+            let multipath = settings.multipath().load(Ordering::Acquire) != 0;
+            (multipath && socket.is_multipath()).then(|| find(true))?
+        })
+    }
+
+    /// Stores the identity of a connection with this real peer.
+    ///
+    /// # Errors
+    ///
+    /// [`NotStored::Full`] and [`NotStored::KeyInUse`].
+    pub(crate) fn insert(
+        self,
+        key: SocketKey,
+        peer: SocketAddr,
+        identity: &Identity,
+    ) -> Result<(), NotStored> {
+        let claimed = self.window(key).find(|(_, slot, _)| {
+            slot.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         });
-        let (_, key, value) = claimed.ok_or(Full)?;
+        let (index, slot, value) = claimed.ok_or(NotStored::Full)?;
         // Pairs with the acquire fence in `find`: a reader that loads a word of the new value then finds the old key
         // gone. The acquire above orders only the load of the swap: without this fence the value could become visible
         // before BUSY does.
@@ -90,20 +155,39 @@ impl<'m> Table<'m> {
         // A sweep that is in progress, or begins now, may list the sockets before the key is stored. The number
         // stored here keeps both from freeing the slot.
         let sweep = self.settings().sweep().load(Ordering::Relaxed);
-        identity.store(value, sweep.saturating_add(1));
-        key.store(cookie, Ordering::Release);
+        identity.store(value, digest(peer), sweep.saturating_add(1));
+        slot.store(key.word(), Ordering::Release);
         self.settings().used_word().fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        // Orders the store above before the loads below, in both of two writers with one key.
+        fence(Ordering::SeqCst);
+        match self.has_another(key, index) {
+            true => {
+                self.remove(OccupiedSlot {
+                    key,
+                    namespace: identity.namespace,
+                    index,
+                });
+                Err(NotStored::KeyInUse)
+            }
+            false => Ok(()),
+        }
     }
 
-    /// Looks up the identity of this socket's peer, if its header named one.
-    pub fn find(self, cookie: u64) -> Option<Identity> {
-        let (_, key, value) = self
-            .window(cookie)
-            .find(|(_, key, _)| key.load(Ordering::Acquire) == cookie)?;
-        let identity = Identity::load(value);
-        fence(Ordering::Acquire);
-        (key.load(Ordering::Relaxed) == cookie).then_some(identity)
+    /// Whether another slot than this has the key.
+    fn has_another(self, key: SocketKey, index: usize) -> bool {
+        self.window(key)
+            .any(|(at, slot, _)| at != index && slot.load(Ordering::Relaxed) == key.word())
+    }
+
+    fn find(self, key: SocketKey, peer: Option<SocketAddr>) -> Option<Identity> {
+        let peer = peer.map(digest);
+        self.window(key).find_map(|(_, slot, value)| {
+            let is_it = |order| slot.load(order) == key.word();
+            let (identity, real) = is_it(Ordering::Acquire).then(|| Identity::load(value))?;
+            fence(Ordering::Acquire);
+            let is_peer = peer.is_none_or(|peer| peer == real);
+            (is_it(Ordering::Relaxed) && is_peer).then_some(identity)
+        })
     }
 
     /// Lists the occupied slots, for a sweep: first list these, then the kernel's sockets, then [`Table::remove`] those that
@@ -113,11 +197,14 @@ impl<'m> Table<'m> {
         slots.filter_map(|(index, (key, value))| Self::occupied(index, key, value))
     }
 
-    /// Whether the window of this socket has no free slot, so that [`Table::insert`] would fail.
-    pub fn is_full_near(self, cookie: u64) -> bool {
-        !self
-            .window(cookie)
-            .any(|(_, key, _)| key.load(Ordering::Relaxed) == FREE)
+    /// Whether a sweep is needed before this socket's client can be stored: its window has no free slot, or its key is in the
+    /// table.
+    pub fn needs_sweep_for(self, key: SocketKey) -> bool {
+        let mut keys = self
+            .window(key)
+            .map(|(_, slot, _)| slot.load(Ordering::Relaxed));
+        let is_free = keys.clone().any(|word| word == FREE);
+        !is_free || keys.any(|word| word == key.word())
     }
 
     /// Begins a mark-and-sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel lists, then
@@ -128,9 +215,9 @@ impl<'m> Table<'m> {
     }
 
     /// Marks this socket as open, if it is in the table.
-    pub fn mark(self, cookie: u64, sweep: u64) {
-        let mut window = self.window(cookie);
-        let found = window.find(|(_, key, _)| key.load(Ordering::Acquire) == cookie);
+    pub fn mark(self, key: SocketKey, sweep: u64) {
+        let mut window = self.window(key);
+        let found = window.find(|(_, slot, _)| slot.load(Ordering::Acquire) == key.word());
         if let Some((_, _, [.., seen])) = found {
             seen.fetch_max(sweep, Ordering::Relaxed);
         }
@@ -154,18 +241,19 @@ impl<'m> Table<'m> {
         let Some(key) = self.0.keys.get(slot.index) else {
             return;
         };
-        let freed = key.compare_exchange(slot.cookie, FREE, Ordering::Release, Ordering::Relaxed);
+        let word = slot.key.word();
+        let freed = key.compare_exchange(word, FREE, Ordering::Release, Ordering::Relaxed);
         if freed.is_ok() {
             self.settings().used_word().fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn occupied(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<OccupiedSlot> {
-        let cookie = key.load(Ordering::Acquire);
-        let [.., namespace, _spare, _seen] = value;
-        let taken = cookie != FREE && cookie != BUSY;
-        taken.then(|| OccupiedSlot {
-            cookie,
+        let word = key.load(Ordering::Acquire);
+        let [.., namespace, _peer, _seen] = value;
+        let key = SocketKey::from_word(word).filter(|_| word != BUSY)?;
+        Some(OccupiedSlot {
+            key,
             namespace: namespace.load(Ordering::Relaxed),
             index,
         })
@@ -174,12 +262,12 @@ impl<'m> Table<'m> {
     /// The slots where a socket may be, from its home slot on.
     fn window(
         self,
-        cookie: u64,
-    ) -> impl Iterator<Item = (usize, &'m AtomicU64, &'m [AtomicU64; VALUE])> {
+        key: SocketKey,
+    ) -> impl Iterator<Item = (usize, &'m AtomicU64, &'m [AtomicU64; VALUE])> + Clone {
         let Parts { keys, values, .. } = self.0;
         let mask = keys.len().saturating_sub(1);
-        // Fibonacci hashing: cookies are consecutive numbers, per processor in batches.
-        let home = usize::try_from(cookie.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap_or(0);
+        // Fibonacci hashing: keys are consecutive numbers, per processor in batches.
+        let home = usize::try_from(mixed(key.word()) >> 32).unwrap_or(0);
         (0..WINDOW).filter_map(move |step| {
             let index = home.wrapping_add(step) & mask;
             Some((index, keys.get(index)?, values.get(index)?))
@@ -188,14 +276,15 @@ impl<'m> Table<'m> {
 }
 
 impl Identity {
-    fn store(&self, value: &[AtomicU64; VALUE], sweep: u64) {
+    fn store(&self, value: &[AtomicU64; VALUE], real: u64, sweep: u64) {
         let mut words = [0; VALUE];
         let ends = [self.client, self.destination];
         let (pairs, _) = words.as_chunks_mut::<2>();
         for (pair, end) in pairs.iter_mut().zip(ends) {
             *pair = split(to_bits(end.ip())).into();
         }
-        let [_, _, _, _, ports, namespace, _spare, seen] = &mut words;
+        let [_, _, _, _, ports, namespace, peer, seen] = &mut words;
+        *peer = real;
         *seen = sweep;
         *ports = ends
             .iter()
@@ -206,23 +295,34 @@ impl Identity {
         }
     }
 
-    fn load(value: &[AtomicU64; VALUE]) -> Self {
-        let [a, b, c, d, ports, namespace, _spare, _seen] =
+    fn load(value: &[AtomicU64; VALUE]) -> (Self, u64) {
+        let [a, b, c, d, ports, namespace, real, _seen] =
             value.each_ref().map(|word| word.load(Ordering::Relaxed));
         let end = |high, low, shift: u32| {
             let port = u16::try_from((ports >> shift) & 0xffff).unwrap_or_default();
             SocketAddr::new(from_bits(join(high, low)), port)
         };
-        Self {
+        let identity = Self {
             client: end(a, b, 16),
             destination: end(c, d, 0),
             namespace,
-        }
+        };
+        (identity, real)
     }
 }
 
+/// A word that differs for any two peers of one address, and almost always for others.
+fn digest(peer: SocketAddr) -> u64 {
+    let (high, low) = split(to_bits(peer.ip()));
+    mixed(mixed(high) ^ low) ^ u64::from(peer.port())
+}
+
+fn mixed(word: u64) -> u64 {
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 const FREE: u64 = 0;
-/// The key of a slot that is being written. It is no socket's cookie: those count up from 1.
+/// The key of a slot that is being written. It is no socket's.
 const BUSY: u64 = u64::MAX;
 
 #[cfg(test)]

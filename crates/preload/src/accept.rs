@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_identity::{
-    Counter, Ends, Full, HeaderCheck, Identity, Peeked, Refusal, Settings, Step, Table,
-    WaiterRequest, as_socket_family,
+    Counter, Ends, HeaderCheck, Identity, NotStored, Peeked, Refusal, Settings, SocketQueries,
+    Step, Table, WaiterRequest, as_socket_family,
 };
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::kernel::{self, End, Errno, Result};
@@ -43,12 +43,15 @@ pub(crate) fn accept(
 /// Those of getpeername(2).
 pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Peer)?;
-    Ok(as_shown(table, socket, real, |identity| identity.client))
+    let peer = real.internet();
+    Ok(as_shown(table, socket, peer, real, |identity| {
+        identity.client
+    }))
 }
 
 /// Returns the client that the connection's header named, in the socket's address family.
 pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> {
-    let identity = table.find(socket.cookie()?)?;
+    let identity = table.look_up(&Queried(socket), socket.peer())?;
     let is_ipv6 = socket.local()?.is_ipv6();
     Some(RawAddress::new(as_socket_family(identity.client, is_ipv6)))
 }
@@ -60,21 +63,41 @@ pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> 
 /// Those of getsockname(2).
 pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Own)?;
-    Ok(as_shown(table, socket, real, |identity| {
+    let peer = socket.peer();
+    Ok(as_shown(table, socket, peer, real, |identity| {
         identity.destination
     }))
 }
 
+/// `peer`: the real one, see [`Table::look_up`].
 fn as_shown(
     table: Table<'_>,
     socket: Socket,
+    peer: Option<SocketAddr>,
     real: RawAddress,
     end: impl Fn(&Identity) -> SocketAddr,
 ) -> RawAddress {
-    let identity = || table.find(socket.cookie()?);
+    let identity = || table.look_up(&Queried(socket), peer);
     match real.internet().and_then(|real| Some((real, identity()?))) {
         Some((real, identity)) => RawAddress::new(as_socket_family(end(&identity), real.is_ipv6())),
         None => real,
+    }
+}
+
+/// A socket, queried for its key.
+struct Queried(Socket);
+
+impl SocketQueries for Queried {
+    fn cookie(&self) -> Option<u64> {
+        self.0.cookie()
+    }
+
+    fn inode(&self) -> Option<u64> {
+        self.0.inode()
+    }
+
+    fn is_multipath(&self) -> bool {
+        self.0.protocol() == Some(Protocol::Multipath)
     }
 }
 
@@ -97,16 +120,15 @@ impl Arrival {
         flags: c_int,
     ) -> Result<Option<(Socket, RawAddress)>> {
         let settings = table.settings();
-        let origin = self.address.internet();
-        let origin = origin.and_then(|peer| Some((peer, self.namespace(settings, listener)?)));
-        let Some((peer, namespace)) = origin else {
+        let peer = self.address.internet();
+        let Some(from) = peer.and_then(|peer| self.origin(settings, listener, peer)) else {
             return Ok(Some((self.socket, self.address)));
         };
+        let peer = from.peer;
         if self.is_wakeup(settings, peer) {
             self.socket.close();
             return take_ready(table, listener, flags);
         }
-        let from = ConnectionOrigin { peer, namespace };
         let mut buffer = [0; PEEK];
         let (check, mut step) = HeaderCheck::start(settings, peer);
         if step == Step::Peek {
@@ -138,20 +160,28 @@ impl Arrival {
         }
     }
 
-    /// The network namespace in which a sweep finds the socket (see [`Identity::namespace`]). `None` if no header is
-    /// expected: it is not a TCP socket, or its port is not covered.
-    fn namespace(&self, settings: Settings<'_>, listener: Socket) -> Option<u64> {
+    /// `None` if no header is expected: it is not a TCP socket, or its port is not covered.
+    fn origin(
+        &self,
+        settings: Settings<'_>,
+        listener: Socket,
+        peer: SocketAddr,
+    ) -> Option<ConnectionOrigin> {
         if listener_cache::is_usual(settings, listener) {
-            return Some(settings.policy().namespace);
+            return Some(ConnectionOrigin {
+                peer,
+                namespace: settings.policy().namespace,
+                multipath: false,
+            });
         }
         // The connection's port: by now the listener may have been closed, and its descriptor may be another file.
         if !settings.covers(self.socket.local()?.port()) {
             return None;
         }
-        Some(match self.socket.protocol()? {
-            Protocol::Tcp => self.socket.namespace(),
-            // A sweep lists TCP sockets only, and would free the slot of an open MPTCP socket.
-            Protocol::Multipath => 0,
+        Some(ConnectionOrigin {
+            peer,
+            multipath: self.socket.protocol()? == Protocol::Multipath,
+            namespace: self.socket.namespace(),
         })
     }
 
@@ -187,8 +217,10 @@ impl Arrival {
                 Ok(Some((self.socket, shown)))
             }
             // The header is still unread: the header waiter sweeps the table, peeks again, and refuses the connection
-            // if the table is still full.
-            (Step::Refuse(Counter::Full), _) if !standalone::is_standalone() => {
+            // if the table is still full, or has its key.
+            (Step::Refuse(Counter::Full | Counter::KeyInUse), _)
+                if !standalone::is_standalone() =>
+            {
                 Ok(self.park(settings, from.peer, listener))
             }
             (Step::Refuse(why), _) => Ok(self.refuse(settings, from.peer, why)),
@@ -230,7 +262,7 @@ impl Arrival {
         table: Table<'_>,
         from: ConnectionOrigin,
         named: Option<Ends>,
-    ) -> core::result::Result<RawAddress, Full> {
+    ) -> core::result::Result<RawAddress, NotStored> {
         let settings = table.settings();
         let Some((client, destination)) = named else {
             return Ok(self.address);
@@ -240,10 +272,10 @@ impl Arrival {
             destination,
             namespace: from.namespace,
         };
-        let cookie = self.socket.cookie();
-        let insert = || cookie.map_or(Err(Full), |cookie| table.insert(cookie, &identity));
+        let socket = Queried(self.socket);
+        let insert = || table.store(&socket, from.multipath, from.peer, &identity);
         match insert() {
-            Err(Full) if standalone::is_standalone() => {
+            Err(NotStored::Full | NotStored::KeyInUse) if standalone::is_standalone() => {
                 // Twice: the first sweep spares entries that are newer than the sweep before it.
                 sweep::sweep(table);
                 sweep::sweep(table);
@@ -292,11 +324,12 @@ impl Arrival {
     }
 }
 
-/// The peer of a connection, and its network namespace.
+/// The real peer of a connection, the network namespace in which a sweep finds it, and whether it is MPTCP.
 #[derive(Clone, Copy)]
 struct ConnectionOrigin {
     peer: SocketAddr,
     namespace: u64,
+    multipath: bool,
 }
 
 /// Takes the ready connection that the listener was woken for; `None` if another process has taken it already.
@@ -322,7 +355,9 @@ fn ready_peer(table: Table<'_>, socket: Socket) -> RawAddress {
     };
     let real = kernel::name_of(socket.0, End::Peer)
         .unwrap_or_else(|_| RawAddress::new(SocketAddr::new(unspecified, 0)));
-    as_shown(table, socket, real, |identity| identity.client)
+    as_shown(table, socket, socket.peer(), real, |identity| {
+        identity.client
+    })
 }
 
 /// Bytes of the peek buffer. Longer headers go to the header waiter, which has a larger buffer. This one is on the stack,

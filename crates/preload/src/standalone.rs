@@ -19,6 +19,8 @@ use peername_preload_common::environment;
 use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
 use peername_preload_common::socket::Socket;
 
+use crate::sweep;
+
 /// Whether LD_PRELOAD lists the library under the name `libproxyproto.so`.
 pub(crate) fn is_asked_for() -> bool {
     environment::is_preloaded(b"libproxyproto.so")
@@ -40,6 +42,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         sources: SourcePolicy::Any,
         max_header: MAX_HEADER,
         namespace: own_namespace(),
+        listing: sweep::find_listing(),
     };
     table.settings().write(policy, &all_networks, NO_PASS);
     let verbose = environment::variable(b"LIBPROXYPROTO_DEBUG").map_or(0, |_| VERBOSE);

@@ -15,12 +15,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use peername_exec::client_judge::ClientJudge;
+use peername_exec::interfaces::{self, InterfaceError};
 use peername_exec::library::Library;
 use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable, TableError};
-use peername_identity::{Network, SourcePolicy};
+use peername_identity::{Network, SocketListing, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
@@ -154,11 +155,19 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             );
             return Ok(ExitCode::from(LAUNCHER_FAILED));
         }
-        Ok((Mechanism::Preload, _)) => {
-            let gaining = args.preload(&rules, clients)?.prepare(&mut command)?;
+        Ok((mechanism, _)) => {
+            let found = interfaces::check(mechanism == Mechanism::Preload)?;
+            report_missing(&found.missing);
+            let rules = Rules {
+                listing: found.listing,
+                ..rules
+            };
+            let gaining = match mechanism {
+                Mechanism::Preload => args.preload(&rules, clients)?.prepare(&mut command)?,
+                Mechanism::Notify => args.supervise(&rules, clients)?,
+            };
             report_lost_privileges(gaining);
         }
-        Ok((Mechanism::Notify, _)) => args.supervise(&rules, clients)?,
         Err(error) => {
             eprintln!("peername: {error}");
             return Ok(ExitCode::from(error.exit_code()));
@@ -213,6 +222,7 @@ impl Args {
                 Sources::AllowLocal => SourcePolicy::AllowLocal,
             },
             max_header: self.max_header as usize,
+            listing: SocketListing::default(),
         })
     }
 
@@ -251,19 +261,21 @@ impl Args {
     }
 
     /// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
-    fn supervise(&self, rules: &Rules, clients: Option<Rc<dyn ClientJudge>>) -> anyhow::Result<()> {
+    fn supervise(
+        &self,
+        rules: &Rules,
+        clients: Option<Rc<dyn ClientJudge>>,
+    ) -> anyhow::Result<NoNewPrivs> {
         let table = self.table(rules)?;
         table.remove();
-        let gaining = notify::start(notify::SupervisorConfig {
+        Ok(notify::start(notify::SupervisorConfig {
             admin: admin::start(self, table.table())?,
             table: table.table(),
             header_timeout: self.header_timeout,
             library: None,
             clients,
             verbose: self.verbose > 0,
-        })?;
-        report_lost_privileges(gaining);
-        Ok(())
+        })?)
     }
 
     fn table(&self, rules: &Rules) -> Result<SharedTable, TableError> {
@@ -296,6 +308,15 @@ fn report_lost_privileges(gaining: NoNewPrivs) {
         eprintln!(
             "peername: no_new_privs is set: sudo, su, sendmail and other set-user-ID programs gain nothing below \
              (start as root, or with CAP_SYS_ADMIN, to keep them)"
+        );
+    }
+}
+
+/// Reports what is missing for processes that lose the library: with `--mode preload` there may be none.
+fn report_missing(missing: &[InterfaceError]) {
+    for error in missing {
+        eprintln!(
+            "peername: {error}. Processes without the library (static, 32-bit, or started by sudo) can't accept"
         );
     }
 }

@@ -134,6 +134,14 @@ impl Display for Explained {
             Counter::Full => f.write_str(
                 "the table of clients is full (raise --max-connections)",
             ),
+            Counter::KeyInUse => f.write_str(
+                "the kernel gave it the number of another open connection, so that the two could be confused (let the \
+                 server listen by TCP, not by MPTCP)",
+            ),
+            Counter::NoKey => f.write_str(
+                "the kernel here lists no MPTCP connections, so that the end of this one would not be noticed (in a unit: \
+                 RestrictAddressFamilies=AF_NETLINK; or let the server listen by TCP, as Go's does with GODEBUG=multipathtcp=0)",
+            ),
             Counter::WaiterUnavailable => f.write_str(
                 "too many connections wait for the rest of their PROXY header (a higher limit of open files lets more \
                  wait)",

@@ -6,7 +6,7 @@ mod serve;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ use super::supervised_process::SupervisedProcess;
 use super::thread_cache::ThreadCache;
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::{HeaderWaiter, RequestChannel};
+use crate::socket_queries::ProgramSocket;
 
 /// The state of the loop.
 #[derive(Debug)]
@@ -311,8 +312,9 @@ impl Supervisor {
                 if error.is_permission() && !self.permission_error_logged {
                     self.permission_error_logged = true;
                     eprintln!(
-                        "peername: can't copy descriptors of the program, so it can't accept: {error}. An ordinary user needs \
-                         kernel.yama.ptrace_scope = 0 for programs with several processes"
+                        "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
+                         the call (that is reported at the start), the process has other capabilities than the supervisor, or \
+                         an ordinary user needs kernel.yama.ptrace_scope = 0"
                     );
                 }
                 self.supervised.calls.fail(call.id, &error.source);
@@ -420,7 +422,8 @@ impl Supervisor {
 
 /// The identity of this socket's peer, if its header named one.
 fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
-    table.find(socket_info::cookie(socket).ok()?)
+    let peer = socket_info::peer_addr(socket).ok();
+    table.look_up(&ProgramSocket(socket.as_fd()), peer)
 }
 
 fn is_due(deadline: Option<Instant>) -> bool {

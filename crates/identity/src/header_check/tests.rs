@@ -1,4 +1,5 @@
 use super::*;
+use crate::SocketListing;
 use std::string::{String, ToString};
 
 const V1: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
@@ -17,6 +18,7 @@ fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
         sources,
         max_header: 200,
         namespace: 0,
+        listing: SocketListing::Diag,
     }
 }
 
@@ -34,7 +36,10 @@ fn a_header_is_stored_and_then_discarded() {
         Step::Store { len, named }
     );
     assert_eq!(check.stored(len, Ok(())), Step::Discard(len));
-    assert_eq!(check.stored(len, Err(Full)), Step::Refuse(Counter::Full));
+    assert_eq!(
+        check.stored(len, Err(NotStored::Full)),
+        Step::Refuse(Counter::Full)
+    );
     assert_eq!(check.discarded(true), Step::Admit);
     assert_eq!(check.discarded(false), Step::Refuse(Counter::Closed));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Settings, SourcePolicy};
+use crate::{Policy, Settings, SocketListing, SourcePolicy};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::vec::Vec;
@@ -24,21 +24,41 @@ fn identity(number: u64) -> Identity {
     }
 }
 
+fn key(cookie: u64) -> SocketKey {
+    SocketKey::of_cookie(cookie).unwrap()
+}
+
+fn peer(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+impl Table<'_> {
+    fn put(self, cookie: u64) -> Result<(), NotStored> {
+        self.insert(key(cookie), peer(1), &identity(cookie))
+    }
+
+    fn get(self, cookie: u64) -> Option<Identity> {
+        self.find(key(cookie), Some(peer(1)))
+    }
+}
+
 #[test]
 fn inserted_identities_are_found_and_no_others() {
     let memory = memory(1024);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=600 {
-        table.insert(cookie, &identity(cookie)).unwrap();
+        table.put(cookie).unwrap();
     }
     for cookie in 1..=600 {
-        assert_eq!(table.find(cookie), Some(identity(cookie)));
+        assert_eq!(table.get(cookie), Some(identity(cookie)));
     }
-    assert_eq!(table.find(601), None);
+    assert_eq!(table.get(601), None);
     assert_eq!(table.settings().used(), 600);
-    let odd = table.occupied_slots().filter(|slot| slot.cookie % 2 == 1);
+    let odd = table
+        .occupied_slots()
+        .filter(|slot| slot.key.word() % 2 == 1);
     odd.for_each(|slot| table.remove(slot));
-    assert_eq!((table.find(3), table.find(4)), (None, Some(identity(4))));
+    assert_eq!((table.get(3), table.get(4)), (None, Some(identity(4))));
     assert_eq!(table.settings().used(), 300);
 }
 
@@ -47,18 +67,56 @@ fn full_table_refuses_and_a_late_remove_spares_the_successor() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=64 {
-        table.insert(cookie, &identity(cookie)).unwrap();
+        table.put(cookie).unwrap();
     }
-    assert!(table.is_full_near(65));
-    assert_eq!(table.insert(65, &identity(65)), Err(Full));
+    assert!(table.needs_sweep_for(key(65)));
+    assert_eq!(table.put(65), Err(NotStored::Full));
     let slot = table
         .occupied_slots()
-        .find(|slot| slot.cookie == 5)
+        .find(|slot| slot.key == key(5))
         .unwrap();
     table.remove(slot);
-    table.insert(65, &identity(65)).unwrap();
+    table.put(65).unwrap();
     table.remove(slot);
-    assert_eq!(table.find(65), Some(identity(65)));
+    assert_eq!(table.get(65), Some(identity(65)));
+}
+
+#[test]
+fn second_socket_with_one_key_is_not_stored() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    table.put(7).unwrap();
+    let second = table.insert(key(7), peer(2), &identity(8));
+    assert_eq!(second, Err(NotStored::KeyInUse));
+    assert!(table.needs_sweep_for(key(7)) && !table.needs_sweep_for(key(8)));
+    assert_eq!(table.get(7), Some(identity(7)));
+    assert_eq!(table.find(key(7), Some(peer(2))), None);
+    assert_eq!(table.find(key(7), None), Some(identity(7)));
+    assert_eq!(table.settings().used(), 1);
+}
+
+/// Two writers with one key: at most one identity is stored, and it is that of a writer to which that was reported.
+#[test]
+fn of_two_writers_with_one_key_at_most_one_succeeds() {
+    let memory = memory(64);
+    let table = Table::new(&memory).unwrap();
+    for _ in 0..if cfg!(miri) { 3 } else { 3_000 } {
+        let store = |port| {
+            table
+                .insert(key(7), peer(port), &identity(port.into()))
+                .is_ok()
+        };
+        let stored = thread::scope(|scope| {
+            [1, 2]
+                .map(|port| scope.spawn(move || store(port)))
+                .map(|writer| writer.join().unwrap())
+        });
+        assert_ne!(stored, [true, true]);
+        let found = [1, 2].map(|port| table.find(key(7), Some(peer(port))).is_some());
+        assert_eq!(found, stored);
+        table.occupied_slots().for_each(|slot| table.remove(slot));
+    }
+    assert_eq!(table.settings().used(), 0);
 }
 
 #[test]
@@ -73,6 +131,7 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
         sources: SourcePolicy::AllowLocal,
         max_header: 4096,
         namespace: 0,
+        listing: SocketListing::Proc,
     };
     assert!(Table::open(&memory).is_none());
     table.settings().write(policy, &[], [5, 6]);
@@ -80,7 +139,7 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
     assert_eq!(settings.policy(), policy);
     assert_eq!(settings.pass(), [5, 6]);
     let fill = |to: std::ops::RangeInclusive<u64>| {
-        to.for_each(|cookie| table.insert(cookie, &identity(cookie)).unwrap());
+        to.for_each(|cookie| table.put(cookie).unwrap());
     };
     fill(1..=31);
     assert!(!settings.claims_sweep());
@@ -96,16 +155,18 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
 fn mark_and_sweep_spares_entries_inserted_meanwhile() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
-    let insert = |cookie| table.insert(cookie, &identity(cookie)).unwrap();
+    let insert = |cookie| table.put(cookie).unwrap();
     insert(1);
     insert(2);
     let sweep = |marked: &[u64], between: &dyn Fn()| {
         let sweep = table.begin_sweep();
-        marked.iter().for_each(|&cookie| table.mark(cookie, sweep));
+        marked
+            .iter()
+            .for_each(|&cookie| table.mark(key(cookie), sweep));
         between();
         table.remove_unmarked(sweep, 8); // another namespace's
         table.remove_unmarked(sweep, 7);
-        [1, 2, 3].map(|cookie| table.find(cookie).is_some())
+        [1, 2, 3].map(|cookie| table.get(cookie).is_some())
     };
     // An entry that was there when the previous sweep ended may have been inserted while that sweep marked.
     assert_eq!(sweep(&[1, 99], &|| {}), [true, true, false]);
@@ -131,15 +192,15 @@ fn readers_see_whole_identities_or_none() {
             scope.spawn(move || {
                 for round in 0..20_000 {
                     let cookie = round * 2 + writer + 1;
-                    table.insert(cookie, &identity(cookie)).unwrap();
-                    let slot = table.occupied_slots().find(|slot| slot.cookie == cookie);
+                    table.put(cookie).unwrap();
+                    let slot = table.occupied_slots().find(|slot| slot.key == key(cookie));
                     table.remove(slot.unwrap());
                 }
             });
         }
         scope.spawn(move || {
             for cookie in 1..40_000 {
-                if let Some(found) = table.find(cookie) {
+                if let Some(found) = table.get(cookie) {
                     assert_eq!(found, identity(cookie));
                 }
             }
@@ -156,22 +217,22 @@ fn reader_never_sees_a_mixture_in_a_reused_slot() {
     let memory = memory(64);
     let table = Table::new(&memory).unwrap();
     for cookie in 1..=63 {
-        table.insert(cookie, &identity(cookie)).unwrap();
+        table.put(cookie).unwrap();
     }
     let last = 64 + if cfg!(miri) { 20 } else { 20_000 };
     let current = AtomicU64::new(64);
     thread::scope(|scope| {
         scope.spawn(|| {
             for cookie in 64..=last {
-                table.insert(cookie, &identity(cookie)).unwrap();
+                table.put(cookie).unwrap();
                 current.store(cookie, Ordering::Relaxed);
-                let slot = table.occupied_slots().find(|slot| slot.cookie == cookie);
+                let slot = table.occupied_slots().find(|slot| slot.key == key(cookie));
                 table.remove(slot.unwrap());
             }
         });
         loop {
             let cookie = current.load(Ordering::Relaxed);
-            if let Some(found) = table.find(cookie) {
+            if let Some(found) = table.get(cookie) {
                 assert_eq!(found, identity(cookie));
             }
             if cookie == last {

@@ -46,6 +46,43 @@ pub fn can_open(path: &CStr, write: bool) -> bool {
     })
 }
 
+/// Opens a file for reading.
+///
+/// # Errors
+///
+/// Those of open(2).
+pub fn open(path: &CStr) -> Result<c_int> {
+    let args = [arg(AT_FDCWD), path.as_ptr() as usize, arg(O_CLOEXEC), 0, 0];
+    // SAFETY: the path ends with NUL.
+    unsafe { call(Call::OpenAt, args) }.map(descriptor)
+}
+
+/// read(2).
+///
+/// # Errors
+///
+/// Those of read(2).
+pub fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
+    let args = [arg(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
+    // SAFETY: the kernel writes at most as many bytes as the buffer has.
+    unsafe { call(Call::Read, args) }
+}
+
+/// The inode number of an open file (fstat(2)).
+///
+/// # Errors
+///
+/// EBADF.
+pub fn inode(fd: c_int) -> Result<u64> {
+    // `struct stat` has at most so many words, of which the second is `st_ino` on both architectures.
+    let mut stat = [0_u64; 18];
+    let args = [arg(fd), &raw mut stat as usize, 0, 0, 0];
+    // SAFETY: the kernel writes one `struct stat`.
+    unsafe { call(Call::FStat, args) }?;
+    let [_device, inode, ..] = stat;
+    Ok(inode)
+}
+
 /// close(2).
 pub fn close(fd: c_int) {
     // SAFETY: no memory is involved. Nothing can be done about an error.

@@ -15,6 +15,11 @@ impl Socket {
         kernel::name_of(self.0, End::Own).ok()?.internet()
     }
 
+    /// Its peer's address as the kernel has it; `None` without a peer that has an IPv4 or IPv6 address.
+    pub fn peer(self) -> Option<SocketAddr> {
+        kernel::name_of(self.0, End::Peer).ok()?.internet()
+    }
+
     /// TCP or MPTCP (SO_PROTOCOL); `None` for everything else.
     pub fn protocol(self) -> Option<Protocol> {
         match kernel::get_option::<c_int>(self.0, SOL_SOCKET, SO_PROTOCOL) {
@@ -24,9 +29,14 @@ impl Socket {
         }
     }
 
-    /// The kernel's number of the socket (SO_COOKIE).
+    /// The kernel's number of the socket (SO_COOKIE). An accepted MPTCP socket may have that of its listener.
     pub fn cookie(self) -> Option<u64> {
         kernel::get_option(self.0, SOL_SOCKET, SO_COOKIE).ok()
+    }
+
+    /// Its inode number (fstat(2)).
+    pub fn inode(self) -> Option<u64> {
+        kernel::inode(self.0).ok()
     }
 
     /// The kernel's number of the socket's network namespace (SO_NETNS_COOKIE); 0 where the kernel has no such option.

@@ -1,77 +1,103 @@
-//! Listing TCP sockets (sock_diag(7)). Needs no capability.
+//! Listing TCP and MPTCP sockets (sock_diag(7)). Needs no capability.
 
-use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, netlink};
 
 use crate::netlink::raw::{self, NLMSG_DONE, NLMSG_ERROR};
+use crate::tcp::socket_info::StreamProtocol;
 use crate::{NameCall, Result};
 
-/// The cookies of all connected TCP sockets, of both families, of the calling thread's network
-/// namespace, that a process has open.
+/// A socket that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedSocket {
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// The inode number, as of fstat(2). A TCP connection of an MPTCP socket has that of the MPTCP socket.
+    pub inode: u64,
+}
+
+/// The connected sockets, of both families, of the calling thread's network namespace, that a process has open.
 ///
-/// Listening sockets and those in TIME_WAIT are not included.
+/// Listening sockets and those in TIME_WAIT are not included. A socket may be missing if another one is closed meanwhile: the
+/// kernel resumes a list at a position in a chain of sockets.
 ///
 /// # Errors
 ///
-/// EINTR for a dump that was interrupted by a change: sockets may be missing, so retry. Else those of the netlink socket.
-pub fn open_tcp_cookies() -> Result<HashSet<u64>> {
+/// EINTR for a dump that was interrupted by a change: sockets may be missing, so retry. ENOENT where the kernel does not
+/// list this protocol (CONFIG_INET_DIAG, CONFIG_INET_MPTCP_DIAG). Else those of the netlink socket.
+pub fn connected_sockets(protocol: StreamProtocol) -> Result<Vec<ListedSocket>> {
     let diag = raw::open(Some(netlink::SOCK_DIAG)).call("socket(NETLINK_SOCK_DIAG)")?;
-    let mut cookies = HashSet::new();
+    let mut sockets = Vec::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
-        let request = raw::dump_request(SOCK_DIAG_BY_FAMILY, &request(family));
+        let request = raw::dump_request(SOCK_DIAG_BY_FAMILY, &request(family, protocol));
         raw::send_request(&diag, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
-        receive_dump(&diag, &mut cookies).call("recv(SOCK_DIAG_BY_FAMILY)")?;
+        receive_dump(&diag, &mut sockets).call("recv(SOCK_DIAG_BY_FAMILY)")?;
     }
-    Ok(cookies)
+    Ok(sockets)
 }
 
-/// `struct inet_diag_req_v2` (linux/inet_diag.h).
-fn request(family: AddressFamily) -> [u8; 56] {
-    let mut request = [0; 56];
+/// `struct inet_diag_req_v2` (linux/inet_diag.h), and for MPTCP, whose number does not fit in it, INET_DIAG_REQ_PROTOCOL.
+fn request(family: AddressFamily, protocol: StreamProtocol) -> Vec<u8> {
+    let mut request = vec![0; 56];
     request[0] = u8::try_from(family.as_raw()).unwrap_or_default();
-    request[1] = IPPROTO_TCP;
     request[4..8].copy_from_slice(&CONNECTED.to_ne_bytes());
+    match protocol {
+        StreamProtocol::Tcp => request[1] = IPPROTO_TCP,
+        StreamProtocol::Multipath => {
+            request.extend(8_u16.to_ne_bytes());
+            request.extend(INET_DIAG_REQ_PROTOCOL.to_ne_bytes());
+            request.extend(IPPROTO_MPTCP.to_ne_bytes());
+        }
+    }
     request
 }
 
-fn receive_dump(diag: &OwnedFd, cookies: &mut HashSet<u64>) -> io::Result<()> {
+fn receive_dump(diag: &OwnedFd, sockets: &mut Vec<ListedSocket>) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let mut rest = raw::receive(diag, &mut buffer)?;
         while let Some((message, after)) = raw::split_first(rest) {
             match message.kind {
                 NLMSG_DONE => return Ok(()),
-                // An interrupted dump may omit sockets, which would be taken for closed.
-                NLMSG_ERROR => return Err(ErrorKind::InvalidData.into()),
+                // A failed or interrupted dump may omit sockets, which would be taken for closed.
+                NLMSG_ERROR => return Err(error_of(message.body)),
                 _ if message.flags & INTERRUPTED != 0 => {
                     return Err(ErrorKind::Interrupted.into());
                 }
-                _ => cookies.extend(open_socket(message.body)),
+                _ => sockets.extend(open_socket(message.body)),
             }
             rest = after;
         }
     }
 }
 
-/// The cookie in `struct inet_diag_msg`, unless no process has the socket open any more: it has no
-/// inode then.
-fn open_socket(body: &[u8]) -> Option<u64> {
+/// The error in `struct nlmsgerr`, a negative number.
+fn error_of(body: &[u8]) -> io::Error {
+    match body.first_chunk().map(|&error| i32::from_ne_bytes(error)) {
+        Some(error @ ..0) => io::Error::from_raw_os_error(error.saturating_neg()),
+        _ => ErrorKind::InvalidData.into(),
+    }
+}
+
+/// The socket of `struct inet_diag_msg`, unless no process has it open any more: it has no inode then.
+fn open_socket(body: &[u8]) -> Option<ListedSocket> {
     let cookie = body.get(44..52)?.as_chunks::<4>().0;
-    let inode = body.get(68..72)?;
     let [low, high] = cookie else { return None };
     let word = |bytes: &[u8; 4]| u64::from(u32::from_ne_bytes(*bytes));
-    inode
-        .iter()
-        .any(|&byte| byte != 0)
-        .then(|| word(high) << 32 | word(low))
+    let inode = word(body.get(68..)?.first_chunk()?);
+    (inode != 0).then(|| ListedSocket {
+        cookie: word(high) << 32 | word(low),
+        inode,
+    })
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const INET_DIAG_REQ_PROTOCOL: u16 = 3;
 const INTERRUPTED: u16 = 0x10;
 const IPPROTO_TCP: u8 = 6;
+const IPPROTO_MPTCP: u32 = 262;
 /// Every state but SYN_RECV (3), TIME_WAIT (6), LISTEN (10) and NEW_SYN_RECV (12).
 const CONNECTED: u32 = 0xfff & !(1 << 3 | 1 << 6 | 1 << 10);
 
@@ -84,6 +110,11 @@ mod tests {
     use super::*;
     use crate::tcp::socket_info::cookie;
 
+    fn listed() -> Vec<u64> {
+        let sockets = connected_sockets(StreamProtocol::Tcp).unwrap();
+        sockets.iter().map(|socket| socket.cookie).collect()
+    }
+
     #[test]
     fn only_open_connected_sockets_are_listed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -91,14 +122,14 @@ mod tests {
         let client = TcpStream::connect(address).unwrap();
         let (server, _) = listener.accept().unwrap();
         let (kept, closed) = (cookie(&client).unwrap(), cookie(&server).unwrap());
-        let live = open_tcp_cookies().unwrap();
+        let live = listed();
         assert!(live.contains(&kept) && live.contains(&closed));
         assert!(!live.contains(&cookie(&listener).unwrap()));
         drop(server);
         // The child of a fork in another test has the socket open until it calls execve(2).
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let live = open_tcp_cookies().unwrap();
+            let live = listed();
             assert!(live.contains(&kept));
             if !live.contains(&closed) {
                 break;

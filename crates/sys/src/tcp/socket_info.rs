@@ -13,7 +13,7 @@ use socket2::SockRef;
 use crate::{NameCall, Result};
 
 /// The kernel's id of the socket (SO_COOKIE, since Linux 4.6): the same through every descriptor and process, and not
-/// reused until the next boot.
+/// reused until the next boot. An accepted MPTCP socket may have that of its listener.
 ///
 /// # Errors
 ///
@@ -131,6 +131,6 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
 pub enum StreamProtocol {
     /// TCP.
     Tcp,
-    /// Multipath TCP (RFC 8684). sock_diag(7) lists its subflows as TCP sockets, but not the MPTCP socket.
+    /// Multipath TCP (RFC 8684).
     Multipath,
 }

@@ -66,8 +66,10 @@ fn checked(result: isize) -> Result<usize> {
 #[expect(missing_docs, reason = "each has its own manual page")]
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
+    Read = number(0, 63),
     Write = number(1, 64),
     Close = number(3, 57),
+    FStat = number(5, 80),
     Lseek = number(8, 62),
     Mmap = number(9, 222),
     GetPid = number(39, 172),

@@ -8,6 +8,8 @@ pub struct Errno(pub c_int);
 
 // The same on both architectures (asm-generic).
 impl Errno {
+    /// ENOENT.
+    pub const NOENT: Self = Self(2);
     /// EINTR.
     pub const INTR: Self = Self(4);
     /// EAGAIN.

@@ -140,6 +140,8 @@ fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::Full => (Class::Denied, "table_full"),
         Counter::WaiterUnavailable => (Class::Denied, "too_many_pending"),
         Counter::WaiterUnreachable => (Class::Denied, "supervisor_unreachable"),
+        Counter::KeyInUse => (Class::Denied, "socket_key_in_use"),
+        Counter::NoKey => (Class::Denied, "multipath_unlisted"),
         Counter::Parked => (Class::Undecided, "parked"),
     }
 }
@@ -152,6 +154,12 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
         ),
         "table_full" => Some(
             "As many connections have a client as the table has slots: raise --max-connections.",
+        ),
+        "socket_key_in_use" => Some(
+            "The kernel gave two open connections one number: let the server listen by TCP, not by MPTCP.",
+        ),
+        "multipath_unlisted" => Some(
+            "The kernel lists no MPTCP connections: allow AF_NETLINK (RestrictAddressFamilies= in a unit), or let the server listen by TCP.",
         ),
         "too_many_pending" => Some(
             "Many connections send no header. If they are clients of yours, raise the limit of open files.",

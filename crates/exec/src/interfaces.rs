@@ -1,0 +1,237 @@
+//! Tries, at the start, each interface of the kernel that the supervisor needs later: a sandbox that denies one would
+//! otherwise be noticed by clients.
+//!
+//! A child process tries them, because a filter of system calls may answer by ending the process (`SystemCallFilter=`
+//! without `SystemCallErrorNumber=`, systemd.exec(5)).
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use peername_identity::SocketListing;
+use peername_sys::ipc::fd_passing;
+use peername_sys::process::kill_on_close::KillOnClose;
+use peername_sys::process::pidfd::{PidFd, Signal};
+use peername_sys::process::{daemonize, memory};
+use peername_sys::seccomp::{self, Getsockname};
+use peername_sys::{Errno, NameCall, SyscallError};
+
+use crate::open_sockets::find_listing;
+
+type Attempted<T> = peername_sys::Result<T>;
+
+/// Why the supervisor could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// An interface is missing.
+    #[error("{}: {why}. {}; {}", interface.name, interface.purpose, interface.remedy)]
+    Missing {
+        /// Which.
+        interface: &'static Interface,
+        /// The kernel's error, or the end of the process that tried it.
+        why: String,
+    },
+    /// The child can't be started.
+    #[error("trying the kernel's interfaces: {0}")]
+    Child(#[from] SyscallError),
+}
+
+/// An interface of the kernel.
+#[derive(Debug)]
+pub struct Interface {
+    name: &'static str,
+    purpose: &'static str,
+    remedy: &'static str,
+    /// Whether processes with the library are served without it.
+    is_dispensable: bool,
+    attempt: fn() -> Attempted<()>,
+}
+
+/// The interfaces that the supervisor has.
+#[derive(Debug)]
+pub struct Interfaces {
+    /// How sockets can be listed.
+    pub listing: SocketListing,
+    /// What is missing for processes without the library.
+    pub missing: Vec<InterfaceError>,
+}
+
+/// Tries all interfaces. With `has_library` the processes of the program have the library, so that some may be missing. This
+/// process must have one thread only.
+///
+/// # Errors
+///
+/// [`InterfaceError`], for the first that is missing.
+pub fn check(has_library: bool) -> Result<Interfaces, InterfaceError> {
+    let mut missing = Vec::new();
+    let mut left: Vec<&'static Interface> = INTERFACES.iter().collect();
+    loop {
+        match try_in_child(&left)? {
+            Tried::All(listing) => return Ok(Interfaces { listing, missing }),
+            Tried::Missing { interface, why } => {
+                let error = InterfaceError::Missing { interface, why };
+                if !(has_library && interface.is_dispensable) {
+                    return Err(error);
+                }
+                left.retain(|one| one.name != interface.name);
+                missing.push(error);
+            }
+        }
+    }
+}
+
+enum Tried {
+    All(SocketListing),
+    Missing {
+        interface: &'static Interface,
+        why: String,
+    },
+}
+
+fn try_in_child(interfaces: &[&'static Interface]) -> Attempted<Tried> {
+    let (ours, theirs) = fd_passing::seqpacket_pair()?;
+    let child = daemonize::fork_child([theirs], |[line]| {
+        // The parent reports what is missing.
+        let _ = try_all(&line, interfaces);
+        0
+    })?;
+    let (mut interface, mut errno, mut listing) = (&SOCKETS, None, None);
+    while let Some((word, _)) = fd_passing::receive_word(&ours)? {
+        let value = word & 0xffff_ffff;
+        match word >> 32 {
+            TRYING => {
+                let index = usize::try_from(value).unwrap_or(usize::MAX);
+                interface = interfaces.get(index).copied().unwrap_or(&SOCKETS);
+            }
+            FAILED => errno = i32::try_from(value).ok(),
+            _ => listing = Some(SocketListing::from_word(value)),
+        }
+    }
+    let ended = daemonize::wait_exit(child)?;
+    if let Some(listing) = listing {
+        return Ok(Tried::All(listing));
+    }
+    let why = match errno {
+        Some(errno) => io::Error::from_raw_os_error(errno).to_string(),
+        None => format!("the process that tried it has ended, {ended}"),
+    };
+    Ok(Tried::Missing { interface, why })
+}
+
+/// Runs in the child: announces each attempt, then sends its error or, at the end, the result.
+fn try_all(line: &OwnedFd, interfaces: &[&'static Interface]) -> Attempted<()> {
+    for (index, interface) in (0..).zip(interfaces) {
+        fd_passing::send_word(line, TRYING << 32 | index, None)?;
+        report(line, (interface.attempt)())?;
+    }
+    fd_passing::send_word(line, TRYING << 32 | interfaces.len() as u64, None)?;
+    let listing = report(line, find_listing())?;
+    fd_passing::send_word(line, LISTING << 32 | listing.to_word(), None)
+}
+
+fn report<T>(line: &OwnedFd, attempted: Attempted<T>) -> Attempted<T> {
+    if let Err(error) = &attempted {
+        let errno = error
+            .errno()
+            .unwrap_or(Errno::IO.raw_os_error())
+            .cast_unsigned();
+        fd_passing::send_word(line, FAILED << 32 | u64::from(errno), None)?;
+    }
+    attempted
+}
+
+static INTERFACES: [Interface; 7] = [
+    Interface {
+        name: "pidfd_open(2)",
+        purpose: "The supervisor opens the program's processes by it",
+        remedy: "in a unit: SystemCallFilter=pidfd_open (systemd.exec(5))",
+        is_dispensable: false,
+        attempt: || PidFd::current().map(drop),
+    },
+    Interface {
+        name: "pidfd_getfd(2)",
+        purpose: "The supervisor accepts at the program's own sockets by it",
+        remedy: "in a unit: SystemCallFilter=pidfd_getfd (systemd.exec(5))",
+        is_dispensable: true,
+        attempt: copy_own_descriptor,
+    },
+    Interface {
+        name: "pidfd_send_signal(2)",
+        purpose: "A program that can't be served any more is ended by it",
+        remedy: "in a unit: SystemCallFilter=pidfd_send_signal (systemd.exec(5))",
+        is_dispensable: false,
+        attempt: || PidFd::current()?.signal(Signal::CONT),
+    },
+    Interface {
+        name: "process_vm_readv(2)",
+        purpose: "The supervisor reads the arguments of accept(2) by it",
+        remedy: "in a unit: SystemCallFilter=process_vm_readv (systemd.exec(5))",
+        is_dispensable: true,
+        attempt: read_own_memory,
+    },
+    Interface {
+        name: "process_vm_writev(2)",
+        purpose: "The supervisor writes the client's address by it",
+        remedy: "in a unit: SystemCallFilter=process_vm_writev (systemd.exec(5))",
+        is_dispensable: true,
+        attempt: write_own_memory,
+    },
+    Interface {
+        name: "/proc/self/fd",
+        purpose: "The kernel ends the program by it if the supervisor is killed",
+        remedy: "mount /proc (proc(5))",
+        is_dispensable: false,
+        attempt: || KillOnClose::new()?.new_inhibitor(None).map(drop),
+    },
+    Interface {
+        name: "seccomp(2)",
+        purpose: "Each accept(2) goes through the library or the supervisor by it",
+        remedy: "in a unit: SystemCallFilter=seccomp (systemd.exec(5)); --mode netns does without",
+        is_dispensable: false,
+        attempt: install_filter,
+    },
+];
+static SOCKETS: Interface = Interface {
+    name: "netlink(7), and /proc/self/net/tcp",
+    purpose: "Closed connections are found by one of them",
+    remedy: "in a unit: RestrictAddressFamilies=AF_NETLINK (systemd.exec(5))",
+    is_dispensable: false,
+    attempt: || find_listing().map(drop),
+};
+
+fn copy_own_descriptor() -> Attempted<()> {
+    let (end, _other) = fd_passing::seqpacket_pair()?;
+    PidFd::current()?.get_fd(end.as_raw_fd()).map(drop)
+}
+
+fn read_own_memory() -> Attempted<()> {
+    let (from, mut to) = ([7_u8], [0]);
+    memory::read(std::process::id(), address_of(&from), &mut to).call("process_vm_readv(2)")
+}
+
+fn write_own_memory() -> Attempted<()> {
+    let mut to = [0_u8; 2];
+    let address = to.as_mut_ptr().expose_provenance() as u64;
+    let pieces: [(u64, &[u8]); 2] = [(address, &[7]), (address + 1, &[7])];
+    memory::write(std::process::id(), pieces).call("process_vm_writev(2)")
+}
+
+fn address_of(bytes: &[u8]) -> u64 {
+    bytes.as_ptr().expose_provenance() as u64
+}
+
+/// Ends the child's ability to accept, which it does not need. Other errors than a missing permission, as EBUSY, are
+/// reported by the launcher itself, which installs the filter next.
+fn install_filter() -> Attempted<()> {
+    match seccomp::install(Getsockname::Allow, None) {
+        Err(error)
+            if error.is_permission() || error.errno() == Some(Errno::NOSYS.raw_os_error()) =>
+        {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+const TRYING: u64 = 1;
+const FAILED: u64 = 2;
+const LISTING: u64 = 3;

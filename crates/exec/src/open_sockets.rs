@@ -1,0 +1,62 @@
+//! Which sockets are open, for sweeps: by sock_diag(7), else by /proc/net/tcp.
+
+use std::collections::HashSet;
+use std::{fs, io};
+
+use peername_identity::{SocketKey, SocketListing, connected_inode};
+use peername_sys::netlink::sock_diag::connected_sockets;
+use peername_sys::tcp::socket_info::StreamProtocol;
+use peername_sys::{NameCall, Result};
+
+/// Tries the ways to list sockets in the calling thread's network namespace.
+///
+/// # Errors
+///
+/// That of netlink(7): there is no /proc/net/tcp either.
+pub(crate) fn find_listing() -> Result<SocketListing> {
+    match connected_sockets(StreamProtocol::Tcp) {
+        Ok(_) => Ok(match connected_sockets(StreamProtocol::Multipath) {
+            Ok(_) => SocketListing::Diag,
+            Err(_) => SocketListing::DiagWithoutMultipath,
+        }),
+        Err(error) => match proc_inodes() {
+            Ok(_) => Ok(SocketListing::Proc),
+            Err(_) => Err(error),
+        },
+    }
+}
+
+/// The keys of the connected sockets that a process has open. One may be missing if another is closed meanwhile.
+///
+/// # Errors
+///
+/// The sockets can't be listed, or the list was interrupted.
+pub(crate) fn open_keys(listing: SocketListing) -> Result<HashSet<SocketKey>> {
+    if listing == SocketListing::Proc {
+        let inodes = proc_inodes()?.into_iter();
+        return Ok(inodes.filter_map(SocketKey::of_inode).collect());
+    }
+    let mut sockets = connected_sockets(StreamProtocol::Tcp)?;
+    if listing == SocketListing::Diag {
+        sockets.extend(connected_sockets(StreamProtocol::Multipath)?);
+    }
+    let keys = sockets.iter().flat_map(|socket| {
+        [
+            SocketKey::of_cookie(socket.cookie),
+            SocketKey::of_inode(socket.inode),
+        ]
+    });
+    Ok(keys.flatten().collect())
+}
+
+/// The inode numbers of connected TCP sockets. Without IPv6 there is no second file.
+fn proc_inodes() -> Result<Vec<u64>> {
+    let mut lists = fs::read("/proc/self/net/tcp").call("open(/proc/self/net/tcp)")?;
+    match fs::read("/proc/self/net/tcp6") {
+        Ok(list) => lists.extend(list),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).call("open(/proc/self/net/tcp6)"),
+    }
+    let lines = lists.split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(connected_inode).collect())
+}

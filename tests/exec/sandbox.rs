@@ -1,0 +1,134 @@
+//! Service sandboxes (systemd.exec(5)): an interface of the kernel that is missing is noticed at the start, and another
+//! way is taken, or the start fails and names the line of the unit.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
+use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_for};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, built_library, v2};
+
+/// `RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6`: more connections than the table has slots.
+#[test]
+fn closed_connections_are_freed_without_netlink() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=edge --brief");
+        for _ in 0..300 {
+            let client = fresh_client_v4();
+            served.assert_report(&served.report_for(&v2(client)), client);
+        }
+    }
+}
+
+/// Sweeps spare open connections.
+#[test]
+fn open_connections_keep_their_slots_without_netlink() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=level --hold");
+        let answered = || {
+            let client = fresh_client_v4();
+            let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
+            let answered = conn.is_answered_after(Duration::from_secs(5));
+            (conn, answered)
+        };
+        let all: Vec<_> = (0..80).map(|_| answered()).collect();
+        assert_eq!(all.iter().filter(|(_, answered)| *answered).count(), 64);
+        drop(all);
+        wait_for("a free slot", || answered().1.then_some(()));
+    }
+}
+
+/// Without netlink, MPTCP sockets are not listed: such connections are refused, and TCP ones served.
+#[test]
+fn multipath_connections_are_refused_without_netlink() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=level --brief --multipath");
+        let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
+        conn.send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
+        assert_eq!(conn.wait_closed().0, End::Reset);
+        served.process.wait_line("the unit's line", |line| {
+            line.contains("AF_NETLINK").then_some(())
+        });
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
+    }
+}
+
+/// The address families of Debian's unit of redis.
+#[test]
+fn redis_serves_more_connections_than_slots_without_netlink() {
+    built_library();
+    let lab = Lab::without_routes();
+    let redis =
+        "redis-server --bind 0.0.0.0 --port 8443 --appendonly no --protected-mode no --save ";
+    let args: Vec<&str> = ["exec", "--trust=any", "--max-connections=64", "--"]
+        .into_iter()
+        .chain(redis.split(' '))
+        .collect();
+    let filter = failing_calls(NO_NETLINK);
+    let process = Process::start_through(
+        &lab.server,
+        &filter.each_ref().map(String::as_str),
+        BINARY,
+        &args,
+    );
+    let _redis = process.wait_listening(&[LISTEN_V4]);
+    for _ in 0..200 {
+        let client = fresh_client_v4();
+        let request = [&v2(client)[..], b"CLIENT INFO\r\n"].concat();
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
+        let shown = format!(" addr={client} ");
+        conn.recv_text_until(|said| said.contains(&shown));
+    }
+}
+
+/// `SystemCallFilter=`, with and without `SystemCallErrorNumber=EPERM`. Processes with the library need fewer calls.
+#[test]
+fn denied_system_call_is_named_at_the_start() {
+    let always = ["seccomp", "pidfd_open", "pidfd_send_signal"];
+    let without_library = ["pidfd_getfd", "process_vm_readv"];
+    for answer in [Denial::Eperm, Denial::Kill] {
+        for call in always {
+            assert_named_at_start(call, answer, PRELOAD, 125);
+            assert_named_at_start(call, answer, NOTIFY, 125);
+        }
+        for call in without_library {
+            assert_named_at_start(call, answer, PRELOAD, 0);
+            assert_named_at_start(call, answer, NOTIFY, 125);
+        }
+    }
+}
+
+#[track_caller]
+fn assert_named_at_start(call: &str, answer: Denial, mechanism: &str, code: i32) {
+    built_library();
+    let host = Host::new();
+    let [program, rest @ ..] = failing_calls(&denied(call, answer));
+    let mut command = Command::new(program);
+    command.args(rest);
+    command.args([BINARY, "exec", mechanism, "--trust=any", "--", "true"]);
+    let ended = host.output(&mut command, "");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let case = format!("{call} {answer:?} {mechanism}: {said}");
+    assert_eq!(ended.status.code(), Some(code), "{case}");
+    assert!(said.contains(&format!("SystemCallFilter={call}")), "{case}");
+}
+
+/// As in containers that deny pidfd_getfd(2): Docker's without CAP_SYS_PTRACE, and systemd-nspawn's.
+#[test]
+fn library_serves_without_access_to_the_process() {
+    let filter = failing_calls(&denied("pidfd_getfd", Denial::Eperm));
+    let filter = filter.each_ref().map(String::as_str);
+    let served = ServerRig::with_mode_through(PRELOAD, &filter, "--accept=edge --brief", &[]);
+    let client = fresh_client_v4();
+    served.assert_report(&served.report_for(&v2(client)), client);
+}
+
+fn start(mechanism: &str, mode: &str) -> ServerRig {
+    let filter = failing_calls(NO_NETLINK);
+    let filter = filter.each_ref().map(String::as_str);
+    ServerRig::with_mode_through(mechanism, &filter, mode, &["--max-connections=64"])
+}
