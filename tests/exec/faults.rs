@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::addr::fresh_client_v4;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::End;
-use crate::harness::lab::{Host, Scratch, wait_for};
-use crate::harness::peername::{Peername, copy_executable};
+use crate::harness::lab::{Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_for};
+use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
-    Libc, ProgramRig, ServerRig, built_library, compiled_server, exec_args, header_waiter_of, v2,
+    Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
+    header_waiter_of, v2,
 };
 
 /// Exit code, arguments and environment are the program's own.
@@ -101,7 +102,14 @@ fn exhausted_descriptors_lose_no_connection() {
 /// Connections beyond the table's capacity are refused; each that is served is shown with its client.
 #[test]
 fn full_table_refuses_connections() {
-    let served = ServerRig::new("--accept=level --hold", &["--max-connections=64"]);
+    for mechanism in [PRELOAD, NOTIFY] {
+        assert_full_table_refuses(mechanism);
+    }
+}
+
+fn assert_full_table_refuses(mechanism: &str) {
+    let options = ["--max-connections=64"];
+    let served = ServerRig::with_mode(mechanism, "--accept=level --hold", &options);
     let mut held = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
@@ -147,6 +155,24 @@ fn unreadable_table_leaves_the_program_to_the_supervisor() {
         "chmod 0 $PEERNAME_TABLE; exec setpriv --reuid=65534 --clear-groups $0 --accept=block";
     let program = ProgramRig::start(&["sh", "-c", script, &compiled_server(Libc::Glibc)]);
     let served = ServerRig::from_process(program.process, program.lab);
+    for _ in 0..3 {
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
+    }
+}
+
+/// As pg_ctlcluster does: the first process starts a daemon of another user, which can't read the table, and exits.
+#[test]
+fn daemon_that_can_not_read_the_table_outlives_the_first_process() {
+    let lab = Lab::without_routes();
+    // The namespace's first process stays.
+    let stays = [OWN_PID_NAMESPACE, &["sh", "-c", "\"$@\"; sleep 300", "sh"]].concat();
+    let daemon = "chmod 0 $PEERNAME_TABLE; setpriv --reuid=65534 --clear-groups $0 --accept=block & sleep 0.2";
+    let server = compiled_server(Libc::Glibc);
+    let args = exec_args(&["--trust=any"], &["sh", "-c", daemon, &server]);
+    let process = Process::start_through(&lab.server, &stays, BINARY, &args);
+    let served = ServerRig::from_process(process.wait_listening(&[LISTEN_V4]), lab);
+    std::thread::sleep(Duration::from_millis(500));
     for _ in 0..3 {
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 
-use peername_sys::Result;
 use peername_sys::process::kill_on_close::{KillInhibitor, KillOnClose};
 use peername_sys::process::pidfd::thread_group_leader;
+use peername_sys::{Errno, Result};
 
 use super::inflight_calls::InflightCall;
 use super::supervised_process::SupervisedProcess;
@@ -28,10 +28,14 @@ impl KillSwitch {
     ///
     /// # Errors
     ///
-    /// EMFILE or ENFILE; ESRCH if the first process has exited.
+    /// EMFILE or ENFILE.
     pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
         let mut kill_on_close = KillOnClose::new()?;
-        kill_on_close.add(supervised.program, || !supervised.target.has_exited())?;
+        match kill_on_close.add(supervised.program, || !supervised.target.has_exited()) {
+            // A daemon's first process has exited.
+            Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
+            added => added?,
+        }
         // Processes that have not accepted yet. If it can't be added, the processes that accept are.
         let _ = kill_on_close.add_group_of(supervised.program, || !supervised.target.has_exited());
         Ok(Self {

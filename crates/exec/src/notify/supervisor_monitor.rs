@@ -119,7 +119,11 @@ impl SupervisedProcess {
     }
 
     fn signal_all(&self, signal: Signal) {
-        let family = descendants(self.program);
+        let mut family = descendants(self.program);
+        // Another process may have its id by now, with other descendants. Its own were reparented.
+        if self.target.has_exited() {
+            family.clear();
+        }
         let _ = self.target.signal(signal);
         for process in family.into_iter().flat_map(PidFd::open) {
             let _ = process.signal(signal);
