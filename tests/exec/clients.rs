@@ -9,7 +9,7 @@ use crate::harness::addr::{
 };
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_for};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
 use crate::harness::server::nginx;
@@ -45,6 +45,45 @@ fn denied_client_is_not_accepted() {
             SocketAddr::new(shown.into(), 4001),
         );
         assert_accepted(&server, 2);
+    }
+}
+
+/// A balancer that keeps its clients' addresses and ports is the peer that its headers name, too. A ban applies to it also if
+/// there is no client; an allow list and a required TLV excuse peers that are listed for it, and by default those on this host.
+#[test]
+fn client_is_judged_although_its_header_names_the_peer() {
+    let checks = |host: &Host, listener: SocketAddr| {
+        let conn = Conn::connect(host, listener);
+        conn.send(&header_bytes::v1(conn.local_addr(), LISTEN_V4));
+        conn
+    };
+    let lists = [
+        "-v",
+        "--allow-client=198.51.100.0/24",
+        "--require-tlv=alpn=h2",
+    ];
+    let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+    for mechanism in [PRELOAD, NOTIFY] {
+        let server = start(mechanism, &["-v", "--deny-client=10.81.0.2"]);
+        let own = checks(&server.lab.balancer, LISTEN_V4);
+        assert_eq!(own.wait_closed().0, End::Reset);
+        assert_refused(&server, &local);
+        assert_refused(&server, b"PROXY UNKNOWN\r\n");
+        assert_eq!(accepted(&server), [""; 0]);
+        let server = start(mechanism, &lists);
+        let own = checks(&server.lab.balancer, LISTEN_V4);
+        assert_eq!(own.wait_closed().0, End::Reset);
+        server.process.wait_line("of the hint", |line| {
+            line.contains("--health-checks-from").then_some(())
+        });
+        for listener in [LISTEN_V4, ([127, 0, 0, 1], 8443).into()] {
+            let conn = checks(&server.lab.server, listener);
+            assert_eq!(greeting(&conn), conn.local_addr().to_string());
+        }
+        let listed = [&lists[..], &["--health-checks-from=10.81.0.2"]].concat();
+        let server = start(mechanism, &listed);
+        let conn = checks(&server.lab.balancer, LISTEN_V4);
+        assert_eq!(greeting(&conn), conn.local_addr().to_string());
     }
 }
 

@@ -1,5 +1,6 @@
 //! Headers: what each can name, and what happens to connections without one.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
@@ -53,6 +54,58 @@ fn header_without_a_client_leaves_the_balancers_address() {
     ] {
         let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
         served.assert_sees(&conn, conn.local_addr());
+    }
+}
+
+/// As in `proxy`. `--dst` shows the destination in the family of the socket, whatever the client's.
+#[test]
+fn unambiguous_deviations_are_served() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let client = fresh_client_v6();
+        let (ip, port) = (client.ip(), client.port());
+        let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
+        let lines = [
+            (format!("PROXY TCP6 {ip} 10.0.0.2 {port} 2222\r\n"), client),
+            (format!("PROXY TCP4 {ip} {ip} {port} 443\r\n"), client),
+            (format!("PROXY TCP6 {ip} {ip} {port} 443 \r\n"), client),
+            (String::from_utf8(v1(nameless)).expect("text"), nameless),
+        ];
+        let served = ServerRig::with_mode(mechanism, "--accept=level --family=6", &["--dst"]);
+        for (line, client) in &lines {
+            served.assert_report(&served.report_for(line.as_bytes()), mapped_ipv6(*client));
+        }
+        let strict = ServerRig::with_mode(mechanism, "--accept=level", &["--strict-header"]);
+        for (line, _) in &lines {
+            let conn = strict.connect_and_send(line.as_bytes());
+            assert_eq!(conn.wait_closed().0, End::Reset, "{line}");
+        }
+        strict.process.wait_line("of the refusal", |line| {
+            line.contains("--strict-header").then_some(())
+        });
+        let client = fresh_client_v4();
+        strict.assert_report(&strict.report_for(&v2(client)), client);
+    }
+}
+
+/// A relayed connection has a client, also where headers are optional. `--without-client refuse` refuses balancers' own
+/// connections, too.
+#[test]
+fn header_without_a_client_is_refused_by_the_header_policy() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let optional = ["--header=optional"];
+        let served = ServerRig::with_mode(mechanism, "--accept=level", &optional);
+        for (what, header) in header_bytes::without_address() {
+            let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
+            assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism} {what}");
+        }
+        let refuse = ["--without-client=refuse"];
+        let served = ServerRig::with_mode(mechanism, "--accept=level", &refuse);
+        for (what, header) in header_bytes::without_client() {
+            let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
+            assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism} {what}");
+        }
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 

@@ -85,8 +85,8 @@ pub(crate) fn nlb_health_check() -> Vec<u8> {
     raw(LOCAL, STREAM_V4, &body)
 }
 
-/// Headers that carry no client: name and bytes of each.
-pub(crate) fn without_client() -> [(&'static str, Vec<u8>); 9] {
+/// Headers of the balancer's own connections, which carry no client: name and bytes of each.
+pub(crate) fn without_client() -> [(&'static str, Vec<u8>); 6] {
     let block = addresses(fresh_client_v4(), FRONT_V4);
     [
         ("LOCAL, nothing else", raw(LOCAL, UNSPEC, &[])),
@@ -96,14 +96,22 @@ pub(crate) fn without_client() -> [(&'static str, Vec<u8>); 9] {
             raw(LOCAL, STREAM_V4, &[]),
         ),
         ("an AWS health check", nlb_health_check()),
-        ("UNSPEC", raw(PROXY, UNSPEC, &[])),
-        ("UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
-        ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
         ("UNKNOWN, short", b"PROXY UNKNOWN\r\n".to_vec()),
         (
             "UNKNOWN, long",
             b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(),
         ),
+    ]
+}
+
+/// Headers of relayed connections that name no address of the client: name and bytes of each.
+pub(crate) fn without_address() -> [(&'static str, Vec<u8>); 4] {
+    let block = addresses(fresh_client_v4(), FRONT_V4);
+    [
+        ("AF_UNSPEC", raw(PROXY, UNSPEC, &[])),
+        ("AF_UNSPEC with a block", raw(PROXY, UNSPEC, &block)),
+        ("IPv4 without a transport", raw(PROXY, 0x10, &block)),
+        ("AF_UNIX", raw(PROXY, STREAM_UNIX, &[b'x'; 216])),
     ]
 }
 

@@ -211,8 +211,7 @@ fn invalid_headers_are_refused_at_once() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// LOCAL, UNKNOWN, UNSPEC and address families that TCP has no use for carry no client: the backend sees the
-/// proxy itself, whatever the address block contains.
+/// LOCAL and UNKNOWN carry no client: the backend sees the proxy itself, whatever the address block contains.
 #[test]
 fn header_without_a_client_makes_the_proxy_the_client() {
     let rig = ProxyRig::new(&[]);
@@ -226,17 +225,118 @@ fn header_without_a_client_makes_the_proxy_the_client() {
     }
 }
 
-/// No client has port 0: bound to it, the socket would get another port.
+/// A relayed connection has a client. Served as the proxy itself, it would pass every list of clients.
 #[test]
-fn source_port_zero_is_refused() {
-    let mut rig = ProxyRig::new(&[]);
+fn header_without_an_address_is_refused() {
+    let rig = ProxyRig::new(&[]);
+    for (what, header) in header_bytes::without_address() {
+        let down = rig.connect_and_send(&header);
+        assert_eq!(down.wait_closed().0, End::Reset, "{what}");
+        rig.assert_no_backend_connection();
+        rig.proxy.wait_outcome("header_without_address");
+    }
+}
+
+#[test]
+fn header_without_a_client_is_refused_on_request() {
+    let rig = ProxyRig::new(&["--without-client=refuse"]);
+    for (what, header) in header_bytes::without_client() {
+        let down = rig.connect_and_send(&header);
+        assert_eq!(down.wait_closed().0, End::Reset, "{what}");
+        rig.assert_no_backend_connection();
+        rig.proxy.wait_outcome("header_without_client");
+    }
+    rig.connect_client(fresh_client_v4());
+}
+
+/// An address says what it is, whatever the keyword, and the client's family chooses the backend.
+#[test]
+fn unambiguous_deviations_are_served() {
+    let rig = ProxyRig::new(&[]);
+    for make in DEVIATIONS {
+        let Deviation { client, line, .. } = make();
+        let down = rig.connect_and_send(&[line.as_bytes(), b"payload"].concat());
+        assert_eq!(rig.accept_client(client).recv(7), b"payload", "{line}");
+        drop(down);
+    }
+}
+
+#[test]
+fn strict_header_refuses_deviations_and_says_what_differs() {
+    let rig = ProxyRig::new(&["--strict-header"]);
+    for make in DEVIATIONS {
+        let Deviation { line, error, .. } = make();
+        let down = rig.connect_and_send(line.as_bytes());
+        assert_eq!(down.wait_closed().0, End::Reset, "{line}");
+        rig.proxy
+            .wait_line(error, |line| line.contains(error).then_some(()));
+    }
+    let nameless = rig.connect_and_send(&v1(v4([198, 51, 100, 7], 0), FRONT_V4));
+    assert_eq!(nameless.wait_closed().0, End::Reset);
+    rig.assert_no_backend_connection();
+    rig.connect_client(fresh_client_v4());
+}
+
+/// A client whose port the balancer does not know comes from any port.
+#[test]
+fn source_port_zero_is_any_port() {
+    let rig = ProxyRig::new(&[]);
     let nameless = v4([198, 51, 100, 7], 0);
     for header in [v1(nameless, FRONT_V4), v2(nameless, FRONT_V4, &[])] {
-        rig.connect_and_send(&header).wait_closed();
+        let _down = rig.connect_and_send(&header);
+        let client = rig.backend_v4.accept().peer_addr();
+        assert_eq!(client.ip(), nameless.ip());
+        assert_ne!(client.port(), 0);
     }
-    rig.assert_no_backend_connection();
-    rig.assert_serves(fresh_client_v4());
 }
+
+/// A line that deviates from the specification.
+struct Deviation {
+    client: SocketAddr,
+    line: String,
+    error: &'static str,
+}
+
+const DEVIATIONS: [fn() -> Deviation; 4] = [
+    // nginx with realip behind an IPv4 balancer.
+    || {
+        let client = fresh_client_v6();
+        let (ip, port) = (client.ip(), client.port());
+        Deviation {
+            client,
+            line: format!("PROXY TCP6 {ip} 10.0.0.2 {port} 2222\r\n"),
+            error: "source is IPv6, destination IPv4 in a TCP6 header",
+        }
+    },
+    // curl and Xray.
+    || {
+        let client = fresh_client_v6();
+        let (ip, port) = (client.ip(), client.port());
+        Deviation {
+            client,
+            line: format!("PROXY TCP4 {ip} 2001:db8::1 {port} 443\r\n"),
+            error: "source is IPv6, destination IPv6 in a TCP4 header",
+        }
+    },
+    || {
+        let client = fresh_client_v4();
+        let (ip, port) = (client.ip(), client.port());
+        Deviation {
+            client,
+            line: format!("PROXY TCP6 {ip} 2001:db8::1 {port} 443\r\n"),
+            error: "source is IPv4, destination IPv6 in a TCP6 header",
+        }
+    },
+    || {
+        let client = fresh_client_v4();
+        let (ip, port) = (client.ip(), client.port());
+        Deviation {
+            client,
+            line: format!("PROXY TCP4 {ip} 203.0.113.1 {port} 443 \r\n"),
+            error: "a space before the CRLF",
+        }
+    },
+];
 
 /// A header for DGRAM does not describe a TCP connection.
 #[test]

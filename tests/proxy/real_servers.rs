@@ -5,11 +5,14 @@
 
 use crate::harness::addr::{
     CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4, LISTEN_V6, TARGET_V4, TARGET_V6,
+    fresh_client_v4, fresh_client_v6,
 };
 use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, front_of};
 use crate::harness::sender::{Haproxy, NginxStream, curl_with_header};
 use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 
@@ -103,6 +106,23 @@ fn haproxy_health_checks_reach_the_server_as_the_proxy() {
         server = None;
         haproxy.wait_server_state(&lab, "DOWN");
         assert!(server.is_none());
+    }
+}
+
+/// nginx that learns the client from a header of its own (realip) writes a line of two families where the client's differs from
+/// that of its listener.
+#[test]
+fn nginx_stream_header_of_two_families_is_understood() {
+    let rig = ProxyRig::new(&[]);
+    let _nginx = NginxStream::start_behind_balancer(&rig.lab, LISTEN_V4);
+    for front in [FRONT_V4, FRONT_V6] {
+        for client in [fresh_client_v4(), fresh_client_v6()] {
+            let header = header_bytes::v1(client, front_of(client));
+            let down = Conn::connect_and_send(&rig.lab.balancer, front, &header);
+            let up = rig.accept_client(client);
+            up.send(b"hello");
+            assert_eq!(down.recv(5), b"hello");
+        }
     }
 }
 

@@ -100,14 +100,15 @@ fn header_without_the_required_tlv_ends_its_flow() {
     }
 }
 
-/// As over TCP: a balancer's own datagrams need neither an entry nor a TLV, without a client or with its own address.
+/// As over TCP: the balancer's own datagrams need neither an entry nor a TLV, without a client, or with its own address if it is
+/// listed for it.
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
     for dialect in ["each", "first"] {
         let rig = UdpRig::new(&[
             &format!("--udp-header={dialect}"),
             "--allow-client=203.0.113.0/24",
-            "--deny-client=10.81.0.2",
+            "--health-checks-from=10.81.0.2",
             "--require-tlv=authority=example.org",
         ]);
         let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
@@ -120,6 +121,45 @@ fn health_checks_need_no_entry_and_no_tlv() {
         // From another port the same header is a client's.
         rig.send_from_balancer(&[&header, b"of another socket"]);
         rig.backend_v4.assert_silent();
+    }
+}
+
+/// A balancer that keeps its clients' addresses and ports is the peer that its headers name, too.
+#[test]
+fn client_is_judged_although_its_header_names_the_peer() {
+    for (dialect, option, reason) in [
+        ("each", "--deny-client=10.81.0.2", "client_denied"),
+        ("first", "--deny-client=10.81.0.2", "client_denied"),
+        ("spp", "--deny-client=10.81.0.2", "client_denied"),
+        ("each", "--allow-client=203.0.113.9", "client_not_allowed"),
+        ("first", "--allow-client=203.0.113.9", "client_not_allowed"),
+        ("spp", "--allow-client=203.0.113.9", "client_not_allowed"),
+        ("each", "--require-tlv=alpn=h3", "tlv_missing"),
+        ("first", "--require-tlv=alpn=h3", "tlv_missing"),
+    ] {
+        let mut rig = UdpRig::new(&[&format!("--udp-header={dialect}"), option]);
+        let own = rig.balancer.socket().local_addr().expect("an address");
+        let header = match dialect {
+            "spp" => header_bytes::spp(own, FRONT_V4),
+            _ => header_bytes::v2_udp(own, FRONT_V4),
+        };
+        rig.send_from_balancer(&[&header, b"own"]);
+        rig.backend_v4.assert_silent();
+        let drops = rig.stop_and_count_drops();
+        assert_eq!(drops.get(reason), Some(&1), "{dialect} {option}: {drops:?}");
+    }
+}
+
+/// There is no client: the ban is that of the peer.
+#[test]
+fn ban_applies_to_health_checks() {
+    for dialect in ["each", "first"] {
+        let option = format!("--udp-header={dialect}");
+        let mut rig = UdpRig::new(&[&option, "--deny-client=10.81.0.2"]);
+        let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+        rig.send_from_balancer(&[&local, b"local"]);
+        rig.backend_v4.assert_silent();
+        assert_eq!(rig.stop_and_count_drops().get("client_denied"), Some(&1));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{
-    BALANCER_V4, BALANCER_V6, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6,
+    BALANCER_V4, BALANCER_V6, LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6,
 };
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
@@ -89,6 +89,55 @@ fn converse(
             let expected: &[u8] = if dialect == "spp" { &header } else { &[] };
             balancer.expect_datagram(&[expected, &[b'!', round]].concat(), to);
         }
+    }
+}
+
+/// Some senders name no port (kdig). The backend sees the client's address, and replies reach the balancer.
+#[test]
+fn source_port_zero_is_any_port() {
+    for dialect in ["each", "first", "spp"] {
+        let rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
+        let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
+        let (header, reply_header) = match dialect {
+            "spp" => {
+                let header = header_bytes::spp(nameless, front_of(nameless));
+                (header.clone(), header)
+            }
+            _ => (datagram_header_for(nameless), Vec::new()),
+        };
+        // Two clients of one address, which only the balancer's ports tell apart.
+        let senders = [rig.add_balancer_socket(), rig.add_balancer_socket()];
+        let clients = senders.each_ref().map(|sender| {
+            sender.send(LISTEN_V4, &[&header, b"query"]);
+            let (bytes, from) = rig.backend_v4.recv();
+            assert_eq!((&bytes[..], from.ip()), (&b"query"[..], nameless.ip()));
+            assert_ne!(from.port(), 0);
+            from
+        });
+        for (sender, client) in senders.iter().zip(clients) {
+            let answer = client.to_string();
+            rig.backend_v4.send(client, &[answer.as_bytes()]);
+            sender.expect_datagram(&[&reply_header, answer.as_bytes()].concat(), LISTEN_V4);
+        }
+    }
+}
+
+/// A relayed datagram has a client. `--without-client refuse` refuses the balancer's own, too.
+#[test]
+fn datagram_without_a_client_is_refused_by_the_header_policy() {
+    for dialect in ["each", "first"] {
+        let dialect = format!("--udp-header={dialect}");
+        let mut rig = UdpRig::new(&[&dialect, "--without-client=refuse"]);
+        let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
+        rig.send_from_balancer(&[&local, b"local"]);
+        for (_, header) in header_bytes::without_address() {
+            rig.send_from_balancer(&[&header, b"relayed"]);
+        }
+        rig.round_trip(fresh_client_v4());
+        rig.backend_v4.assert_silent();
+        let drops = rig.stop_and_count_drops();
+        assert_eq!(drops.get("header_without_client"), Some(&1), "{drops:?}");
+        assert_eq!(drops.get("header_without_address"), Some(&4), "{drops:?}");
     }
 }
 

@@ -128,7 +128,6 @@ fn local_header_makes_the_balancer_the_client() {
     for header in [
         header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
         header_bytes::raw(header_bytes::LOCAL, header_bytes::DGRAM_V4, &block),
-        header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
     ] {
         rig.send_from_balancer(&[&header, b"1"]);
         let (_, first) = rig.backend_v4.recv();

@@ -5,17 +5,36 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 use peername_identity::Counter;
+use peername_sys::socket::upstream::local_addr;
 
 /// Decides about clients. It is called by the supervisor's only thread, which all of the program's accepts wait for.
 pub trait ClientJudge: Debug {
-    /// Decides about a connection from `peer` that begins with `header`. Without a header the peer is the client.
+    /// Decides about a connection that begins with `header`. Without a header the peer is the client.
     ///
     /// # Errors
     ///
     /// The client may not connect.
-    fn judge(&self, peer: SocketAddr, header: Option<&[u8]>) -> Result<(), DeniedClient>;
+    fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient>;
+}
+
+/// The addresses of a connection, as the kernel has them.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionEnds {
+    /// The peer.
+    pub peer: SocketAddr,
+    /// The address of this host that the peer has connected to; `None` if the connection is gone.
+    pub local: Option<SocketAddr>,
+}
+
+impl ConnectionEnds {
+    /// The addresses of a connection from `peer`.
+    pub fn of(connection: BorrowedFd<'_>, peer: SocketAddr) -> Self {
+        let local = local_addr(connection).ok();
+        Self { peer, local }
+    }
 }
 
 /// A client that may not connect.

@@ -14,7 +14,7 @@ use peername_identity::{
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
-use crate::client_judge::{ClientJudge, DeniedClient};
+use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use crate::socket_queries::ProgramSocket;
 
 /// The result of a peek.
@@ -102,7 +102,11 @@ fn run(
     // Nothing is read from an untrusted peer.
     let (check, mut step) = HeaderCheck::start(table.settings(), from.peer);
     let mut client = None;
-    let denied = |header: Option<&[u8]>| judge?.judge(from.peer, header).err();
+    let denied = |header: Option<&[u8]>| {
+        let judge = judge?;
+        let ends = ConnectionEnds::of(connection, from.peer);
+        judge.judge(ends, header).err()
+    };
     loop {
         step = match step {
             Step::Peek => check.peeked(peek(connection, buffer)),

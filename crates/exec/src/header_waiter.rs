@@ -35,7 +35,7 @@ use peername_sys::process::limits::max_open_files;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
-use crate::client_judge::ClientJudge;
+use crate::client_judge::{ClientJudge, ConnectionEnds};
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
 use crate::open_sockets::open_keys;
 use crate::socket_queries::ProgramSocket;
@@ -341,7 +341,8 @@ impl HeaderWaiter {
         let connection = &self.pending.get(&id)?.connection;
         let peer = socket_info::peer_addr(connection).ok();
         let judged = self.judge.as_deref().zip(peer);
-        let denied = judged.and_then(|(judge, peer)| judge.judge(peer, None).err());
+        let ends = |peer| ConnectionEnds::of(connection.as_fd(), peer);
+        let denied = judged.and_then(|(judge, peer)| judge.judge(ends(peer), None).err());
         if let Some(denied) = denied {
             let PendingConnection { connection, .. } = self.remove_pending(id)?;
             self.refuse(connection, denied.why);

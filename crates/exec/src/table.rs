@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{Network, Policy, SocketListing, SourcePolicy, Table};
+use peername_identity::{HeaderPolicy, Network, Policy, SocketListing, SourcePolicy, Table};
 use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
 use peername_sys::process::user;
 use peername_sys::random;
@@ -37,6 +37,8 @@ pub struct Rules {
     pub show_destination: bool,
     /// See [`Policy::judged_by_waiter`].
     pub judged_by_waiter: bool,
+    /// See [`Policy::headers`].
+    pub headers: HeaderPolicy,
     /// See [`Policy::sources`].
     pub sources: SourcePolicy,
     /// See [`Policy::max_header`].
@@ -132,6 +134,7 @@ impl Rules {
             all_ports: self.ports.is_empty(),
             show_destination: self.show_destination,
             judged_by_waiter: self.judged_by_waiter,
+            headers: self.headers,
             sources: self.sources,
             max_header: self.max_header,
             namespace: socket_info::current_netns_cookie(),

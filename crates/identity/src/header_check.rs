@@ -15,9 +15,7 @@
 
 use core::net::SocketAddr;
 
-use peername_proto::{
-    Carrier, InadmissibleSource, Parsed, SourcePolicy, Special, Transport, canonical, parse,
-};
+use peername_proto::{Carrier, InadmissibleSource, Parsed, Special, Transport, canonical, parse};
 
 use crate::settings::{Counter, Policy, Settings};
 use crate::table::NotStored;
@@ -121,11 +119,14 @@ impl HeaderCheck {
             Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Step::Refuse(Counter::NotAHeader)
             }
+            // For this and for an inadmissible source also where headers are optional: there is a header.
+            Ok(Parsed::Complete(header)) if self.policy.headers.admit(&header).is_err() => {
+                Step::Refuse(Counter::HeaderRefused)
+            }
             Ok(Parsed::Complete(header)) => {
                 let len = header.len;
                 match self.admit(header.source().zip(header.destination())) {
                     Ok(named) => Step::Store { len, named },
-                    // Refused where headers are optional, too: there is a header, and its source is inadmissible.
                     Err(_) => Step::Refuse(Counter::Source),
                 }
             }
@@ -143,10 +144,6 @@ impl HeaderCheck {
         };
         let sources = self.policy.sources;
         match sources.admit(client.ip(), |_| None) {
-            // No TCP client has port 0.
-            Ok(()) if client.port() == 0 && sources != SourcePolicy::Any => {
-                Err(InadmissibleSource::Special(Special::Unspecified))
-            }
             Ok(()) => Ok(named),
             // A balancer on this host that names its own end of the connection: a health check in version 1 has no other
             // way to say LOCAL.

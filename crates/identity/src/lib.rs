@@ -49,7 +49,7 @@ mod waiter_request;
 pub use gauge::{Gauge, RefusalVerbosity};
 pub use header_check::{Ends, HeaderCheck, Peeked, Step};
 pub use network::Network;
-pub use peername_proto::SourcePolicy;
+pub use peername_proto::{HeaderPolicy, SourcePolicy};
 pub use port_set::PortSet;
 pub use proc_line::connected_inode;
 pub use refusal_ring::{Refusal, RefusalReader};

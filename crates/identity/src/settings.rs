@@ -7,7 +7,7 @@
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use peername_proto::SourcePolicy;
+use peername_proto::{HeaderPolicy, SourcePolicy};
 
 use crate::layout::{NETWORKS, Parts};
 use crate::network::Network;
@@ -29,6 +29,8 @@ pub struct Policy {
     pub show_destination: bool,
     /// Whether the header waiter judges each client, so that the library admits no connection by itself.
     pub judged_by_waiter: bool,
+    /// The header policy: which valid headers are accepted.
+    pub headers: HeaderPolicy,
     /// The source policy: which clients a header may name.
     pub sources: SourcePolicy,
     /// The largest header that is accepted, in bytes.
@@ -62,6 +64,8 @@ pub enum Counter {
     Untrusted,
     /// Refused: no header, or an invalid one.
     NotAHeader,
+    /// Refused: the header policy does not accept the header ([`Policy::headers`]).
+    HeaderRefused,
     /// Refused: the peer closed the connection before its header was complete, as port scans do, and health checks that
     /// only connect.
     Closed,
@@ -93,11 +97,12 @@ pub enum Counter {
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Accepted,
         Self::PassedThrough,
         Self::Untrusted,
         Self::NotAHeader,
+        Self::HeaderRefused,
         Self::Closed,
         Self::Late,
         Self::Source,
@@ -141,6 +146,8 @@ impl<'m> Settings<'m> {
             policy.all_ports,
             policy.show_destination,
             policy.judged_by_waiter,
+            policy.headers.strict,
+            policy.headers.require_client,
         ];
         let flags = flags
             .iter()
@@ -173,6 +180,10 @@ impl<'m> Settings<'m> {
             all_ports: flags & 2 != 0,
             show_destination: flags & 4 != 0,
             judged_by_waiter: flags & 8 != 0,
+            headers: HeaderPolicy {
+                strict: flags & 16 != 0,
+                require_client: flags & 32 != 0,
+            },
             sources: policy_from_word(self.get(SOURCES)),
             max_header: usize::try_from(self.get(MAX_HEADER)).unwrap_or(usize::MAX),
             namespace: self.get(NAMESPACE),
@@ -308,6 +319,7 @@ fn policy_to_word(policy: SourcePolicy) -> u64 {
         SourcePolicy::Strict => 0,
         SourcePolicy::AllowLocal => 1,
         SourcePolicy::Any => 2,
+        SourcePolicy::AllowReserved => 3,
     }
 }
 
@@ -316,6 +328,7 @@ fn policy_from_word(word: u64) -> SourcePolicy {
     match word {
         1 => SourcePolicy::AllowLocal,
         2 => SourcePolicy::Any,
+        3 => SourcePolicy::AllowReserved,
         _ => SourcePolicy::Strict,
     }
 }
@@ -350,6 +363,7 @@ mod tests {
             SourcePolicy::Strict,
             SourcePolicy::AllowLocal,
             SourcePolicy::Any,
+            SourcePolicy::AllowReserved,
         ] {
             assert_eq!(policy_from_word(policy_to_word(policy)), policy);
         }

@@ -14,7 +14,7 @@ use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use peername_identity::{Network, Policy, SourcePolicy, Table};
+use peername_identity::{HeaderPolicy, Network, Policy, SourcePolicy, Table};
 use peername_preload_common::environment;
 use peername_preload_common::kernel::{self, SOCK_CLOEXEC, SOCK_DGRAM};
 use peername_preload_common::socket::Socket;
@@ -39,6 +39,7 @@ pub(crate) fn table() -> Option<(&'static [AtomicU64], Table<'static>)> {
         header_required: environment::variable(b"LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER").is_some(),
         all_ports: true,
         show_destination: false,
+        headers: HeaderPolicy::default(),
         sources: SourcePolicy::Any,
         max_header: MAX_HEADER,
         namespace: own_namespace(),

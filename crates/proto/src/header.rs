@@ -7,6 +7,7 @@ mod unix_name;
 
 use core::net::SocketAddr;
 
+use crate::deviation::Deviation;
 use crate::tlv::Tlvs;
 
 pub use unix_name::UnixName;
@@ -25,6 +26,8 @@ pub struct Header<'a> {
     pub tlvs: Tlvs<'a>,
     /// Bytes that the header takes. What follows is application data.
     pub len: usize,
+    /// What the form of a version 1 line deviates in.
+    pub(crate) line_deviation: Option<Deviation>,
 }
 
 impl Header<'_> {
@@ -45,6 +48,13 @@ impl Header<'_> {
             Endpoints::Inet { destination, .. } => Some(destination),
             Endpoints::Real | Endpoints::Unix { .. } => None,
         }
+    }
+
+    /// What the header has that the specification does not allow, or that no client has.
+    pub fn deviation(&self) -> Option<Deviation> {
+        let has_port_zero = self.source().is_some_and(|source| source.port() == 0);
+        self.line_deviation
+            .or_else(|| has_port_zero.then_some(Deviation::SourcePortZero))
     }
 
     /// The original connection's transport, or `None` if the header doesn't describe one.
@@ -85,7 +95,7 @@ pub enum Command {
 pub enum Endpoints<'a> {
     /// The header names none: use the connection's own.
     Real,
-    /// IPv4 or IPv6; both ends are of the same family.
+    /// IPv4 or IPv6. In version 1 the ends may be of different families ([`Deviation::Families`]).
     Inet {
         /// The client's transport.
         transport: Transport,

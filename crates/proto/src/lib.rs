@@ -39,7 +39,9 @@
 )]
 
 mod crc;
+mod deviation;
 mod header;
+mod header_policy;
 mod invalid;
 mod parse;
 mod source_policy;
@@ -49,11 +51,13 @@ mod write;
 
 pub mod spp;
 
+pub use crate::deviation::Deviation;
 pub use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
+pub use crate::header_policy::{HeaderPolicy, HeaderRefusal};
 pub use crate::invalid::{Invalid, V1Field};
 pub use crate::parse::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
-pub use crate::parse::{Carrier, Parsed, ProtocolGuess, guess_protocol, parse};
+pub use crate::parse::{Carrier, Parsed, ProtocolGuess, begins_like_header, guess_protocol, parse};
 pub use crate::source_policy::{HostAddress, InadmissibleSource, SourcePolicy};
 pub use crate::special::{Special, canonical, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;

@@ -16,6 +16,8 @@ pub enum SourcePolicy {
     /// Believes loopback and this host's own addresses, for set-ups with clients that really are on this host. Addresses
     /// that no host has are refused.
     AllowLocal,
+    /// As `Strict`, but believes addresses of 240.0.0.0/4, which some clouds give to pods.
+    AllowReserved,
     /// Believes every claim, as libproxyproto does.
     Any,
 }
@@ -61,6 +63,7 @@ impl SourcePolicy {
     ) -> Result<(), InadmissibleSource> {
         match (self, special(ip), host) {
             (Self::Any, ..) => Ok(()),
+            (Self::AllowReserved, Some(Special::Reserved), None) => Ok(()),
             (_, Some(refused), _) if refused != Special::Loopback => {
                 Err(InadmissibleSource::Special(refused))
             }
@@ -68,9 +71,13 @@ impl SourcePolicy {
                 Err(InadmissibleSource::NetworkOrBroadcast)
             }
             (Self::AllowLocal, ..) => Ok(()),
-            (Self::Strict, Some(loopback), _) => Err(InadmissibleSource::Special(loopback)),
-            (Self::Strict, None, Some(HostAddress::Own)) => Err(InadmissibleSource::OwnAddress),
-            (Self::Strict, None, None) => Ok(()),
+            (Self::Strict | Self::AllowReserved, Some(loopback), _) => {
+                Err(InadmissibleSource::Special(loopback))
+            }
+            (Self::Strict | Self::AllowReserved, None, Some(HostAddress::Own)) => {
+                Err(InadmissibleSource::OwnAddress)
+            }
+            (Self::Strict | Self::AllowReserved, None, None) => Ok(()),
         }
     }
 }
@@ -78,6 +85,25 @@ impl SourcePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_addresses_are_admitted_on_request() {
+        let admit =
+            |ip: &str, host| SourcePolicy::AllowReserved.admit(ip.parse().unwrap(), |_| host);
+        assert_eq!(admit("240.10.0.7", None), Ok(()));
+        assert_eq!(admit("192.0.2.1", None), Ok(()));
+        let own = admit("240.10.0.7", Some(HostAddress::Own));
+        assert!(own.is_err(), "an address of this host");
+        for ip in [
+            "127.0.0.1",
+            "255.255.255.255",
+            "224.0.0.1",
+            "0.0.0.0",
+            "fe80::1",
+        ] {
+            assert!(admit(ip, None).is_err(), "{ip}");
+        }
+    }
 
     #[test]
     fn local_addresses_and_those_of_no_host() {

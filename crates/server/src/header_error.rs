@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::time::Duration;
 
-use peername_proto::{Invalid, ProtocolGuess};
+use peername_proto::{HeaderRefusal, Invalid, ProtocolGuess};
 
 /// No complete, valid header of allowed size arrived in time.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,9 @@ pub enum HeaderError {
         /// The limit.
         max: usize,
     },
+    /// The header policy refuses the header.
+    #[error("{0}")]
+    Refused(HeaderRefusal),
     /// Reading from the peer failed.
     #[error("recv(2) from the peer: {0}")]
     Read(io::Error),
@@ -73,6 +76,7 @@ impl HeaderError {
             Self::OtherTransport => "datagram_transport",
             Self::TooLong { .. } => "header_too_long",
             Self::TooManyTlvs { .. } => "too_many_tlvs",
+            Self::Refused(refusal) => refusal.reason(),
             Self::Read(_) => "downstream_reset",
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use peername_proto::Header;
+use peername_proto::{Header, HeaderPolicy};
 
 use crate::header_error::HeaderError;
 use crate::hop_count::is_hop_count;
@@ -14,6 +14,8 @@ pub struct HeaderLimits {
     pub timeout: Duration,
     /// The largest header accepted, in bytes.
     pub max_len: usize,
+    /// Which valid headers are accepted.
+    pub policy: HeaderPolicy,
     /// Connections of one peer without a header, over all workers; `None` for a share of all connections.
     pub pending_per_peer: Option<usize>,
     /// Connections without a header, over all workers; `None` likewise.
@@ -25,6 +27,7 @@ impl Default for HeaderLimits {
         Self {
             timeout: Duration::from_secs(5),
             max_len: 4096,
+            policy: HeaderPolicy::default(),
             pending_per_peer: None,
             pending: None,
         }
@@ -32,11 +35,11 @@ impl Default for HeaderLimits {
 }
 
 impl HeaderLimits {
-    /// Checks the size of a complete and valid header.
+    /// Checks the size and the form of a complete and valid header.
     ///
     /// # Errors
     ///
-    /// [`HeaderError::TooLong`], [`HeaderError::TooManyTlvs`].
+    /// [`HeaderError::TooLong`], [`HeaderError::TooManyTlvs`], [`HeaderError::Refused`].
     pub fn admit(&self, header: &Header<'_>) -> Result<(), HeaderError> {
         let (len, max) = (header.len, self.max_len);
         if len > max {
@@ -48,7 +51,7 @@ impl HeaderLimits {
         if header.tlvs.iter().nth(max_tlvs).is_some() {
             return Err(HeaderError::TooManyTlvs { max: MAX_TLVS });
         }
-        Ok(())
+        self.policy.admit(header).map_err(HeaderError::Refused)
     }
 }
 

@@ -63,6 +63,11 @@ impl OwnAddresses {
         listed.or_else(|| is_within().then_some(HostAddress::Own))
     }
 
+    /// Whether the address is loopback or another one of this host.
+    pub fn is_on_this_host(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.kind_of(address) == Some(HostAddress::Own)
+    }
+
     /// Keeps the table up to date. A new address is in the table as soon as the kernel has reported it. A removed
     /// address leaves the table with the next complete dump.
     ///

@@ -13,8 +13,20 @@ pub(crate) struct NginxStream {
 
 impl NginxStream {
     pub(crate) fn start(lab: &Lab, to: SocketAddr) -> Self {
+        Self::with(lab, to, "", "")
+    }
+
+    /// The same behind another balancer, whose header names the client (the realip module).
+    pub(crate) fn start_behind_balancer(lab: &Lab, to: SocketAddr) -> Self {
+        let realip = "set_real_ip_from 0.0.0.0/0; set_real_ip_from ::/0;";
+        Self::with(lab, to, "proxy_protocol", realip)
+    }
+
+    fn with(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> Self {
         let scratch = Scratch::new();
         let config = CONFIG
+            .replace("LISTEN", listen)
+            .replace("SERVER", server)
             .replace("TO", &to.to_string())
             .replace("DIR", &scratch.path_text("."));
         let config = scratch.write("nginx.conf", &config);
@@ -36,8 +48,9 @@ pid DIR/nginx.pid;
 events {}
 stream {
     server {
-        listen 203.0.113.1:80;
-        listen [2001:db8:9::1]:80;
+        listen 203.0.113.1:80 LISTEN;
+        listen [2001:db8:9::1]:80 LISTEN;
+        SERVER
         proxy_pass TO;
         proxy_protocol on;
     }

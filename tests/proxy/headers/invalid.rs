@@ -80,12 +80,12 @@ pub(super) fn headers() -> Vec<(&'static str, Vec<u8>)> {
             line("PROXY TCP4 198.051.100.007 203.0.113.1 1 2\r\n"),
         ),
         (
-            "v1, IPv6 as TCP4",
-            line("PROXY TCP4 2001:db8::7 2001:db8::1 1 2\r\n"),
+            "v1, an address of both families",
+            line("PROXY TCP6 198.51.100.7::1 2001:db8::1 1 2\r\n"),
         ),
         (
-            "v1, IPv4 as TCP6",
-            line("PROXY TCP6 198.51.100.7 203.0.113.1 1 2\r\n"),
+            "v1, two spaces before CRLF",
+            line("PROXY TCP4 198.51.100.7 203.0.113.1 1 2  \r\n"),
         ),
         (
             "v1, UDP4",

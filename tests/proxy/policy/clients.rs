@@ -8,9 +8,11 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Scratch, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::sender::Haproxy;
+use crate::harness::server::{Python, Redis, Server};
 
 #[test]
 fn denied_client_does_not_reach_the_backend() {
@@ -60,27 +62,110 @@ fn mapped_address_is_denied_as_the_address() {
     assert_eq!(wait_outcomes(&rig, 1), ["client_denied"]);
 }
 
-/// Health checks have no client: LOCAL, UNKNOWN, and with version 1 also the balancer's own address and port.
+/// Health checks have no client: LOCAL, UNKNOWN, and with version 1 also the address and port of a balancer that is listed
+/// for it, or that is on this host.
 #[test]
 fn health_checks_need_no_entry_and_no_tlv() {
-    let rig = ProxyRig::new(&[
-        "--allow-client=203.0.113.0/24",
-        "--deny-client=10.81.0.2",
-        "--require-tlv=authority=example.org",
-    ]);
-    let without_client = header_bytes::without_client();
-    let own = without_client
-        .iter()
-        .filter(|(_, bytes)| bytes.get(12) != Some(&header_bytes::PROXY));
-    for (what, bytes) in own {
-        let down = rig.connect_and_send(bytes);
+    let listed = ["--health-checks-from=10.81.0.2/31", "--trust=any"];
+    let rig = ProxyRig::new(&[&LISTS[..], &listed].concat());
+    for (what, bytes) in header_bytes::without_client() {
+        let down = rig.connect_and_send(&bytes);
         down.send(what.as_bytes());
         let up = rig.backend_v4.accept();
         assert_eq!(up.recv(what.len()), what.as_bytes());
     }
-    let down = Conn::connect(&rig.lab.balancer, LISTEN_V4);
-    down.send(&header_bytes::v1(down.local_addr(), LISTEN_V4));
-    rig.backend_v4.accept();
+    assert_own_connection_is_served(&rig, &rig.lab.balancer);
+    // The list replaces the default.
+    assert_own_connection_is_refused(&rig, &rig.lab.server);
+    let by_default = ProxyRig::new(&[&LISTS[..], &["--trust=any"]].concat());
+    assert_own_connection_is_served(&by_default, &by_default.lab.server);
+}
+
+/// A balancer that keeps its clients' addresses and ports (AWS NLB, HAProxy with `usesrc client`) is the peer that its headers
+/// name, too.
+#[test]
+fn client_is_judged_although_its_header_names_the_peer() {
+    let rig = ProxyRig::new(&["--allow-client=203.0.113.0/24"]);
+    assert_own_connection_is_refused(&rig, &rig.lab.balancer);
+    assert_eq!(wait_outcomes(&rig, 1), ["client_not_allowed"]);
+    let hint = |line: &str| line.contains("--health-checks-from").then_some(());
+    rig.proxy.wait_line("the hint", hint);
+    let rig = ProxyRig::new(&["--require-tlv=authority=example.org"]);
+    assert_own_connection_is_refused(&rig, &rig.lab.balancer);
+    assert_eq!(wait_outcomes(&rig, 1), ["tlv_missing"]);
+    rig.proxy.wait_line("the hint", hint);
+}
+
+/// A denied address is denied, whichever peer sends it, and if there is no client, that of the peer.
+#[test]
+fn ban_applies_to_health_checks() {
+    let rig = ProxyRig::new(&["--deny-client=10.81.0.2", "--health-checks-from=10.81.0.2"]);
+    assert_own_connection_is_refused(&rig, &rig.lab.balancer);
+    let without_client = header_bytes::without_client();
+    for (what, bytes) in &without_client {
+        let down = rig.connect_and_send(bytes);
+        assert_eq!(down.wait_closed().0, End::Reset, "{what}");
+    }
+    rig.assert_no_backend_connection();
+    let outcomes = wait_outcomes(&rig, 1 + without_client.len());
+    assert!(
+        outcomes.iter().all(|outcome| outcome == "client_denied"),
+        "{outcomes:?}"
+    );
+}
+
+/// HAProxy connects from the client's address and port, so that its header names its own end of the connection.
+#[test]
+fn denied_client_of_a_transparent_balancer_does_not_reach_the_backend() {
+    for (denied, is_served) in [("203.0.113.9", false), ("192.0.2.1", true)] {
+        let lab = Lab::new();
+        lab.server.ip("route add 203.0.113.0/24 via 10.81.0.2");
+        lab.balancer.ip("rule add iif lan from 10.81.0.1 table 9
+             route add local 0.0.0.0/0 dev lo table 9");
+        let _server = Python::start(&lab.server);
+        let deny = format!("--deny-client={denied}");
+        let proxy = Peername::proxy(&lab, &["--trust=any", &deny]);
+        let options = "send-proxy-v2 source 0.0.0.0 usesrc client";
+        let _haproxy = Haproxy::start(&lab, LISTEN_V4, options);
+        let conn = Conn::connect_and_send(&lab.client, FRONT_V4, b"hello\n");
+        let (seen, _) = conn.recv_to_end();
+        let seen = String::from_utf8_lossy(&seen);
+        assert_eq!(seen.contains("203.0.113.9"), is_served, "{seen}");
+        if !is_served {
+            proxy.wait_outcome("client_denied");
+        }
+    }
+}
+
+/// HAProxy on another host checks with LOCAL, or names its own address and port in version 1. Both pass without lists; with an
+/// allow list the latter has to be listed.
+#[test]
+fn haproxy_health_checks_pass_where_they_are_listed() {
+    for (send, options, state) in [
+        ("send-proxy", &[][..], "UP"),
+        ("send-proxy-v2", &["--allow-client=203.0.113.9"], "UP"),
+        ("send-proxy", &["--allow-client=203.0.113.9"], "DOWN"),
+        (
+            "send-proxy",
+            &[
+                "--allow-client=203.0.113.9",
+                "--health-checks-from=10.81.0.2",
+            ],
+            "UP",
+        ),
+    ] {
+        let lab = Lab::new();
+        let _server = Redis::start(&lab.server);
+        let proxy = Peername::proxy(&lab, options);
+        let send = format!("check-send-proxy {send}");
+        let haproxy = Haproxy::start_checking_redis(&lab, LISTEN_V4, &send);
+        haproxy.wait_server_state(&lab, state);
+        if state == "DOWN" {
+            proxy.wait_line("the hint", |line| {
+                line.contains("--health-checks-from").then_some(())
+            });
+        }
+    }
 }
 
 #[test]
@@ -111,18 +196,12 @@ fn header_without_the_required_tlvs_is_refused() {
         let (_, down) = connect(&tlvs);
         assert_eq!(down.wait_closed().0, End::Reset);
     }
-    // Version 1 has no TLVs; a client without an address has to have them, too.
-    for header in [
-        header_bytes::v1(fresh_client_v4(), FRONT_V4),
-        header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
-    ] {
-        assert_eq!(rig.connect_and_send(&header).wait_closed().0, End::Reset);
-    }
+    // Version 1 has no TLVs.
+    let header = header_bytes::v1(fresh_client_v4(), FRONT_V4);
+    assert_eq!(rig.connect_and_send(&header).wait_closed().0, End::Reset);
     rig.assert_no_backend_connection();
     let (missing, mismatch) = ("tlv_missing", "tlv_mismatch");
-    let expected = [
-        mismatch, mismatch, missing, missing, missing, missing, missing,
-    ];
+    let expected = [mismatch, mismatch, missing, missing, missing, missing];
     // The workers log them in any order.
     let mut outcomes = wait_outcomes(&rig, expected.len());
     outcomes.sort();
@@ -218,3 +297,29 @@ fn assert_refused(rig: &ProxyRig, client: SocketAddr) {
     assert_eq!(down.wait_closed().0, End::Reset, "{client}");
     rig.assert_no_backend_connection();
 }
+
+/// Sends a header with the connection's own address and port, as health checks of version 1 do.
+fn connect_as_health_check(host: &Host) -> Conn {
+    let down = Conn::connect(host, LISTEN_V4);
+    down.send(&header_bytes::v1(down.local_addr(), LISTEN_V4));
+    down
+}
+
+#[track_caller]
+fn assert_own_connection_is_served(rig: &ProxyRig, host: &Host) {
+    let down = connect_as_health_check(host);
+    down.send(b"check");
+    assert_eq!(rig.backend_v4.accept().recv(5), b"check");
+}
+
+#[track_caller]
+fn assert_own_connection_is_refused(rig: &ProxyRig, host: &Host) {
+    assert_eq!(connect_as_health_check(host).wait_closed().0, End::Reset);
+    rig.assert_no_backend_connection();
+}
+
+/// An allow list without any peer, and a TLV that no health check has.
+const LISTS: [&str; 2] = [
+    "--allow-client=203.0.113.0/24",
+    "--require-tlv=authority=example.org",
+];

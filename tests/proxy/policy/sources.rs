@@ -52,6 +52,43 @@ fn local_sources_are_allowed_on_request() {
     }
 }
 
+/// Pods of some clouds have addresses of 240.0.0.0/4.
+#[test]
+fn reserved_sources_are_allowed_on_request() {
+    let rig = ProxyRig::new(&["--source-policy=allow-reserved"]);
+    for ip in ["240.10.0.7", "254.1.2.3", "::ffff:240.10.0.8"] {
+        let ip: IpAddr = ip.parse().expect("an address");
+        let client = SocketAddr::new(ip, fresh_client_v4().port());
+        let _down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
+        rig.accept_client(SocketAddr::new(ip.to_canonical(), client.port()));
+    }
+    for ip in [
+        LOOPBACK_ADDRESSES,
+        SERVER_ADDRESSES,
+        SUBNET_ENDS,
+        &["255.255.255.255"],
+    ]
+    .concat()
+    {
+        assert_refused(&rig, LISTEN_V4, ip);
+    }
+}
+
+/// A client on this host that comes back through the balancer (hairpin).
+#[test]
+fn refusal_of_an_own_address_names_the_policy_that_allows_it() {
+    for (ip, policy) in [
+        ("10.81.0.1", "allow-local"),
+        ("240.0.0.1", "allow-reserved"),
+    ] {
+        let rig = ProxyRig::new(&[]);
+        assert_refused(&rig, LISTEN_V4, ip);
+        let hint = format!("--source-policy {policy}");
+        rig.proxy
+            .wait_line(&hint, |line| line.contains(&hint).then_some(()));
+    }
+}
+
 /// An IPv4-mapped IPv6 source is an ordinary IPv4 client (HAProxy sends it when families are mixed).
 #[test]
 fn ipv4_mapped_source_is_an_ipv4_client() {

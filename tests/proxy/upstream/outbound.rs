@@ -1,6 +1,6 @@
 //! What the proxy adds to a connection to the backend on request: a mark, an outbound header.
 
-use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6, v6};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
@@ -44,6 +44,23 @@ fn header_is_sent_on_to_the_backend() {
             up.recv(expected.len() + 7),
             [expected, b"payload".to_vec()].concat()
         );
+    }
+}
+
+/// Families that differ are sent on as valid headers, with the IPv4 address mapped into IPv6, as HAProxy does.
+#[test]
+fn outbound_header_of_two_families_is_valid() {
+    let client = fresh_client_v6();
+    let (ip, port) = (client.ip(), client.port());
+    let header = format!("PROXY TCP6 {ip} 203.0.113.1 {port} 80\r\n");
+    let mapped = v6([0, 0, 0, 0, 0, 0xffff, 0xcb00, 0x7101], 80);
+    // Never with a dotted tail, which the grammar of version 1 does not have.
+    let line = format!("PROXY TCP6 {ip} ::ffff:cb00:7101 {port} 80\r\n").into_bytes();
+    for (version, expected) in [("v1", line), ("v2", v2(client, mapped, &[]))] {
+        let rig = ProxyRig::new(&[&format!("--send-proxy={version}")]);
+        let _down = rig.connect_and_send(header.as_bytes());
+        let up = rig.accept_client(client);
+        assert_eq!(up.recv(expected.len()), expected, "{version}");
     }
 }
 

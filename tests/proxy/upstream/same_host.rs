@@ -117,7 +117,6 @@ fn datagram_without_a_client_is_served_on_the_same_host() {
         let client = fresh_client_v4();
         for header in [
             header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
-            header_bytes::raw(header_bytes::PROXY, header_bytes::UNSPEC, &[]),
             header_bytes::v2_udp(itself, listen),
         ] {
             sender.send(listen, &[&header, b"check"]);

@@ -29,6 +29,10 @@ pub(crate) struct Args {
     /// The format: the PROXY protocol, or Cloudflare's Simple Proxy Protocol (UDP only)
     #[arg(long, value_enum, default_value_t = HeaderFormat::Proxy)]
     dialect: HeaderFormat,
+    /// Reject headers that are unambiguous, but not as the specification has them: families that differ, a space before
+    /// CRLF, source port 0
+    #[arg(long)]
+    strict_header: bool,
 }
 
 /// Reads standard input and prints one JSON object for each message. Exits with success only if all messages were
@@ -40,6 +44,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let format =
         MessageFormat::new(args.dialect, args.transport).unwrap_or_else(|misuse| misuse.exit());
+    let format = format.with_strictness(args.strict_header);
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     let decoded = if args.hex {
         decode_lines(input, output, format)

@@ -47,9 +47,13 @@ pub(crate) struct Args {
     trust: Vec<String>,
     #[command(flatten)]
     clients: proxy::clients::Args,
+    #[command(flatten)]
+    health_checks: proxy::clients::HealthCheckArgs,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     require_tlv: Vec<AsWritten<RequiredTlv>>,
+    #[command(flatten)]
+    headers: proxy::header_policy::Args,
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require")]
     header: Header,
@@ -201,7 +205,9 @@ impl Args {
     /// Which clients may connect; `None` for all. Reads the files of the lists.
     fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
         let required = self.require_tlv.iter().map(|tlv| tlv.value.clone());
-        let access = self.client_lists().access(required.collect())?;
+        let health_checks = self.health_checks.map_values(clients::with_absolute_path);
+        let lists = self.client_lists();
+        let access = lists.access(&health_checks, required.collect())?;
         Ok(ListJudge::for_access(access))
     }
 
@@ -217,6 +223,7 @@ impl Args {
             ports: self.ports.iter().cloned().flatten().collect(),
             header_required: self.header == Header::Require,
             show_destination: self.dst,
+            headers: self.headers.policy(),
             sources: match self.source_policy {
                 Sources::Strict => SourcePolicy::Strict,
                 Sources::AllowLocal => SourcePolicy::AllowLocal,
@@ -329,12 +336,15 @@ fn refuse_io_uring(consequence: &str) {
 }
 
 /// The options that do not apply to clients (`--connect`).
-const OF_SERVERS: [&str; 15] = [
+const OF_SERVERS: [&str; 18] = [
     "mode",
     "trust",
     "allow_client",
     "deny_client",
     "require_tlv",
+    "health_checks_from",
+    "strict_header",
+    "without_client",
     "header",
     "source_policy",
     "listen",

@@ -107,7 +107,7 @@ async fn start(
     let open_clients = OpenClients {
         connections: listeners.workers.connections(),
         sessions: sessions.clone(),
-        is_denied: |entry, policy| policy.judge(entry.peer().ip()).is_err(),
+        is_denied: Arc::new(|entry, policy| policy.judge(entry.peer().ip()).is_err()),
     };
     let history = inherited.history();
     let client_lists = ClientLists::start(client_policies, open_clients, history.clone());

@@ -3,6 +3,7 @@
 pub(crate) mod clients;
 mod control;
 mod destination;
+pub(crate) mod header_policy;
 mod load;
 pub(crate) mod options;
 mod privileges;

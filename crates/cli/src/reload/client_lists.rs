@@ -32,8 +32,11 @@ pub(crate) struct OpenClients {
     pub(crate) connections: OpenConnections,
     pub(crate) sessions: OpenSessions,
     /// Whether a policy denies the client of a connection.
-    pub(crate) is_denied: fn(&ConnectionEntry, &ClientAccess) -> bool,
+    pub(crate) is_denied: Arc<IsDenied>,
 }
+
+/// Whether a policy denies the client of a connection.
+pub(crate) type IsDenied = dyn Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync;
 
 impl ClientPolicies {
     /// Adds the policy of these listeners.
@@ -150,7 +153,7 @@ async fn read_again(policies: &[Arc<ClientAccess>], watch: &mut FileWatch) -> Re
 
 /// Ends the connections and sessions of denied clients, and returns how many.
 async fn end_denied(policies: ClientPolicies, open: &OpenClients) -> [usize; 2] {
-    let is_denied = open.is_denied;
+    let is_denied = Arc::clone(&open.is_denied);
     let is_denied = move |entry: &ConnectionEntry| {
         let policy = policies.of_tcp(entry.listener().0);
         policy.is_some_and(|policy| is_denied(entry, policy))

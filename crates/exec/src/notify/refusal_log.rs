@@ -111,6 +111,10 @@ impl Display for Explained {
                 "no PROXY header (let the balancer send one, with send-proxy in HAProxy or proxy_protocol in nginx; \
                  or set --header optional)",
             ),
+            Counter::HeaderRefused => f.write_str(
+                "its PROXY header names no IP address of a client (AF_UNSPEC, AF_UNIX), or --strict-header or \
+                 --without-client refuses it (`peername decode` shows what it says)",
+            ),
             Counter::Closed => f.write_str("closed before its PROXY header was complete"),
             Counter::Late => f.write_str(
                 "its PROXY header was not complete in time (does the balancer send one? --header-timeout is the \
@@ -123,11 +127,12 @@ impl Display for Explained {
                 f.write_str("it is on the list of --deny-client (client_denied)")
             }
             Counter::ClientNotAllowed => {
-                f.write_str("it is not on the list of --allow-client (client_not_allowed)")
+                write!(f, "it is not on the list of --allow-client{HEALTH_CHECK} (client_not_allowed)")
             }
-            Counter::TlvMissing => {
-                f.write_str("its PROXY header lacks a TLV that --require-tlv lists (tlv_missing)")
-            }
+            Counter::TlvMissing => write!(
+                f,
+                "its PROXY header lacks a TLV that --require-tlv lists{HEALTH_CHECK} (tlv_missing)"
+            ),
             Counter::TlvMismatch => f.write_str(
                 "a TLV of its PROXY header has none of the values that --require-tlv lists (tlv_mismatch)",
             ),
@@ -155,6 +160,8 @@ impl Display for Explained {
     }
 }
 
+const HEALTH_CHECK: &str =
+    "; if it is a balancer that checks this server's health, add it to --health-checks-from";
 /// The rate limit: the time between two lines about one reason.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two reads.

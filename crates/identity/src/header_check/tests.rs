@@ -1,5 +1,5 @@
 use super::*;
-use crate::SocketListing;
+use crate::{HeaderPolicy, SocketListing, SourcePolicy};
 use std::string::{String, ToString};
 
 const V1: &str = "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
@@ -15,6 +15,7 @@ fn policy(sources: SourcePolicy, header_required: bool) -> Policy {
         header_required,
         all_ports: true,
         show_destination: false,
+        headers: HeaderPolicy::default(),
         sources,
         max_header: 200,
         namespace: 0,
@@ -77,6 +78,33 @@ fn a_connection_without_a_header_is_refused_unless_headers_are_optional() {
     );
 }
 
+/// Also where headers are optional: there is a header.
+#[test]
+fn headers_are_admitted_by_the_header_policy() {
+    let after = |headers, bytes: &[u8]| {
+        let policy = policy(SourcePolicy::Strict, false);
+        after(Policy { headers, ..policy }, bytes)
+    };
+    let lenient = HeaderPolicy::default();
+    let strict = HeaderPolicy {
+        strict: true,
+        require_client: true,
+    };
+    let refused = Step::Refuse(Counter::HeaderRefused);
+    let without_address = b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0";
+    assert_eq!(after(lenient, without_address), refused);
+    for bytes in [
+        &b"PROXY TCP6 2001:db8::42 10.0.0.2 1 2\r\n"[..],
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443 \r\n",
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 0 443\r\n",
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+    ] {
+        assert!(matches!(after(lenient, bytes), Step::Store { .. }));
+        assert_eq!(after(strict, bytes), refused);
+    }
+}
+
 fn admits(sources: SourcePolicy, client: &str, peer: &str) -> Result<bool, InadmissibleSource> {
     let client: SocketAddr = client.parse().unwrap();
     let named = check(policy(sources, true), peer).admit(Some((client, client)))?;
@@ -110,10 +138,7 @@ fn a_balancer_that_names_itself_names_no_client() {
     let special = |special| Err(InadmissibleSource::Special(special));
     assert_eq!(admits("127.0.0.1:5", "127.0.0.1:5"), Ok(false));
     assert_eq!(admits("127.0.0.1:5", "[::ffff:127.0.0.1]:5"), Ok(false));
-    assert_eq!(
-        admits("192.0.2.1:0", "192.0.2.1:5"),
-        special(Special::Unspecified)
-    );
+    assert_eq!(admits("192.0.2.1:0", "192.0.2.1:5"), Ok(true));
     for (client, peer) in [
         ("127.0.0.1:6", "127.0.0.1:5"),
         ("127.0.0.1:5", "192.0.2.1:5"),

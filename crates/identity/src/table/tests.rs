@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Settings, SocketListing, SourcePolicy};
+use crate::{HeaderPolicy, Policy, Settings, SocketListing, SourcePolicy};
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::vec::Vec;
@@ -128,6 +128,7 @@ fn sweep_is_claimed_once_and_then_when_half_of_the_free_slots_are_occupied() {
         header_required: true,
         all_ports: false,
         show_destination: false,
+        headers: HeaderPolicy::default(),
         sources: SourcePolicy::AllowLocal,
         max_header: 4096,
         namespace: 0,

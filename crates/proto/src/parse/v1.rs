@@ -6,6 +6,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::parsed::Parsed;
+use crate::deviation::Deviation;
 use crate::header::{Command, Endpoints, Header, Transport, Version};
 use crate::invalid::{Invalid, V1Field};
 use crate::tlv::Tlvs;
@@ -31,6 +32,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
             endpoints,
             tlvs: Tlvs::default(),
             len: line.at,
+            line_deviation: line.deviation,
         })),
         Err(Stop::Short) => line.want_more(),
         Err(Stop::Wrong(invalid)) => Err(invalid),
@@ -73,6 +75,8 @@ struct Line<'a> {
     bytes: &'a [u8],
     at: usize,
     field: V1Field,
+    /// What deviates from the grammar, and is accepted.
+    deviation: Option<Deviation>,
 }
 
 impl<'a> Line<'a> {
@@ -81,6 +85,7 @@ impl<'a> Line<'a> {
             bytes,
             at: 0,
             field: V1Field::Protocol,
+            deviation: None,
         }
     }
 
@@ -100,20 +105,31 @@ impl<'a> Line<'a> {
 
     fn tcp(&mut self) -> Result<(Command, Endpoints<'a>), Stop> {
         self.literal(b"CP")?;
-        let address = match self.next()? {
-            b'4' => |line: &mut Self| line.v4().map(IpAddr::V4),
-            b'6' => |line: &mut Self| line.v6().map(IpAddr::V6),
+        let keyword_v6 = match self.next()? {
+            b'4' => false,
+            b'6' => true,
             _ => return Err(self.wrong()),
         };
         self.literal(b" ")?;
         self.field = V1Field::Source;
-        let source = address(self)?;
+        let source = self.address()?;
         self.field = V1Field::Destination;
-        let destination = address(self)?;
+        let destination = self.address()?;
         self.field = V1Field::SourcePort;
-        let source_port = self.decimal(b' ')?;
+        let source_port = self.decimal(b" ")?;
         self.field = V1Field::DestinationPort;
-        let destination_port = self.decimal(b'\r')?;
+        let destination_port = self.decimal(b"\r ")?;
+        if self.bytes.get(self.last()) == Some(&b' ') {
+            self.literal(b"\r")?;
+            self.deviation = Some(Deviation::TrailingSpace);
+        }
+        if (source.is_ipv6(), destination.is_ipv6()) != (keyword_v6, keyword_v6) {
+            self.deviation = Some(Deviation::Families {
+                keyword_v6,
+                source_v6: source.is_ipv6(),
+                destination_v6: destination.is_ipv6(),
+            });
+        }
         self.line_feed()?;
         let endpoints = Endpoints::Inet {
             transport: Transport::Stream,
@@ -151,27 +167,37 @@ impl<'a> Line<'a> {
         self.literal(b"\n")
     }
 
+    /// An address of either family and the space after it: an address says what it is, whatever the keyword. A dot after its
+    /// first digits is IPv4's; before that byte has arrived, the digits are those of IPv6, which can have more of them.
+    fn address(&mut self) -> Result<IpAddr, Stop> {
+        let mut start = self.bytes.iter().skip(self.at).take(4);
+        match start.find(|octet| !octet.is_ascii_hexdigit()) {
+            Some(b'.') => self.v4().map(IpAddr::V4),
+            _ => self.v6().map(IpAddr::V6),
+        }
+    }
+
     /// An address and the space after it.
     fn v4(&mut self) -> Result<Ipv4Addr, Stop> {
-        let first = self.decimal(b'.')?;
+        let first = self.decimal(b".")?;
         self.v4_after(first)
     }
 
     /// An address and the space after it, when its first number and dot are already read.
     fn v4_after(&mut self, first: u8) -> Result<Ipv4Addr, Stop> {
-        let second = self.decimal(b'.')?;
-        let third = self.decimal(b'.')?;
-        let fourth = self.decimal(b' ')?;
+        let second = self.decimal(b".")?;
+        let third = self.decimal(b".")?;
+        let fourth = self.decimal(b" ")?;
         Ok(Ipv4Addr::new(first, second, third, fourth))
     }
 
-    /// A number that fits `N`, without sign or leading zero, and the byte that ends it.
-    fn decimal<N: TryFrom<u32>>(&mut self, end: u8) -> Result<N, Stop> {
+    /// A number that fits `N`, without sign or leading zero, and the byte that ends it, one of `ends`.
+    fn decimal<N: TryFrom<u32>>(&mut self, ends: &[u8]) -> Result<N, Stop> {
         let first = self.next()?;
         let mut value = digit(first, 10).ok_or_else(|| self.wrong())?;
         loop {
             let octet = self.next()?;
-            if octet == end {
+            if ends.contains(&octet) {
                 return N::try_from(value).map_err(|_| self.wrong());
             }
             let digit = digit(octet, 10)

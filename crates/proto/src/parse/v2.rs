@@ -53,6 +53,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Invalid> {
         endpoints,
         tlvs,
         len,
+        line_deviation: None,
     }))
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 
 use crate::backend::Backend;
@@ -36,9 +37,11 @@ impl Permit {
         rules: &Rules,
     ) -> Result<Self, Failure> {
         let source = rules.admit_source(claims)?;
-        let tlvs = claims.tlv_refusal().map_or(Ok(()), Err);
-        let clients = &rules.config.clients;
-        clients.admit(claims.claim(), claims.peer(), tlvs)?;
+        rules.admit_client(HeaderClient {
+            claim: claims.claim(),
+            peer: claims.peer(),
+            tlvs: claims.tlv_refusal().map_or(Ok(()), Err),
+        })?;
         let Some(source) = source else {
             return Ok(Self::without_source(claims.peer(), listener, rules));
         };
@@ -90,7 +93,7 @@ impl Permit {
         self.target
     }
 
-    /// The address to bind the upstream socket to, with port 0 for any port; `None` to connect from an address of this
+    /// The address to bind the upstream socket to, with port 0 for any port, also where the header claims port 0; `None` to connect from an address of this
     /// host.
     pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
         let ClaimedSource(source) = self.source?;

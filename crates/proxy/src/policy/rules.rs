@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use peername_proto::HostAddress;
+use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
@@ -59,9 +59,6 @@ impl Rules {
         let Some(claim) = claims.claim() else {
             return Ok(None);
         };
-        if claim.0.port() == 0 {
-            return Err(SourceRefusal::NoPort);
-        }
         let kind_of = |ip| self.own_addresses.kind_of(ip);
         match source::admit(self.config.source_policy, claim.0.ip(), kind_of) {
             Ok(()) => Ok(Some(claim)),
@@ -76,12 +73,22 @@ impl Rules {
         }
     }
 
+    /// Applies the lists of clients and the required TLVs.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientAccess::admit`](peername_server::access::clients::ClientAccess::admit).
+    pub(crate) fn admit_client(&self, header: HeaderClient) -> Result<(), ClientRefusal> {
+        let is_own = |ip| self.is_on_this_host(ip);
+        self.config.clients.admit(header, is_own)
+    }
+
     /// Applies the destination policy to the destination that the header names. `None` when it names none, or when
     /// headers may not choose the destination.
     ///
     /// # Errors
     ///
-    /// [`Failure::Destination`].
+    /// [`Failure::Destination`]; [`Failure::Source`] for a client without a port.
     pub(crate) fn admit_destination(
         &self,
         claims: &impl HeaderClaims,
@@ -91,6 +98,10 @@ impl Rules {
         else {
             return Ok(None);
         };
+        // Only the client's own port ends a loop (`Rules::source_port`).
+        if claims.claim().is_some_and(|claim| claim.0.port() == 0) {
+            return Err(SourceRefusal::NoPort.into());
+        }
         let refuse = |refusal| Failure::Destination { asked, refusal };
         if asked.is_ipv4() != client.is_ipv4() {
             return Err(refuse(DestinationRefusal::Family));
@@ -137,6 +148,6 @@ impl Rules {
 
     /// Whether the address is loopback or another one of this host.
     pub(crate) fn is_on_this_host(&self, ip: IpAddr) -> bool {
-        ip.is_loopback() || self.own_addresses.kind_of(ip) == Some(HostAddress::Own)
+        self.own_addresses.is_on_this_host(ip)
     }
 }

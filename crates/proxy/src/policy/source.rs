@@ -31,8 +31,8 @@ pub enum SourceRefusal {
     /// 240.0.0.0/4.
     #[error("a reserved address")]
     Reserved,
-    /// Port 0, which no client has.
-    #[error("port 0")]
+    /// Port 0, where the header also chooses the destination.
+    #[error("port 0, with which a connection to the header's destination could loop")]
     NoPort,
     /// fe80::/10: ambiguous without its interface, which a header can't name.
     #[error("a link-local address without its interface")]

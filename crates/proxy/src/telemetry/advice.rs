@@ -19,21 +19,40 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "header_too_long" | "too_many_tlvs" => {
             "The balancer adds many TLVs: have it send fewer, or raise --max-header (64 TLVs at most)."
         }
+        "header_without_address" => {
+            "The balancer relays a connection without an IP address (AF_UNSPEC, AF_UNIX): have it send LOCAL for its own, or the client's address."
+        }
+        "header_without_client" => {
+            "The balancer sends LOCAL or UNKNOWN, as its health checks do, and --without-client refuses it."
+        }
+        "header_deviation" => {
+            "The header is unambiguous, but not as the specification has it: --strict-header refuses it. The log says what differs."
+        }
         "datagram_transport" | "stream_transport" => {
             "The header is for the other transport: check the balancer's configuration of this port."
         }
         "source_loopback" | "source_own_address" => {
-            "The header claims this host as the client. The balancer accepts it from its clients, or checks health: have it send LOCAL."
+            "The header claims this host as the client. The balancer accepts it from its clients, or checks health: have it send LOCAL. If clients are on this host (hairpin), --source-policy allow-local."
         }
-        "source_unspecified" | "source_broadcast" | "source_multicast" | "source_reserved"
-        | "source_link_local" | "source_port_0" => {
+        "source_unspecified" | "source_broadcast" | "source_multicast" | "source_link_local" => {
             "No client can have that address: the balancer passes on a header that its client sent. Have it accept none."
+        }
+        "source_reserved" => {
+            "The client is in 240.0.0.0/4. If your network has such addresses, --source-policy allow-reserved."
+        }
+        "source_port_0" => {
+            "The header names no source port, so --dynamic-destination could not detect a loop: have the balancer send it."
         }
         "client_denied" | "access_revoked" => {
             "The client is on the list of --deny-client: remove its entry to let it in. The log names the entry."
         }
-        "client_not_allowed" => "If the client may come, add its network to --allow-client.",
-        "tlv_missing" | "tlv_mismatch" => {
+        "client_not_allowed" => {
+            "If the client may come, add its network to --allow-client; if it is a balancer that checks health, to --health-checks-from."
+        }
+        "tlv_missing" => {
+            "The balancer does not send what --require-tlv requires (--log-tlv shows what it sends), or checks health: see --health-checks-from."
+        }
+        "tlv_mismatch" => {
             "The balancer does not send what --require-tlv requires, or the client came another way: --log-tlv shows what it sends."
         }
         "too_many_connections" => {

@@ -112,14 +112,11 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         Failure::NoService => return None,
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
         Failure::Header(error) => return advise_on_header(error),
-        Failure::Source(_) => {
-            let advice = advice::advise(failure.reason()).unwrap_or_default();
-            (&SOURCE, format!("{failure}. {advice}"))
-        }
+        Failure::Source(_) => (&SOURCE, with_advice(failure)),
         Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
-        Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, failure.to_string()),
+        Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, with_advice(failure)),
         Failure::Client(ClientRefusal::TlvMissing { .. } | ClientRefusal::TlvMismatch { .. }) => {
-            (&REQUIRED_TLV, failure.to_string())
+            (&REQUIRED_TLV, with_advice(failure))
         }
         Failure::TooManyConnections => (&TOO_MANY, failure.to_string()),
         // The advice does not name the address: the peer chooses it.
@@ -136,6 +133,11 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
     Some((throttle, advice))
 }
 
+fn with_advice(failure: &Failure) -> String {
+    let advice = advice::advise(failure.reason()).unwrap_or_default();
+    format!("{failure}. {advice}")
+}
+
 fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match error {
         // A health check connects and closes, or resets.
@@ -150,7 +152,8 @@ fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> 
         | HeaderError::Invalid { .. }
         | HeaderError::OtherTransport
         | HeaderError::TooLong { .. }
-        | HeaderError::TooManyTlvs { .. } => (&MALFORMED, error.to_string()),
+        | HeaderError::TooManyTlvs { .. }
+        | HeaderError::Refused(_) => (&MALFORMED, error.to_string()),
         HeaderError::TooManyPending => (&PENDING, error.to_string()),
     };
     Some((throttle, advice))

@@ -14,7 +14,7 @@ pub(crate) struct SessionKey {
     /// The original destination, where a TPROXY rule redirected the datagram to the listener. Each port there counts as
     /// a listener of its own.
     pub(crate) original_destination: Option<SocketAddr>,
-    /// The balancer. Its port is 0 where a header names the client: a balancer may change its port.
+    /// The balancer. Its port is 0 where a header names the client and its port: a balancer may change its port.
     pub(crate) from: SocketAddr,
     /// The client, by the header.
     pub(crate) client: Option<SocketAddr>,
@@ -33,12 +33,13 @@ pub(crate) struct ClientKey {
 }
 
 impl ClientKey {
-    /// `None` where no header names the client.
+    /// `None` where no header names the client and its port.
     pub(crate) fn of(key: &SessionKey) -> Option<Self> {
+        let client = key.client.filter(|client| client.port() != 0)?;
         Some(Self {
             listener: key.listener,
             original_destination: key.original_destination,
-            client: key.client?,
+            client,
             destination: key.destination,
         })
     }

@@ -23,6 +23,7 @@ use crate::outcome::Failure;
 use crate::policy::permit::Permit;
 use crate::service::{Service, ServiceCache, ServiceHandle};
 use crate::telemetry::counters::Counters;
+use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, LocalAddr};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
@@ -112,17 +113,18 @@ impl Role for ProxyRole {
     ) -> Result<AdmittedDatagram, DropReason> {
         let peer = reply_to.peer;
         let service = self.known.current(reply_to.listener)?;
-        let config = &service.rules.config;
-        if !config.trust.contains(peer.ip()) {
+        let rules = &service.rules;
+        if !rules.config.trust.contains(peer.ip()) {
             return Err(Failure::Untrusted.into());
         }
-        let header = self.headers.read(bytes, reply_to, now, config)?;
+        let header = self.headers.read(bytes, reply_to, now, rules)?;
         let key = SessionKey {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
             from: match header.claim {
-                Some(_) => SocketAddr::new(peer.ip(), 0),
-                None => peer.0,
+                Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
+                // Clients of one address without ports can't be told apart otherwise.
+                Some(_) | None => peer.0,
             },
             client: header.claim.map(|claim| claim.0),
             destination: header.destination,
@@ -178,10 +180,13 @@ impl Role for ProxyRole {
         let service = self.known.listener(session.key.listener).ok();
         let service = service.and_then(|(id, _)| services.get(id));
         let service = service.or_else(|| self.known.last(session.key.listener));
-        let claim = session.key.client.map(ClaimedSource);
-        let peer = session.reply_to.peer;
-        let judge = |service: &Arc<Service>| service.rules.config.clients.judge_claim(claim, peer);
-        service.is_some_and(|service| judge(service).is_err())
+        // The TLVs of each datagram are judged when it is read.
+        let client = HeaderClient {
+            claim: session.key.client.map(ClaimedSource),
+            peer: session.reply_to.peer,
+            tlvs: Ok(()),
+        };
+        service.is_some_and(|service| service.rules.admit_client(client).is_err())
     }
 
     fn flows(&self, now: Instant) -> Vec<FlowState> {

@@ -22,10 +22,31 @@ pub use required_tlvs::{ParseRequiredTlvError, RequiredTlv, RequiredTlvs};
 /// The policy on the clients of some listeners. Its lists can be replaced while connections are judged by them.
 #[derive(Debug, Default)]
 pub struct ClientAccess {
-    allow: Vec<String>,
-    deny: Vec<String>,
+    options: ListOptions,
     lists: ArcSwap<ClientLists>,
     required_tlvs: RequiredTlvs,
+}
+
+/// The values of the options that list networks.
+#[derive(Clone, Debug, Default)]
+pub struct ListOptions {
+    /// `--allow-client`: the clients that may connect; empty for all.
+    pub allow: Vec<String>,
+    /// `--deny-client`: the clients that may not.
+    pub deny: Vec<String>,
+    /// `--health-checks-from`: the peers that may name themselves as the client; empty for those on this host.
+    pub health_checks: Vec<String>,
+}
+
+/// What a header says about its client.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderClient {
+    /// The claimed source; `None` for LOCAL and UNKNOWN.
+    pub claim: Option<ClaimedSource>,
+    /// The peer that sent the header.
+    pub peer: PeerAddr,
+    /// The result of [`ClientAccess::judge_tlvs`].
+    pub tlvs: Result<(), ClientRefusal>,
 }
 
 /// Why a client is refused.
@@ -73,69 +94,50 @@ impl ClientAccess {
     ///
     /// As [`ClientLists::read`].
     pub fn new(
-        allow: Vec<String>,
-        deny: Vec<String>,
+        options: ListOptions,
         required_tlvs: RequiredTlvs,
     ) -> Result<Self, NetworkListError> {
-        let lists = ClientLists::read(&allow, &deny)?;
+        let lists = ClientLists::read(&options)?;
         Ok(Self {
-            allow,
-            deny,
+            options,
             lists: ArcSwap::from_pointee(lists),
             required_tlvs,
         })
     }
 
-    /// Decides by a header: by its claim, and by the result of [`ClientAccess::judge_tlvs`]. The balancer's own connections,
-    /// such as health checks, are subject to the trust list alone.
+    /// Decides by a header. A denied client is refused, whichever peer sends the header; without a client, a denied peer. The
+    /// allow list and required TLVs do not apply to the balancer's own connections: without a client, or with the peer's own
+    /// address and port, as its health checks have in version 1, which has no LOCAL. The latter look the same where a balancer
+    /// keeps its clients' addresses, so only peers of `--health-checks-from` are excused, or those `is_own` on this host.
     ///
     /// # Errors
     ///
     /// [`ClientRefusal`].
     pub fn admit(
         &self,
-        claim: Option<ClaimedSource>,
-        peer: PeerAddr,
-        tlvs: Result<(), ClientRefusal>,
+        header: HeaderClient,
+        is_own: impl Fn(IpAddr) -> bool,
     ) -> Result<(), ClientRefusal> {
-        Self::admit_tlvs(claim, peer, tlvs)?;
-        self.judge_claim(claim, peer)
+        let lists = self.lists.load();
+        let client = header.address();
+        lists.check_denied(client)?;
+        let is_health_check = || header.names_peer() && lists.is_health_checker(client, is_own);
+        if header.claim.is_none() || is_health_check() {
+            return Ok(());
+        }
+        lists.check_allowed(client)?;
+        header.tlvs
     }
 
-    /// Decides by the result of [`ClientAccess::judge_tlvs`]: the balancer's own connection needs no TLV.
-    ///
-    /// # Errors
-    ///
-    /// That of `tlvs`.
-    pub fn admit_tlvs(
-        claim: Option<ClaimedSource>,
-        peer: PeerAddr,
-        tlvs: Result<(), ClientRefusal>,
-    ) -> Result<(), ClientRefusal> {
-        let is_own = claim.is_some() && judged_client(claim, peer).is_none();
-        if is_own { Ok(()) } else { tlvs }
-    }
-
-    /// Decides by a header's claim alone. The lists may have changed since a connection or session began.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientAccess::judge`].
-    pub fn judge_claim(
-        &self,
-        claim: Option<ClaimedSource>,
-        peer: PeerAddr,
-    ) -> Result<(), ClientRefusal> {
-        judged_client(claim, peer).map_or(Ok(()), |client| self.judge(client.0.ip()))
-    }
-
-    /// Decides by the client's address.
+    /// Decides by the address of a client that connects by itself.
     ///
     /// # Errors
     ///
     /// [`ClientRefusal::Denied`], [`ClientRefusal::NotAllowed`].
     pub fn judge(&self, client: IpAddr) -> Result<(), ClientRefusal> {
-        self.lists.load().judge(client)
+        let lists = self.lists.load();
+        lists.check_denied(client)?;
+        lists.check_allowed(client)
     }
 
     /// Decides by the TLVs of a header. A header without a client (LOCAL, UNKNOWN) is the balancer's own and needs none.
@@ -154,13 +156,13 @@ impl ClientAccess {
 
     /// Whether there are lists.
     pub fn has_lists(&self) -> bool {
-        !self.allow.is_empty() || !self.deny.is_empty()
+        self.options.values().next().is_some()
     }
 
     /// The files of the lists.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let values = self.allow.iter().chain(&self.deny);
-        values.filter_map(|value| value.strip_prefix('@').map(Path::new))
+        let files = self.options.values();
+        files.filter_map(|value| value.strip_prefix('@').map(Path::new))
     }
 
     /// The lists in force.
@@ -174,14 +176,30 @@ impl ClientAccess {
     ///
     /// As [`ClientLists::read`]; the lists stay as they were.
     pub fn reread(&self) -> Result<(), NetworkListError> {
-        let lists = ClientLists::read(&self.allow, &self.deny)?;
+        let lists = ClientLists::read(&self.options)?;
         self.lists.store(Arc::new(lists));
         Ok(())
     }
 }
 
-/// The client that the lists are applied to. `None` where the balancer speaks for itself: it claims no source, or that of its
-/// own connection, as its health checks do with version 1, which has no LOCAL.
-pub fn judged_client(claim: Option<ClaimedSource>, peer: PeerAddr) -> Option<ClaimedSource> {
-    claim.filter(|claim| canonical(peer.0) != claim.0)
+impl ListOptions {
+    fn values(&self) -> impl Iterator<Item = &String> {
+        let lists = [&self.allow, &self.deny, &self.health_checks];
+        lists.into_iter().flatten()
+    }
+}
+
+impl HeaderClient {
+    /// The address that the lists are applied to: the client's, or the peer's if there is no client.
+    pub fn address(self) -> IpAddr {
+        match self.claim {
+            Some(claim) => claim.0.ip().to_canonical(),
+            None => self.peer.ip(),
+        }
+    }
+
+    fn names_peer(self) -> bool {
+        self.claim
+            .is_some_and(|claim| claim.0 == canonical(self.peer.0))
+    }
 }

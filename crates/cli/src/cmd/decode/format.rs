@@ -16,10 +16,20 @@ pub(super) enum HeaderFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageFormat {
     Proxy(peername_proto::Carrier),
+    /// Without deviations from the specification.
+    StrictProxy(peername_proto::Carrier),
     Spp,
 }
 
 impl MessageFormat {
+    /// The same format, and with `--strict-header` without deviations. The Simple Proxy Protocol allows none.
+    pub(super) fn with_strictness(self, is_strict: bool) -> Self {
+        match self {
+            Self::Proxy(carrier) if is_strict => Self::StrictProxy(carrier),
+            format => format,
+        }
+    }
+
     /// # Errors
     ///
     /// A conflict of arguments: the Simple Proxy Protocol over TCP.

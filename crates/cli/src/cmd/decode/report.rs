@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use peername_proto::{
-    Command, Endpoints, Header, Invalid, Parsed, Spp, Tlv, Transport, Version, guess_protocol,
-    parse,
+    Command, Endpoints, Header, HeaderRefusal, Invalid, Parsed, Spp, Tlv, Transport, Version,
+    guess_protocol, parse,
 };
 use serde::{Serialize, Serializer};
 
@@ -50,6 +50,12 @@ impl<'a> Report<'a> {
                 Ok(Parsed::Complete(header)) => Self::proxy(&header),
                 Ok(Parsed::NeedMore(need)) => Self::need_more(message.len(), need),
                 Err(invalid) => Self::invalid(&invalid, message),
+            },
+            MessageFormat::StrictProxy(carrier) => match parse(message, carrier) {
+                Ok(Parsed::Complete(header)) if let Some(deviation) = header.deviation() => {
+                    Self::reject(HeaderRefusal::Deviation(deviation).to_string())
+                }
+                _ => Self::of(message, MessageFormat::Proxy(carrier)),
             },
             MessageFormat::Spp => match Spp::parse(message) {
                 Ok(header) => Self::spp(header),

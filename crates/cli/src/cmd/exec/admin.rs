@@ -20,7 +20,7 @@ use tracing::Level;
 
 use super::{Args, Header, Sources};
 use crate::admin::{AdminArgs, RunningAdmin};
-use crate::cmd::proxy::clients;
+use crate::cmd::proxy::{clients, header_policy};
 use crate::lifecycle;
 use crate::logging::{self, LevelHandle};
 use crate::process::confinement;
@@ -73,7 +73,11 @@ struct Shown<'a> {
     trust: Vec<String>,
     #[serde(flatten)]
     clients: &'a clients::Args,
+    #[serde(flatten)]
+    health_checks: &'a clients::HealthCheckArgs,
     require_tlv: &'a [AsWritten<RequiredTlv>],
+    #[serde(flatten)]
+    headers: &'a header_policy::Args,
     header: Header,
     source_policy: Sources,
     ports: Vec<String>,
@@ -98,7 +102,9 @@ impl<'a> Shown<'a> {
                 .map(|program| program.to_string_lossy()),
             trust: args.trust(),
             clients: &args.clients,
+            health_checks: &args.health_checks,
             require_tlv: &args.require_tlv,
+            headers: &args.headers,
             header: args.header,
             source_policy: args.source_policy,
             ports: ports.collect(),

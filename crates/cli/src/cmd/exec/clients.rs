@@ -1,17 +1,17 @@
 //! Decides in the supervisor which clients may connect to a server that `exec` runs.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::path::absolute;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_exec::client_judge::{ClientJudge, DeniedClient};
+use peername_exec::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
 use peername_identity::Counter;
 use peername_proto::{Carrier, Header, Parsed, parse};
-use peername_server::access::clients::{ClientAccess, ClientRefusal, judged_client};
-use peername_server::addr::{ClaimedSource, PeerAddr};
+use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient};
+use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::process::stderr::try_write_line;
 
 use crate::reload::file_watch::Fingerprints;
@@ -64,26 +64,37 @@ impl ListJudge {
 }
 
 impl ClientJudge for ListJudge {
-    fn judge(&self, peer: SocketAddr, header: Option<&[u8]>) -> Result<(), DeniedClient> {
+    fn judge(&self, ends: ConnectionEnds, header: Option<&[u8]>) -> Result<(), DeniedClient> {
         self.refresh();
-        let own = ClaimedSource::canonical(peer);
+        let peer = PeerAddr(ends.peer);
         let Some(header) = header.and_then(complete_header) else {
             let judged = match self.access.requires_tlvs() {
                 true => Err(Counter::TlvMissing),
-                false => self.access.judge(own.0.ip()).map_err(counter_of),
+                false => self.access.judge(peer.ip()).map_err(counter_of),
             };
-            return judged.map_err(|why| DeniedClient { client: own.0, why });
+            let client = canonical(ends.peer);
+            return judged.map_err(|why| DeniedClient { client, why });
         };
-        let claim = header.source().map(ClaimedSource::canonical);
-        let peer = PeerAddr(peer);
-        let judged = self
-            .access
-            .admit(claim, peer, self.access.judge_tlvs(&header));
+        let client = HeaderClient {
+            claim: header.source().map(ClaimedSource::canonical),
+            peer,
+            tlvs: self.access.judge_tlvs(&header),
+        };
+        let judged = self.access.admit(client, |ip| is_on_this_host(ip, ends));
         judged.map_err(|refusal| DeniedClient {
-            client: judged_client(claim, peer).unwrap_or(own).0,
+            client: client
+                .claim
+                .map_or_else(|| canonical(ends.peer), |claim| claim.0),
             why: counter_of(refusal),
         })
     }
+}
+
+/// Whether the peer is on this host. A connection to one of its own addresses comes from that address, unless the peer binds
+/// another one; all of them would take a query to the kernel.
+fn is_on_this_host(peer: IpAddr, ends: ConnectionEnds) -> bool {
+    let local = ends.local.map(|local| local.ip().to_canonical());
+    peer.is_loopback() || Some(peer) == local
 }
 
 fn complete_header(bytes: &[u8]) -> Option<Header<'_>> {

@@ -131,6 +131,9 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     let trust = trust.iter().map(|network| with_absolute_path(network));
     words.extend(trust.map(|network| format!("--trust={network}")));
     words.extend(args.client_lists().words());
+    let health_checks = args.health_checks.map_values(with_absolute_path);
+    words.extend(health_checks.words());
+    words.extend(args.headers.words());
     let tlvs = args.require_tlv.iter();
     words.extend(tlvs.map(|tlv| format!("--require-tlv={tlv}")));
     words.extend(args.admin.words());

@@ -125,7 +125,10 @@ impl Forward {
             }
         });
         let target = errors.note(self.target());
-        let clients = errors.note(self.clients.access(RequiredTlvs::default()));
+        let clients = errors.note({
+            let no_checks = clients::HealthCheckArgs::default();
+            self.clients.access(&no_checks, RequiredTlvs::default())
+        });
         let service = || {
             Some(ForwardService {
                 target: Target(target?),

@@ -1,9 +1,8 @@
 //! The options that list clients. They are options of `proxy`, `forward` and `exec`.
 
-use std::slice::from_ref;
 use std::sync::Arc;
 
-use peername_server::access::clients::{ClientAccess, ClientLists, RequiredTlvs};
+use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
 use peername_server::access::network_list::NetworkListError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,26 +22,59 @@ pub(crate) struct Args {
     deny_client: Vec<String>,
 }
 
+/// Which peers may name themselves as the client.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct HealthCheckArgs {
+    /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv
+    /// [default: those on this host]: as --allow-client
+    #[arg(long, value_name = "NETWORK")]
+    health_checks_from: Vec<String>,
+}
+
 impl Args {
     /// The policy by these options. Reads the files that they name.
     ///
     /// # Errors
     ///
     /// Each value that is invalid, or whose file is.
-    pub(crate) fn access(&self, required_tlvs: RequiredTlvs) -> Result<Arc<ClientAccess>, Usage> {
-        let (allow, deny) = (self.allow_client.clone(), self.deny_client.clone());
-        match ClientAccess::new(allow, deny, required_tlvs) {
+    pub(crate) fn access(
+        &self,
+        health_checks: &HealthCheckArgs,
+        required_tlvs: RequiredTlvs,
+    ) -> Result<Arc<ClientAccess>, Usage> {
+        let options = ListOptions {
+            allow: self.allow_client.clone(),
+            deny: self.deny_client.clone(),
+            health_checks: health_checks.health_checks_from.clone(),
+        };
+        match ClientAccess::new(options.clone(), required_tlvs) {
             Ok(access) => Ok(Arc::new(access)),
             Err(first) => {
-                let allow = self.allow_client.iter().map(from_ref);
-                let deny = self.deny_client.iter().map(from_ref);
-                let by_itself = allow
-                    .map(|value| ClientLists::read(value, &[]))
-                    .chain(deny.map(|value| ClientLists::read(&[], value)));
+                let by_itself = each_by_itself(&options).map(|one| ClientLists::read(&one));
                 Err(list_errors(by_itself, first))
             }
         }
     }
+}
+
+/// The values of the options, each without the others.
+fn each_by_itself(options: &ListOptions) -> impl Iterator<Item = ListOptions> {
+    let none = ListOptions::default;
+    let allow = options.allow.iter().map(move |value| ListOptions {
+        allow: vec![value.clone()],
+        ..none()
+    });
+    let deny = options.deny.iter().map(move |value| ListOptions {
+        deny: vec![value.clone()],
+        ..none()
+    });
+    let health_checks = options.health_checks.iter().map(move |value| ListOptions {
+        health_checks: vec![value.clone()],
+        ..none()
+    });
+    allow.chain(deny).chain(health_checks)
 }
 
 /// The errors of the values of a list, each read by itself; `whole` if only all of them together are wrong.
@@ -78,5 +110,22 @@ impl Args {
         let allow = allow.map(|value| format!("--allow-client={value}"));
         let deny = self.deny_client.iter();
         allow.chain(deny.map(|value| format!("--deny-client={value}")))
+    }
+}
+
+#[cfg(feature = "exec")]
+impl HealthCheckArgs {
+    /// These options with other values.
+    pub(crate) fn map_values(&self, value: fn(&str) -> String) -> Self {
+        let networks = self.health_checks_from.iter();
+        Self {
+            health_checks_from: networks.map(|text| value(text)).collect(),
+        }
+    }
+
+    /// These options as words of a command line.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let networks = self.health_checks_from.iter();
+        networks.map(|value| format!("--health-checks-from={value}"))
     }
 }

@@ -13,7 +13,7 @@ use peername_proxy::routes::Backend;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpProxy};
-use peername_server::access::clients::ClientAccess;
+use peername_server::access::clients::{ClientAccess, HeaderClient};
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::connections::ConnectionEntry;
 use tokio::sync::watch;
@@ -85,7 +85,7 @@ impl Control {
         let open_clients = OpenClients {
             connections: listeners.workers.connections(),
             sessions: shared.sessions.clone(),
-            is_denied,
+            is_denied: Arc::new(is_denied(shared.own_addresses.clone())),
         };
         let client_policies = setup.client_policies(&bound);
         let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
@@ -175,9 +175,22 @@ impl Shared {
     }
 }
 
-/// Whether a policy denies the client of a connection.
-fn is_denied(entry: &ConnectionEntry, policy: &ClientAccess) -> bool {
-    policy.judge_claim(entry.client(), entry.peer()).is_err()
+/// Whether a policy denies the client of a connection. One with neither a client nor a target has not sent its header, which will
+/// be judged by the lists in force.
+fn is_denied(
+    own_addresses: OwnAddresses,
+) -> impl Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync {
+    move |entry, policy| {
+        let client = HeaderClient {
+            claim: entry.client(),
+            peer: entry.peer(),
+            // They were judged with its header.
+            tlvs: Ok(()),
+        };
+        let is_own = |ip| own_addresses.is_on_this_host(ip);
+        let is_header_read = client.claim.is_some() || entry.target().is_some();
+        is_header_read && policy.admit(client, is_own).is_err()
+    }
 }
 
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.

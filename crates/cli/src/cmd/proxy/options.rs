@@ -6,7 +6,6 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
-use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
@@ -18,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clients;
 use super::destination::destinations;
+use super::header_policy;
 use super::udp;
 use crate::cmd::routes::{Protocol, Targets};
 use crate::config_file::table_options::{self, NotWithFile};
@@ -104,9 +104,15 @@ pub(crate) struct Listener {
     #[command(flatten)]
     #[serde(flatten)]
     clients: clients::Args,
+    #[command(flatten)]
+    #[serde(flatten)]
+    health_checks: clients::HealthCheckArgs,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     require_tlv: Vec<AsWritten<RequiredTlv>>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    headers: header_policy::Args,
     /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
     listen_transparent: bool,
@@ -127,7 +133,7 @@ pub(crate) struct Listener {
     max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
-    source_policy: Policy,
+    source_policy: header_policy::Sources,
     /// The source port of connections to the backend
     #[arg(long, value_name = "PORT", default_value = "keep")]
     source_port: Port,
@@ -155,18 +161,6 @@ pub(crate) struct Listener {
     /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
     #[arg(long, value_name = "TYPE")]
     log_tlv: Vec<TlvKind>,
-}
-
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-enum Policy {
-    /// Refuse special, loopback and own addresses
-    Strict,
-    /// Refuse special addresses only
-    AllowLocal,
 }
 
 #[derive(
@@ -239,7 +233,10 @@ impl Listener {
         let mut errors = UsageErrors::default();
         self.note_contradictions(&mut errors);
         let required_tlvs = self.require_tlv.iter().map(|tlv| tlv.value.clone());
-        let clients = errors.note(self.clients.access(required_tlvs.collect()));
+        let clients = errors.note(
+            self.clients
+                .access(&self.health_checks, required_tlvs.collect()),
+        );
         let destination_policy = errors.note(destinations(
             self.dynamic_destination,
             &self.allow_destination,
@@ -254,10 +251,7 @@ impl Listener {
                 destination_policy: destination_policy?,
                 trust: trust?,
                 header: self.header_limits(),
-                source_policy: match self.source_policy {
-                    Policy::Strict => SourcePolicy::Strict,
-                    Policy::AllowLocal => SourcePolicy::AllowLocal,
-                },
+                source_policy: self.source_policy.into(),
                 upstream: upstream?,
                 relay: relay?,
                 limits: Limits {
@@ -364,6 +358,7 @@ impl Listener {
         HeaderLimits {
             timeout: self.header_timeout.0,
             max_len: self.max_header.get(),
+            policy: self.headers.policy(),
             pending_per_peer: self.max_pending_per_peer.map(|number| number.get()),
             pending: self.max_pending.map(|number| number.get()),
         }

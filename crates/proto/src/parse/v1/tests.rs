@@ -11,15 +11,14 @@ fn first_wrong_byte_is_reported() {
         ("PROXY tcp4", Protocol, 6, "v1_protocol"),
         ("PROXY TCP5", Protocol, 9, "v1_protocol"),
         ("PROXY TCP4  ", Source, 11, "v1_source"),
-        ("PROXY TCP4 256", Source, 13, "v1_source"),
-        ("PROXY TCP4 01", Source, 12, "v1_source"),
+        ("PROXY TCP4 256.", Source, 13, "v1_source"),
+        ("PROXY TCP4 01.", Source, 12, "v1_source"),
         ("PROXY TCP4 1.2.3.4.", Source, 18, "v1_source"),
         ("PROXY TCP6 12345", Source, 15, "v1_source"),
         ("PROXY TCP6 1::2::", Source, 16, "v1_source"),
         ("PROXY TCP6 1:2:3:4:5:6:7:8:", Source, 26, "v1_source"),
         ("PROXY TCP6 1:2:3:4:5:6:7::8", Source, 26, "v1_source"),
         ("PROXY TCP6 1:2:3:4:5:6:7:1.", Source, 26, "v1_source"),
-        ("PROXY TCP6 192.", Source, 14, "v1_source"),
         ("PROXY TCP6 1::2:3:4:5:6:1.", Source, 25, "v1_source"),
         ("PROXY TCP6 ::a.", Source, 14, "v1_source"),
         ("PROXY TCP6 ::1a.", Source, 15, "v1_source"),
@@ -27,7 +26,7 @@ fn first_wrong_byte_is_reported() {
         ("PROXY TCP6 ::1.01", Source, 16, "v1_source"),
         ("PROXY TCP6 ::256.", Source, 16, "v1_source"),
         ("PROXY TCP6 1:2 ", Source, 14, "v1_source"),
-        ("PROXY TCP4 1.1.1.1 ::", Destination, 19, "v1_destination"),
+        ("PROXY TCP4 1.1.1.1 2.2:", Destination, 22, "v1_destination"),
         (
             "PROXY TCP4 1.1.1.1 2.2.2.2 65536",
             SourcePort,
@@ -35,9 +34,9 @@ fn first_wrong_byte_is_reported() {
             "v1_source_port",
         ),
         (
-            "PROXY TCP4 1.1.1.1 2.2.2.2 1 2 ",
+            "PROXY TCP4 1.1.1.1 2.2.2.2 1 2  ",
             DestinationPort,
-            30,
+            31,
             "v1_destination_port",
         ),
         (
@@ -148,4 +147,38 @@ fn addresses_alone() {
         assert_eq!(address(text.as_bytes()), None, "{text:?}");
     }
     assert_eq!(address(&[b'1'; 46]), None);
+}
+
+/// What deviates from the grammar and is unambiguous is accepted, and named.
+#[test]
+fn deviations_are_named() {
+    for (line, said) in [
+        (
+            "PROXY TCP6 2001:db8::42 10.0.0.2 1 2\r\n",
+            "source is IPv6, destination IPv4 in a TCP6 header",
+        ),
+        (
+            "PROXY TCP4 2001:db8::42 2001:db8::1 1 2\r\n",
+            "source is IPv6, destination IPv6 in a TCP4 header",
+        ),
+        (
+            "PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n",
+            "source is IPv4, destination IPv4 in a TCP6 header",
+        ),
+        (
+            "PROXY TCP4 192.0.2.1 192.0.2.2 1 2 \r\n",
+            "a space before the CRLF of a version 1 line",
+        ),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 0 2\r\n", "source port 0"),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 1 0\r\n", ""),
+        ("PROXY UNKNOWN \r\n", ""),
+    ] {
+        let Ok(Parsed::Complete(header)) = parse(line.as_bytes(), Carrier::Stream) else {
+            panic!("{line:?}")
+        };
+        assert_eq!(header.len, line.len());
+        let named = header.deviation().map(|deviation| deviation.to_string());
+        let named = named.unwrap_or_default();
+        assert_eq!(named, said, "{line:?}");
+    }
 }

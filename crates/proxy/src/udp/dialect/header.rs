@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
-use crate::config::Config;
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
+use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
-use peername_server::access::clients::{ClientAccess, ClientRefusal};
+use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
@@ -38,8 +38,9 @@ impl DatagramHeader {
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
-        config: &Config,
+        rules: &Rules,
     ) -> Result<Self, DropReason> {
+        let config = &rules.config;
         let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
             return Err(Invalid::Truncated {
                 have: bytes.len(),
@@ -52,9 +53,12 @@ impl DatagramHeader {
             return Err(DropReason::StreamTransport);
         }
         let claim = header.source().map(ClaimedSource::canonical);
-        // Judged here and not with the claim, which is judged once a session: each datagram has TLVs of its own.
-        let tlvs = config.clients.judge_tlvs(&header);
-        ClientAccess::admit_tlvs(claim, peer, tlvs).map_err(Failure::from)?;
+        // Each datagram has TLVs of its own. Without required TLVs, a client is judged once a session (`Permit::decide`).
+        if config.clients.requires_tlvs() {
+            let tlvs = config.clients.judge_tlvs(&header);
+            let client = HeaderClient { claim, peer, tlvs };
+            rules.admit_client(client).map_err(Failure::from)?;
+        }
         Ok(Self {
             claim,
             destination: header.destination().map(canonical),

@@ -7,8 +7,8 @@ use peername_proto::V2_SIGNATURE;
 
 use super::Dialect;
 use super::header::DatagramHeader;
-use crate::config::Config;
 use crate::outcome::Failure;
+use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
 use crate::udp::handover::{FlowState, before};
@@ -43,12 +43,12 @@ impl HeaderReader {
         bytes: &[u8],
         reply_to: &ReplyTo,
         now: Instant,
-        config: &Config,
+        rules: &Rules,
     ) -> Result<DatagramHeader, DropReason> {
         match self.dialect {
-            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, config),
+            Dialect::Each => DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, rules),
             Dialect::Spp => DatagramHeader::parse_spp(bytes, reply_to.peer),
-            Dialect::First => self.read_flow(bytes, reply_to, now, config),
+            Dialect::First => self.read_flow(bytes, reply_to, now, rules),
         }
     }
 
@@ -108,7 +108,7 @@ impl HeaderReader {
         bytes: &[u8],
         reply_to: &ReplyTo,
         now: Instant,
-        config: &Config,
+        rules: &Rules,
     ) -> Result<DatagramHeader, DropReason> {
         let key = flow_key(reply_to);
         let known = self.flows.find(&key);
@@ -119,7 +119,7 @@ impl HeaderReader {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(DropReason::Evicted);
         }
-        let header = match DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, config) {
+        let header = match DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, rules) {
             Ok(header) => header,
             Err(refused) => {
                 // What follows belongs to the refused client, and not to the one before it.

@@ -1,4 +1,4 @@
-//! The allow list and the deny list.
+//! The allow list, the deny list, and the list of peers that check health.
 //!
 //! A list of bans may have a hundred thousand entries, so it is a prefix trie: a lookup takes as many steps as an address
 //! has bits at most, however long the list is.
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixSet;
 
-use super::ClientRefusal;
+use super::{ClientRefusal, ListOptions};
 use crate::access::network_list::{self, FileContent, NetworkListError};
 
 /// The networks of clients that may connect, and of those that may not.
@@ -17,33 +17,52 @@ pub struct ClientLists {
     /// `None`: every client may connect that is not denied.
     allow: Option<JointPrefixSet<IpNet>>,
     deny: JointPrefixSet<IpNet>,
+    /// `None`: the peers on this host.
+    health_checks: Option<JointPrefixSet<IpNet>>,
 }
 
 impl ClientLists {
-    /// Reads the values of `--allow-client` and `--deny-client`. A file of the deny list may be empty: there may be no
-    /// ban yet. A file of the allow list may not: no client could connect.
+    /// Reads the values of the options. A file of the deny list may be empty: there may be no ban yet. A file of the allow list
+    /// may not: no client could connect.
     ///
     /// # Errors
     ///
     /// [`NetworkListError`]: a value, a file, or a line of a file.
-    pub fn read<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Result<Self, NetworkListError> {
-        let allowed = network_list::read("--allow-client", allow, FileContent::Required)?;
-        let denied = network_list::read("--deny-client", deny, FileContent::Optional)?;
+    pub fn read(options: &ListOptions) -> Result<Self, NetworkListError> {
+        use FileContent::{Optional, Required};
+        let read = |option, values: &[String], content| {
+            let networks = network_list::read(option, values, content)?.into_iter();
+            Ok((!values.is_empty()).then(|| networks.collect()))
+        };
+        let deny = read("--deny-client", &options.deny, Optional)?;
         Ok(Self {
-            allow: (!allow.is_empty()).then(|| allowed.into_iter().collect()),
-            deny: denied.into_iter().collect(),
+            allow: read("--allow-client", &options.allow, Required)?,
+            deny: deny.unwrap_or_default(),
+            health_checks: read("--health-checks-from", &options.health_checks, Optional)?,
         })
     }
 
-    /// The deny list wins over the allow list, whichever has the longer prefix.
-    pub(super) fn judge(&self, client: IpAddr) -> Result<(), ClientRefusal> {
-        let host = IpNet::from(client.to_canonical());
-        if let Some(by) = self.deny.get_lpm(&host) {
-            return Err(ClientRefusal::Denied { by });
+    /// Refuses clients of the deny list, which wins over the allow list, whichever has the longer prefix.
+    pub(super) fn check_denied(&self, client: IpAddr) -> Result<(), ClientRefusal> {
+        match self.deny.get_lpm(&host(client)) {
+            Some(by) => Err(ClientRefusal::Denied { by }),
+            None => Ok(()),
         }
+    }
+
+    /// Refuses clients that are not on the allow list, if there is one.
+    pub(super) fn check_allowed(&self, client: IpAddr) -> Result<(), ClientRefusal> {
         match &self.allow {
-            Some(allow) if !allow.is_covered(&host) => Err(ClientRefusal::NotAllowed),
+            Some(allow) if !allow.is_covered(&host(client)) => Err(ClientRefusal::NotAllowed),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether this peer may name itself as the client, as health checks do.
+    pub(super) fn is_health_checker(&self, peer: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
+        match &self.health_checks {
+            Some(listed) => listed.is_covered(&host(peer)),
+            None => is_own(peer),
         }
     }
 
@@ -58,6 +77,10 @@ impl ClientLists {
     }
 }
 
+fn host(ip: IpAddr) -> IpNet {
+    IpNet::from(ip.to_canonical())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
@@ -67,9 +90,19 @@ mod tests {
 
     use super::*;
 
+    fn read(allow: &[&str], deny: &[&str]) -> Result<ClientLists, NetworkListError> {
+        let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect();
+        ClientLists::read(&ListOptions {
+            allow: words(allow),
+            deny: words(deny),
+            ..ListOptions::default()
+        })
+    }
+
     fn judge(allow: &[&str], deny: &[&str], client: &str) -> Result<(), ClientRefusal> {
-        let lists = ClientLists::read(allow, deny).unwrap();
-        lists.judge(client.parse().unwrap())
+        let (lists, client) = (read(allow, deny).unwrap(), client.parse().unwrap());
+        lists.check_denied(client)?;
+        lists.check_allowed(client)
     }
 
     fn denied(by: &str) -> Result<(), ClientRefusal> {
@@ -127,16 +160,17 @@ mod tests {
     #[test]
     fn deny_file_may_be_empty_and_allow_file_may_not() {
         let path = std::env::temp_dir().join(format!("peername-clients-{}", std::process::id()));
-        let value = [format!("@{}", path.display())];
+        let value = format!("@{}", path.display());
+        let value = [value.as_str()];
         fs::write(&path, "# none yet\n").unwrap();
-        assert!(ClientLists::read(&[], &value).is_ok());
+        assert!(read(&[], &value).is_ok());
         assert!(matches!(
-            ClientLists::read(&value, &[]),
+            read(&value, &[]),
             Err(NetworkListError::EmptyFile { .. })
         ));
         fs::write(&path, "203.0.113.9 # sshd\nnonsense\n").unwrap();
         assert!(matches!(
-            ClientLists::read(&[], &value),
+            read(&[], &value),
             Err(NetworkListError::Line { number: 2, .. })
         ));
         fs::remove_file(&path).unwrap();
@@ -147,7 +181,8 @@ mod tests {
     #[test]
     fn hundred_thousand_entries_are_read_by_linear_work() {
         let path = std::env::temp_dir().join(format!("peername-100k-{}", std::process::id()));
-        let value = [format!("@{}", path.display())];
+        let value = format!("@{}", path.display());
+        let value = [value.as_str()];
         let cost = |entries: u32| {
             let mut text = String::new();
             for number in 0..entries {
@@ -162,10 +197,10 @@ mod tests {
             }
             fs::write(&path, text).unwrap();
             let mut lists = None;
-            let work = measure(|| lists = Some(ClientLists::read(&[], &value).unwrap()));
+            let work = measure(|| lists = Some(read(&[], &value).unwrap()));
             let lists = lists.unwrap();
             assert_eq!(lists.denied(), entries as usize);
-            assert!(lists.judge("2001:db8::4".parse().unwrap()).is_err());
+            assert!(lists.check_denied("2001:db8::4".parse().unwrap()).is_err());
             (work.count_total, work.bytes_max)
         };
         let (few, many) = (cost(10_000), cost(100_000));

@@ -130,6 +130,7 @@ fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::PassedThrough => (Class::Served, "passed_through"),
         Counter::Untrusted => (Class::Denied, "untrusted_peer"),
         Counter::NotAHeader => (Class::HeaderError, "no_header"),
+        Counter::HeaderRefused => (Class::HeaderError, "header_refused"),
         Counter::Closed => (Class::HeaderError, "closed_without_header"),
         Counter::Late => (Class::HeaderError, "header_timeout"),
         Counter::Source => (Class::Denied, "source_refused"),
@@ -151,6 +152,9 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
     match reason {
         "source_refused" => Some(
             "The header names a client that no remote client can be: have the balancer accept no PROXY headers (--source-policy).",
+        ),
+        "header_refused" => Some(
+            "The header names no IP address of a client, or --strict-header or --without-client refuses it: capture one and let `peername decode` explain it.",
         ),
         "table_full" => Some(
             "As many connections have a client as the table has slots: raise --max-connections.",

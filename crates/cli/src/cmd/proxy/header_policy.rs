@@ -1,0 +1,79 @@
+//! The options that decide which valid headers and which claimed sources are accepted.
+
+use peername_proto::{HeaderPolicy, SourcePolicy};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which valid headers are accepted, by `proxy` and `exec`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub(crate) struct Args {
+    /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
+    /// CRLF, source port 0
+    #[arg(long)]
+    strict_header: bool,
+    /// Headers without a client (LOCAL, UNKNOWN), as health checks have them
+    #[arg(long, value_name = "WHAT", default_value = "serve")]
+    without_client: WithoutClient,
+}
+
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum WithoutClient {
+    /// Serve them, from an address of this host
+    #[default]
+    Serve,
+    /// Refuse them
+    Refuse,
+}
+
+/// Which claimed sources `proxy` accepts.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub(super) enum Sources {
+    /// Refuse special, loopback and own addresses
+    Strict,
+    /// Refuse special addresses only
+    AllowLocal,
+    /// As `strict`, but accept 240.0.0.0/4
+    AllowReserved,
+}
+
+impl From<Sources> for SourcePolicy {
+    fn from(sources: Sources) -> Self {
+        match sources {
+            Sources::Strict => Self::Strict,
+            Sources::AllowLocal => Self::AllowLocal,
+            Sources::AllowReserved => Self::AllowReserved,
+        }
+    }
+}
+
+impl Args {
+    /// The policy by these options.
+    pub(crate) fn policy(&self) -> HeaderPolicy {
+        HeaderPolicy {
+            strict: self.strict_header,
+            require_client: self.without_client == WithoutClient::Refuse,
+        }
+    }
+
+    /// These options as words of a command line.
+    #[cfg(feature = "exec")]
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        let HeaderPolicy {
+            strict,
+            require_client,
+        } = self.policy();
+        let strict = strict.then_some("--strict-header");
+        let without_client = require_client.then_some("--without-client=refuse");
+        strict.into_iter().chain(without_client).map(str::to_owned)
+    }
+}
