@@ -124,5 +124,6 @@ pub(crate) const DGRAM_V4: u8 = 0x12;
 pub(crate) const STREAM_V6: u8 = 0x21;
 pub(crate) const DGRAM_V6: u8 = 0x22;
 pub(crate) const STREAM_UNIX: u8 = 0x31;
+pub(crate) const DGRAM_UNIX: u8 = 0x32;
 pub(crate) const CRC32C: u8 = 0x03;
 pub(crate) const NOOP: u8 = 0x04;

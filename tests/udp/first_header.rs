@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::header_bytes;
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::header_bytes::{
+    self, CRC32C, DGRAM_UNIX, DGRAM_V4, NOOP, PROXY, UNSPEC, addresses, raw, tlv,
+};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
 /// Cloudflare Spectrum sends the header alone, ahead of the data.
@@ -137,3 +139,97 @@ fn replies_keep_a_flow_alive() {
     rig.send_from_balancer(&[b"thanks"]);
     rig.backend_v4.expect_datagram(b"thanks", client);
 }
+
+/// What begins like a header and is refused ends its flow: the datagrams that follow are the refused client's, and not those
+/// of the client before it. With the kernel data path, too, which can't carry such flows.
+#[test]
+fn refused_header_ends_its_flow() {
+    for path in ["--data-path=userspace", "--data-path=kernel"] {
+        let mut rig = UdpRig::new(&["--udp-header=first", "--max-header=300", path]);
+        let (client, refused) = (fresh_client_v4(), refused_headers());
+        for (what, header) in &refused {
+            for _ in 0..STEADY {
+                rig.round_trip(client);
+            }
+            rig.send_from_balancer(&[header, b"refused"]);
+            rig.send_from_balancer(&[b"of the refused client: ", what.as_bytes()]);
+        }
+        rig.round_trip(client);
+        rig.backend_v4.assert_silent();
+        let dropped = rig.stop_and_count_drops();
+        let count = refused.len() as u64;
+        assert_eq!(dropped.values().sum::<u64>(), 2 * count, "{dropped:?}");
+    }
+}
+
+/// Each byte of a header behind its signature, with other values: whatever becomes of the header, the payload that follows is
+/// not the client's before it.
+#[test]
+fn payload_behind_any_header_is_not_of_the_client_before() {
+    for dialect in ["each", "first", "spp"] {
+        let option = format!("--udp-header={dialect}");
+        let rig = UdpRig::new(&[&option, "--data-path=userspace"]);
+        let (client, other) = (fresh_client_v4(), v4([203, 0, 113, 99], 4001));
+        let header = |client| match dialect {
+            "spp" => header_bytes::spp(client, FRONT_V4),
+            _ => raw(
+                PROXY,
+                DGRAM_V4,
+                &[addresses(client, FRONT_V4), tlv(CRC32C, &[0; 4])].concat(),
+            ),
+        };
+        let valid = match dialect {
+            "spp" => header(client),
+            _ => datagram_header_for(client),
+        };
+        let after_magic = if dialect == "spp" { 2 } else { 12 };
+        for at in after_magic..header(other).len() {
+            for value in [0x00, 0x01, 0x11, 0x20, 0x22, 0x31, 0x7f, 0xe0, 0xff] {
+                let mut mutated = header(other);
+                mutated[at] = value;
+                rig.send_from_balancer(&[&valid, b"before"]);
+                rig.send_from_balancer(&[&mutated, b"of the other"]);
+                rig.send_from_balancer(&[b"behind the other"]);
+                rig.send_from_balancer(&[&valid, b"after"]);
+                let mut received = rig.backend_v4.recv();
+                while received != (b"after".to_vec(), client) {
+                    let is_before = received.0 == b"before";
+                    assert_eq!(
+                        received.1 == client,
+                        is_before,
+                        "{dialect} {at} {value}: {received:?}"
+                    );
+                    received = rig.backend_v4.recv();
+                }
+            }
+        }
+    }
+}
+
+/// Each way in which a header can be refused while it is read, and two in which its source is.
+fn refused_headers() -> Vec<(&'static str, Vec<u8>)> {
+    let (client, front) = (fresh_client_v4(), FRONT_V4);
+    let block = addresses(client, front);
+    let with = |tlvs: &[u8]| raw(PROXY, DGRAM_V4, &[&block, tlvs].concat());
+    let from = |ip| header_bytes::v2_udp(v4(ip, 4001), front);
+    vec![
+        ("too long", with(&tlv(NOOP, &[0; 300]))),
+        ("65 TLVs", with(&tlv(NOOP, &[]).repeat(65))),
+        ("a wrong checksum", with(&tlv(CRC32C, &[1, 2, 3, 4]))),
+        ("a TLV that overruns", with(&[NOOP, 0xff, 0xff])),
+        ("for TCP", header_bytes::v2(client, front, &[])),
+        ("cut off", with(&[])[..20].to_vec()),
+        ("too short for its family", raw(PROXY, DGRAM_V4, &[0; 4])),
+        ("version 3", raw(0x31, DGRAM_V4, &block)),
+        ("command 2", raw(0x22, DGRAM_V4, &block)),
+        ("family 4", raw(PROXY, 0x42, &block)),
+        ("AF_UNIX", raw(PROXY, DGRAM_UNIX, &[b'x'; 216])),
+        ("AF_UNSPEC", raw(PROXY, UNSPEC, &block)),
+        ("version 1", header_bytes::v1(client, front)),
+        ("a loopback source", from([127, 0, 0, 1])),
+        ("an unspecified source", from([0, 0, 0, 0])),
+    ]
+}
+
+/// Enough requests and replies that a session would be offloaded to the kernel.
+const STEADY: usize = 40;

@@ -115,6 +115,7 @@ impl Role for ProxyRole {
         let service = self.known.current(reply_to.listener)?;
         let rules = &service.rules;
         if !rules.config.trust.contains(peer.ip()) {
+            self.headers.end_flow(reply_to);
             return Err(Failure::Untrusted.into());
         }
         let header = self.headers.read(bytes, reply_to, now, rules)?;

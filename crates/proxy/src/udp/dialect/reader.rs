@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use peername_proto::V2_SIGNATURE;
+use peername_proto::begins_like_header;
 
 use super::Dialect;
 use super::header::DatagramHeader;
-use crate::outcome::Failure;
 use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
 use crate::udp::endpoints::{ReplyTo, SessionKey};
@@ -101,8 +100,16 @@ impl HeaderReader {
         while self.flows.remove_expired(now).is_some() {}
     }
 
+    /// Ends the flow of a peer from which no header is accepted now: a header of it that is refused unread could name another
+    /// client.
+    pub(crate) fn end_flow(&mut self, reply_to: &ReplyTo) {
+        if let Some(id) = self.flows.find(&flow_key(reply_to)) {
+            self.flows.remove(id);
+        }
+    }
+
     /// A header opens a flow, or changes the client of one; a datagram without a header belongs to the flow of its
-    /// sender.
+    /// sender. A refused header ends the flow: what follows belongs to the refused client, and not to the one before it.
     fn read_flow(
         &mut self,
         bytes: &[u8],
@@ -113,22 +120,14 @@ impl HeaderReader {
         let key = flow_key(reply_to);
         let known = self.flows.find(&key);
         if let Some(id) = known
-            && !bytes.starts_with(&V2_SIGNATURE)
+            && !begins_like_header(bytes)
         {
             self.flows.touch(id, now, false);
             let flow = self.flows.get(id).copied();
             return flow.ok_or(DropReason::Evicted);
         }
-        let header = match DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, rules) {
-            Ok(header) => header,
-            Err(refused) => {
-                // What follows belongs to the refused client, and not to the one before it.
-                if let (Some(id), DropReason::Refused(Failure::Client(_))) = (known, &refused) {
-                    self.flows.remove(id);
-                }
-                return Err(refused);
-            }
-        };
+        let header = DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, rules)
+            .inspect_err(|_| self.end_flow(reply_to))?;
         let flow = DatagramHeader { len: 0, ..header };
         match known {
             Some(id) => {
