@@ -1,5 +1,8 @@
 //! Routing rules: added on request, shared with no other proxy, removed however the proxy ended.
 
+mod nat;
+mod watch;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,6 +11,7 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
+use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
 use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
 use crate::harness::rig::proxy::header_for;
@@ -192,6 +196,21 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     site.assert_clients_served(8443);
 }
 
+/// What a server sends from its loopback address but from another port, as in FTP's active mode, is not looped back: a
+/// connection fails at once as it does without the rules, and a datagram reaches no socket of its own host.
+#[test]
+fn flows_that_a_local_server_opens_are_not_looped_back() {
+    let site = Site::new();
+    let server = &site.lab.server;
+    let _proxy = site.proxy(8443, &["--setup-routes"]);
+    site.assert_clients_served(8443);
+    let stranger = DatagramSocket::bind(server, v4([0, 0, 0, 0], 9100));
+    let failed = server.run("python3", &["-c", OPEN_FROM_LOOPBACK]);
+    stranger.assert_silent();
+    assert_eq!(failed.lines().count(), 2, "{failed}");
+    assert!(!failed.contains("timed out"), "{failed}");
+}
+
 #[test]
 fn routes_commands_add_and_remove_rules() {
     let site = Site::new();
@@ -272,6 +291,14 @@ impl Site {
         Peername::start(&self.lab.server, &args, &[listen])
     }
 
+    /// Whether a client reaches its backend.
+    fn is_v4_client_served(&self, port: u16) -> bool {
+        let (client, listen) = (fresh_client_v4(), v4([10, 81, 0, 1], port));
+        let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
+        let up = self.v4.accept_or_closed(&down);
+        up.is_some_and(|up| up.peer_addr() == client)
+    }
+
     /// Asserts that clients of both families reach their backends with their own addresses.
     #[track_caller]
     fn assert_clients_served(&self, port: u16) {
@@ -299,6 +326,19 @@ fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
     assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
 }
 
+const OPEN_FROM_LOOPBACK: &str = r#"
+import socket
+client = ('203.0.113.9', 9100)
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    flow = socket.socket(socket.AF_INET, kind)
+    flow.settimeout(1)
+    flow.bind(('127.0.0.1', 0))
+    try:
+        flow.connect(client)
+        flow.send(b'data')
+    except OSError as error:
+        print(error)
+"#;
 /// Binds each name as each type of socket.
 const SQUATTER: &str = r#"
 import signal, socket

@@ -7,6 +7,7 @@ pub mod monitor;
 pub mod probe;
 
 mod recent;
+mod reply_mark;
 mod state;
 mod target;
 

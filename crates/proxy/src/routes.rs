@@ -14,9 +14,11 @@ mod fwmark;
 mod install;
 mod inventory;
 mod keeper;
+mod kept_routes;
 mod location;
 mod nftables;
 mod table_slot;
+mod watch;
 
 use std::net::SocketAddr;
 
@@ -27,10 +29,12 @@ pub use crate::backend::Backend;
 pub use error::Error;
 pub use fwmark::LOCAL_FWMARK;
 pub use inventory::{EntryOwner, RoutingEntry};
-pub use keeper::{Keeper, run_keeper};
+pub use keeper::{Keeper, KeeperReports, run_keeper};
 pub use location::{BackendLocation, locate_backend};
 pub use nftables::FilterRules;
 pub use table_slot::PROTOCOL;
+
+pub(crate) use backend_rule::has_rule;
 
 use backend_rule::rules_for;
 use install::InstalledRoutes;
@@ -48,10 +52,23 @@ use table_slot::TableSlot;
 pub async fn add<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Vec<SocketAddr>, Error> {
     let netlink = Netlink::open()?;
     let backends: Vec<Backend> = targets.iter().map(|&target| target.into()).collect();
-    let rules = rules_for(&netlink, &backends).await?;
-    let installed =
-        InstalledRoutes::install_missing(&netlink, TableSlot::PERSISTENT, &rules).await?;
+    let rules = rules_for(&netlink, &backends, false).await?;
+    let slot = TableSlot::PERSISTENT;
+    let installed = InstalledRoutes::install_missing(&netlink, slot, &rules).await?;
     Ok(installed.skipped)
+}
+
+/// Installs the table that keeps connections to the backends of the administrator's rules untracked, so that no NAT rule
+/// applies to them. Needs CAP_NET_ADMIN and nft(8).
+///
+/// # Errors
+///
+/// [`Error`]: nft(8) is missing or fails.
+pub async fn add_untracked() -> Result<(), Error> {
+    let owner = TableSlot::PERSISTENT.table();
+    let mut rules = Netlink::open()?.rules(PROTOCOL).await?;
+    rules.retain(|rule| rule.table == owner);
+    FilterRules::Untracked { rules, owner }.install()
 }
 
 /// Returns those of the backends that are on this host. [`add`] fails for the others.
@@ -78,7 +95,8 @@ pub async fn local_backends(backends: Vec<Backend>) -> Result<Vec<Backend>, Erro
 /// [`Error`]: nft(8) is missing or fails, or the kernel refuses.
 pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
     if rules.needs_fwmark() {
-        fwmark::install_rules(&Netlink::open()?, TableSlot::PERSISTENT).await?;
+        let mut installed = InstalledRoutes::default();
+        fwmark::install_rules(&Netlink::open()?, TableSlot::PERSISTENT, &mut installed).await?;
     }
     rules.install()
 }
@@ -122,17 +140,19 @@ pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     Ok(inventory.found)
 }
 
-/// Removes all of peername's packet filter tables, and returns them.
+/// Removes peername's packet filter tables but, with [`Scope::Idle`], those of running proxies, and returns them.
 ///
 /// # Errors
 ///
 /// [`Error::NftPermission`] where tables can't be listed.
-pub fn remove_filters() -> Result<Vec<RoutingEntry>, Error> {
-    let tables = nftables::find()?;
+pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
+    let netlink = Netlink::open()?;
+    let mut tables = list_filters()?;
+    tables.retain(|table| scope == Scope::All || table.owner != EntryOwner::RunningProxy);
     for table in &tables {
-        table.delete()?;
+        table.delete(&netlink).await?;
     }
-    Ok(tables.into_iter().map(RoutingEntry::from_table).collect())
+    Ok(tables)
 }
 
 /// The command that installs what `target` needs, for error texts.

@@ -24,7 +24,7 @@ fn main() -> Result<ExitCode> {
         ["routes", "keep", targets @ ..] => {
             let targets = targets.iter().filter_map(|t| t.strip_prefix("--target="));
             let backends: Vec<_> = addresses(targets).into_iter().map(Into::into).collect();
-            Ok(routes::run_keeper(&backends)?)
+            Ok(routes::run_keeper(&backends, &[])?)
         }
         ["proxy"] => proxy(),
         _ => tests(),
@@ -33,7 +33,7 @@ fn main() -> Result<ExitCode> {
 
 /// A simulated proxy: holds routes, has another child, and waits to be killed.
 fn proxy() -> Result<ExitCode> {
-    let _keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let _keeper = Keeper::start(&addresses(LOOPBACK), &[])?;
     let _other = Command::new("sleep")
         .arg("5")
         .stdin(Stdio::null())
@@ -94,10 +94,12 @@ fn tests() -> Result<ExitCode> {
 
 fn routes_exist_while_it_is_held() -> Result<()> {
     let before = rules_and_routes()?;
-    let keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let keeper = Keeper::start(&addresses(LOOPBACK), &[])?;
     let rules = ip("-4 rule")?;
     ensure!(
-        rules.contains("2111:\tfrom 127.0.0.0/8 iif lo lookup 21101 proto 211"),
+        rules.contains(
+            "2111:\tfrom 127.0.0.0/8 iif lo ipproto tcp sport 443 lookup 21101 proto 211"
+        ),
         "{rules}"
     );
     ensure!(ip("-4 route show table 21101")?.starts_with("local default dev lo proto 211"));
@@ -140,9 +142,10 @@ fn it_keeps_one_capability() -> Result<()> {
     for (set, bits) in [
         ("CapEff", net_admin),
         ("CapPrm", net_admin),
-        ("CapInh", "0000000000000000"),
+        // For nft(8).
+        ("CapInh", net_admin),
         ("CapBnd", "0000000000000000"),
-        ("CapAmb", "0000000000000000"),
+        ("CapAmb", net_admin),
         ("NoNewPrivs", "1"),
     ] {
         ensure!(
@@ -156,13 +159,13 @@ fn it_keeps_one_capability() -> Result<()> {
 
 fn two_keepers_do_not_interfere() -> Result<()> {
     let before = rules_and_routes()?;
-    let first = Keeper::start(&addresses(LOOPBACK))?;
+    let first = Keeper::start(&addresses(LOOPBACK), &[])?;
     let with_first = rules_and_routes()?;
-    let second = Keeper::start(&addresses(["[::1]:80"]))?;
-    ensure!(ip("-6 rule")?.contains("2112:\tfrom ::1 iif lo lookup 21102"));
+    let second = Keeper::start(&addresses(["[::1]:80"]), &[])?;
+    ensure!(ip("-6 rule")?.contains("2112:\tfrom ::1 iif lo ipproto tcp sport 80 lookup 21102"));
     drop(second);
     ensure!(rules_and_routes()? == with_first);
-    let second = Keeper::start(&addresses(LOOPBACK))?;
+    let second = Keeper::start(&addresses(LOOPBACK), &[])?;
     drop(first);
     let rules = ip("-4 rule")?;
     ensure!(
@@ -177,7 +180,7 @@ fn two_keepers_do_not_interfere() -> Result<()> {
 fn the_administrators_routes_are_not_removed() -> Result<()> {
     block_on(routes::add(&addresses(LOOPBACK)))?;
     let with_keeper = rules_and_routes()?;
-    let keeper = Keeper::start(&addresses(LOOPBACK))?;
+    let keeper = Keeper::start(&addresses(LOOPBACK), &[])?;
     let both = rules_and_routes()?;
     ensure!(both != with_keeper);
     block_on(routes::remove(Scope::Idle))?;
@@ -195,7 +198,7 @@ fn the_administrators_routes_are_not_removed() -> Result<()> {
 fn a_killed_keepers_leftovers_are_recognized() -> Result<()> {
     let before = rules_and_routes()?;
     let mut dead = start_keeper()?;
-    let alive = Keeper::start(&addresses(LOOPBACK))?;
+    let alive = Keeper::start(&addresses(LOOPBACK), &[])?;
     ensure!(owners()? == ["of a running proxy"]);
     dead.kill()?;
     dead.wait()?;
@@ -214,7 +217,7 @@ fn the_next_keeper_cleans_its_slot() -> Result<()> {
     let mut dead = start_keeper()?;
     dead.kill()?;
     dead.wait()?;
-    let next = Keeper::start(&addresses(["127.0.0.1:80"]))?;
+    let next = Keeper::start(&addresses(["127.0.0.1:80"]), &[])?;
     ensure!(
         !ip("-6 rule")?.contains("lookup 21101"),
         "the dead keeper's rule is still there"
@@ -227,7 +230,7 @@ fn the_next_keeper_cleans_its_slot() -> Result<()> {
 
 fn failure_is_reported() -> Result<()> {
     let before = rules_and_routes()?;
-    let error = Keeper::start(&addresses(["10.9.0.1:80"]))
+    let error = Keeper::start(&addresses(["10.9.0.1:80"]), &[])
         .unwrap_err()
         .to_string();
     ensure!(
@@ -235,7 +238,7 @@ fn failure_is_reported() -> Result<()> {
         "{error}"
     );
     caps::keep_only(CapabilitySet::empty())?;
-    let error = Keeper::start(&addresses(["127.0.0.1:80"]))
+    let error = Keeper::start(&addresses(["127.0.0.1:80"]), &[])
         .unwrap_err()
         .to_string();
     ensure!(

@@ -43,6 +43,11 @@ impl AllowedDestination {
         self.network == IpNet::from(ip)
     }
 
+    /// Whether its addresses are IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        matches!(self.network, IpNet::V4(_))
+    }
+
     /// Whether all of its addresses are loopback.
     pub fn is_loopback(&self) -> bool {
         let all = [self.network.network(), self.network.broadcast()];

@@ -4,9 +4,9 @@ pub mod transparent;
 pub mod upstream;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use socket2::{SockFilter, Socket};
+use socket2::{SockFilter, SockRef, Socket};
 
 use crate::{NameCall, Result};
 
@@ -24,6 +24,40 @@ pub struct BindOptions {
 pub(crate) fn discard_all(socket: &Socket) -> Result<()> {
     socket
         .attach_filter(&[DISCARD_ALL])
+        .call("setsockopt(SO_ATTACH_FILTER)")
+}
+
+/// Sets the firewall mark of what the socket sends (SO_MARK).
+///
+/// # Errors
+///
+/// EPERM without CAP_NET_ADMIN or, since Linux 5.17, CAP_NET_RAW.
+pub fn set_mark(socket: impl AsFd, mark: u32) -> Result<()> {
+    SockRef::from(&socket)
+        .set_mark(mark)
+        .call("setsockopt(SO_MARK)")
+}
+
+/// Attaches a filter that discards every packet without exactly this firewall mark. Needs no capability.
+///
+/// # Errors
+///
+/// ENOMEM, or EPERM where SO_LOCK_FILTER is set.
+pub fn accept_only_marked(socket: impl AsFd, mark: u32) -> Result<()> {
+    let instruction = |code: u32, k| SockFilter::new(code as u16, 0, 0, k);
+    let program = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, PACKET_MARK),
+        SockFilter::new(
+            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            1,
+            0,
+            mark,
+        ),
+        DISCARD_ALL,
+        instruction(libc::BPF_RET | libc::BPF_K, u32::MAX),
+    ];
+    SockRef::from(&socket)
+        .attach_filter(&program)
         .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
@@ -50,5 +84,7 @@ pub(crate) fn set_int(
     }
 }
 
+/// SKF_AD_OFF + SKF_AD_MARK (linux/filter.h): the load is not from the packet but from its metadata.
+const PACKET_MARK: u32 = 0xffff_f000 + 20;
 /// A filter that keeps 0 bytes of a packet: the kernel discards it (socket(7), SO_ATTACH_FILTER).
 const DISCARD_ALL: SockFilter = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);

@@ -8,6 +8,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::backend::Backend;
@@ -56,6 +57,63 @@ fn replies_come_back_by_mark() {
     }
     site.routes(&["remove"]);
     assert_eq!(routing(&site.lab.server), before);
+}
+
+/// The process that `--setup-routes` starts keeps the table of the mark, too: `systemctl reload nftables` flushes all tables.
+#[test]
+fn flushed_table_of_a_mark_is_restored() {
+    let site = Site::new();
+    let before = routing(&site.lab.server);
+    let mut proxy = site.proxy(&["--mark=123", "--setup-routes", "--admin=127.0.0.1:9100"]);
+    let backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    let assert_served = || {
+        let client = fresh_client_v4();
+        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        let up = backend.accept();
+        assert_eq!(up.peer_addr(), client);
+        up.send(b"back");
+        assert_eq!(down.recv(4), b"back");
+    };
+    assert_served();
+    let flushed_at = Instant::now();
+    site.lab.server.nft("flush ruleset");
+    wait_for("the table", || {
+        let tables = site.lab.server.run("nft", &["list", "tables"]);
+        tables.contains("peername_mark_123").then_some(())
+    });
+    assert!(flushed_at.elapsed() < Duration::from_secs(1));
+    assert_served();
+    proxy.wait_line("who did it", |line| {
+        (line.contains("was removed by process") && line.contains("(nft)")).then_some(())
+    });
+    proxy.stop();
+    assert_eq!(routing(&site.lab.server), before);
+}
+
+/// Without a keeper, a flushed table is noticed by the proxy: clients are refused at once, and `/readyz` says so.
+#[test]
+fn flush_of_a_permanent_table_is_noticed() {
+    let site = Site::new();
+    site.routes(&["add", "--mark=123", V4, V6]);
+    let proxy = site.proxy(&["--mark=123", "--admin=127.0.0.1:9100"]);
+    let _backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    let ready = || {
+        let ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";
+        site.lab.server.run("sh", &["-c", ask])
+    };
+    assert_eq!(ready(), "200");
+    site.lab.server.nft("flush ruleset");
+    proxy.wait_line("the table", |line| {
+        line.contains("peername routes add --mark 123")
+            .then_some(())
+    });
+    assert_eq!(ready(), "503");
+    let client = header_for(fresh_client_v4());
+    let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &client);
+    let (_, after) = down.wait_closed();
+    assert!(after < Duration::from_secs(1), "{after:?}");
+    site.routes(&["add", "--mark=123", V4, V6]);
+    wait_for("readiness", || (ready() == "200").then_some(()));
 }
 
 /// Health checks are marked as well and take the same route; go-mmproxy's are not and take another.

@@ -213,6 +213,7 @@ async fn examine(checked: CheckedConfig) -> bool {
     note(backend::leftovers().await);
     note(firewall_marks::check().await);
     note(tproxy::listeners());
+    tproxy::firewall().into_iter().for_each(&mut note);
     for &(transport, address) in &checked.listen {
         note(listener::can_be_opened(address, transport));
     }

@@ -66,7 +66,10 @@ async fn start(
     let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
     let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
     let mut keeper = match setup.host.setup_routes {
-        true => Some(Keeper::start(&setup.backends())?),
+        true => {
+            let marks: Vec<_> = setup.marks().into_iter().collect();
+            Some(Keeper::start(&setup.backends(), &marks)?)
+        }
         false => None,
     };
     let kernel = kernel(&setup).await?;

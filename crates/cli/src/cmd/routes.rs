@@ -2,6 +2,7 @@
 
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
@@ -24,7 +25,8 @@ pub(crate) struct Args {
 enum Action {
     /// List the rules and routes of peername, in the syntax of ip-rule(8) and ip-route(8).
     Show,
-    /// Add the rules and routes that these backends need; they stay until they are removed or until the next boot.
+    /// Add the rules and routes that these backends need; they stay until they are removed or until the next boot. Without
+    /// `-4` and `-6` they apply to all backends on loopback.
     Add {
         #[command(flatten)]
         targets: Targets,
@@ -43,6 +45,9 @@ enum Action {
         /// A backend.
         #[arg(long = "target", required = true)]
         targets: Vec<Backend>,
+        /// A mark of connections to backends on other hosts.
+        #[arg(long = "mark")]
+        marks: Vec<NonZeroU32>,
     },
 }
 
@@ -55,7 +60,7 @@ pub(crate) struct Targets {
     /// The backend of IPv6 clients [default: `[::1]:443`]
     #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
     target_v6: Option<SocketAddr>,
-    /// The protocol of the backends. A backend on loopback needs the same rules for TCP and UDP.
+    /// The protocol of the backends
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
 }
@@ -127,6 +132,16 @@ impl Targets {
         self.protocol.backends(&[v4, v6])
     }
 
+    /// As [`Targets::all`] where one was named, else all ports of loopback, in both families.
+    fn all_or_loopback(&self) -> Vec<Backend> {
+        if self.target_v4.is_some() || self.target_v6.is_some() {
+            return self.all();
+        }
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        self.protocol
+            .backends(&loopback.map(|ip| SocketAddr::new(ip, 0)))
+    }
+
     /// The backends that were named, or those of both families if none was.
     pub(crate) fn named(&self) -> Vec<Backend> {
         let named: Vec<_> = self.target_v4.into_iter().chain(self.target_v6).collect();
@@ -154,7 +169,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
             block_on(remove(*all)).map_err(|error| advise(error, hint))?;
         }
-        Action::Keep { targets } => return Ok(routes::run_keeper(targets)?),
+        Action::Keep { targets, marks } => return Ok(routes::run_keeper(targets, marks)?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -173,12 +188,17 @@ async fn show() -> anyhow::Result<()> {
 }
 
 async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<()> {
-    let mut backends = targets.all();
+    let mut backends = targets.all_or_loopback();
     if catch.is_for_other_hosts() {
         backends = routes::local_backends(backends).await?;
     }
     for target in routes::add(&backends).await? {
         eprintln!("peername: left out {target}: this host has no IPv6");
+    }
+    if let Err(error) = routes::add_untracked().await {
+        eprintln!(
+            "peername: NAT rules of this host apply to connections to backends, too: {error}"
+        );
     }
     for catch in catch.filter_rules(targets.transports()) {
         routes::add_filter(&catch).await?;
@@ -189,7 +209,7 @@ async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<
 async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
     print("removed ", &routes::remove(scope).await?)?;
-    print_tables("removed ", routes::remove_filters())
+    print_tables("removed ", routes::remove_filters(scope).await)
 }
 
 fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

@@ -10,6 +10,10 @@ const ADDED: &str = "\
 2110: from ::1/128 iif lo lookup 21100 proto 211  # made by `routes add`
 local 0.0.0.0/0 dev lo table 21100 proto 211  # made by `routes add`
 local ::/0 dev lo table 21100 proto 211  # made by `routes add`
+table inet peername_untracked_21100: ip daddr 127.0.0.0/8 ip saddr != 127.0.0.0/8 notrack  # made by `routes add`
+table inet peername_untracked_21100: oifname \"lo\" ip saddr 127.0.0.0/8 ip daddr != 127.0.0.0/8 notrack  # made by `routes add`
+table inet peername_untracked_21100: ip6 daddr ::1 ip6 saddr != ::1 notrack  # made by `routes add`
+table inet peername_untracked_21100: oifname \"lo\" ip6 saddr ::1 ip6 daddr != ::1 notrack  # made by `routes add`
 ";
 
 #[test]
@@ -38,7 +42,8 @@ fn shown_lines_are_valid_arguments_of_ip() -> Result<()> {
         ip("address add 10.9.0.1/24 dev lo")?;
         let shown = run("routes add -4 10.9.0.1:8080", 0)?;
         run("routes remove", 0)?;
-        for line in shown.lines() {
+        let is_routing = |line: &&str| !line.starts_with("table inet ");
+        for line in shown.lines().filter(is_routing) {
             let (line, _owner) = line.split_once("  # ").expect("a comment");
             let family = if line.contains("::") { "-6" } else { "-4" };
             match line.split_once(": ") {
@@ -49,7 +54,8 @@ fn shown_lines_are_valid_arguments_of_ip() -> Result<()> {
                 None => drop(ip(&format!("{family} route add {line}"))?),
             }
         }
-        assert_eq!(run("routes show", 0)?, shown);
+        let routing: Vec<&str> = shown.lines().filter(is_routing).collect();
+        assert_eq!(run("routes show", 0)?.lines().collect::<Vec<_>>(), routing);
         Ok(())
     })
 }
@@ -97,7 +103,9 @@ fn removal_without_the_capability_names_its_own_command() -> Result<()> {
             );
             assert!(!message.contains("routes add"), "{message}");
         }
-        assert_eq!(run("routes show", 0)?, ADDED);
+        // Tables can't be listed without it.
+        let shown = run("routes show", 0)?;
+        assert!(!shown.is_empty() && ADDED.starts_with(&shown), "{shown}");
         Ok(())
     })
 }

@@ -108,6 +108,13 @@ impl DestinationRefusal {
 }
 
 impl DestinationPolicy {
+    /// Whether a loopback address of this family is listed.
+    pub fn lists_loopback(&self, is_ipv4: bool) -> bool {
+        self.0
+            .iter()
+            .any(|allowed| allowed.is_loopback() && allowed.is_ipv4() == is_ipv4)
+    }
+
     /// Allows the destinations of a list; `None` when it is empty, which is never what was meant.
     pub fn new(allowed: Vec<AllowedDestination>) -> Option<Self> {
         (!allowed.is_empty()).then_some(Self(allowed))

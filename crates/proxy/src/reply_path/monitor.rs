@@ -109,6 +109,15 @@ impl ReplyPathMonitor {
         self.new_target.notify_one();
     }
 
+    /// Reports that rules or routes have changed: every target is probed as soon as [`ReplyPathMonitor::probe_when_due`] runs,
+    /// and one failure suffices.
+    pub fn report_routing_change(&self) {
+        for state in self.all_targets() {
+            state.expire();
+        }
+        self.new_target.notify_one();
+    }
+
     /// Probes every target once; changes are logged.
     pub async fn probe_all(&self) {
         probe_in_batches(&self.all_targets()).await;
@@ -150,9 +159,9 @@ impl ReplyPathMonitor {
         mark: Option<NonZeroU32>,
     ) -> impl Iterator<Item = &Arc<ProbeState>> {
         let targets = [false, true].map(|any_port| ProbeTarget {
-            backend: target,
             any_port,
             mark,
+            ..target.into()
         });
         let targets = targets.into_iter();
         targets.filter_map(|target| self.configured.get(&target.key()))

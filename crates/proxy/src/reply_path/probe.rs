@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
-use crate::routes::{BackendLocation, add_command, locate_backend};
+use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
 
 /// What a successful probe has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum ReplyPathError {
     /// The reply was not routed back: the handshake timed out.
     #[error(
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
-         leave this host; run {} as root, or start the proxy with `--setup-routes`",
+         leave this host; run {} as root, or let the proxy do it with `--setup-routes`",
         Milliseconds(HANDSHAKE_TIMEOUT),
         add_command(*target),
         ip = target.address.ip()
@@ -61,7 +61,7 @@ pub enum ReplyPathError {
     },
     /// The routing tables send the replies to another host.
     #[error(
-        "what {target} sends to {to} leaves this host; run {} as root, or start the proxy with \
+        "what {target} sends to {to} leaves this host; run {} as root, or let the proxy do it with \
          `--setup-routes`",
         add_command(*target)
     )]
@@ -70,6 +70,27 @@ pub enum ReplyPathError {
         target: Backend,
         /// The documentation address that was looked up.
         to: IpAddr,
+    },
+    /// There is a rule of peername's for the backend, and yet replies are routed elsewhere.
+    #[error(
+        "what {target} sends to clients leaves this host, although there is a rule for it: either a rule with a smaller \
+         priority takes these packets (`ip rule show`), or the table is empty (`peername routes show`)"
+    )]
+    Overridden {
+        /// The backend.
+        target: Backend,
+    },
+    /// Replies were recognized by the mark, and are not any more.
+    #[error(
+        "replies of {target} are not recognized by mark {mark} any more: another program has removed the table \
+         `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run `peername routes add --mark {mark}` as root, or let the \
+         proxy do it with `--setup-routes`"
+    )]
+    MarkLost {
+        /// The backend.
+        target: Backend,
+        /// The mark.
+        mark: NonZeroU32,
     },
     /// The connection was established, but its source was rewritten on the way to the listener.
     #[error(
@@ -89,11 +110,21 @@ pub enum ReplyPathError {
     Syscall(#[from] SyscallError),
 }
 
+impl ReplyPathError {
+    /// Whether a rule, a route or a table is missing.
+    pub(super) fn is_missing_rule(&self) -> bool {
+        matches!(
+            self,
+            Self::NoReply { .. } | Self::NotRouted { .. } | Self::MarkLost { .. }
+        )
+    }
+}
+
 /// Probes the reply path of a backend. Needs CAP_NET_RAW and a tokio runtime.
 ///
-/// For a backend on loopback a connection is made (a TCP connection also for UDP, because the same routing rule covers
-/// both), from [`foreign_addr`] to a listener of our own on the backend's address. For a backend on another address of
-/// this host the routing tables are looked up. Nothing is sent to the backend itself.
+/// The routing tables are looked up for replies of the backend. Nothing is sent to the backend itself. For a backend on
+/// loopback whose rules are not limited to its port, a TCP connection is made as well, from [`foreign_addr`] to a listener
+/// of our own on the backend's address.
 ///
 /// # Errors
 ///
@@ -122,16 +153,37 @@ pub(crate) async fn probe_with(
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
     match locate_backend(netlink, backend.address).await? {
-        BackendLocation::Loopback(ip) => match connect_to_own_listener(backend, ip, mark).await {
-            Err(ReplyPathError::Syscall(error)) if ip.is_ipv6() && is_ipv6_missing(&error) => {
-                Ok(ProbeOutcome::NoIpv6)
-            }
-            outcome => outcome,
-        },
+        BackendLocation::Loopback(ip) => {
+            let address = SocketAddr::new(ip, backend.address.port());
+            let backend = Backend { address, ..backend };
+            let outcome = match probe_loopback(netlink, backend, mark).await {
+                Err(ReplyPathError::Syscall(error)) if ip.is_ipv6() && is_ipv6_missing(&error) => {
+                    Ok(ProbeOutcome::NoIpv6)
+                }
+                outcome => outcome,
+            };
+            explain(netlink, backend, outcome).await
+        }
         BackendLocation::ThisHost(address) => {
-            look_up_route(netlink, Backend { address, ..backend }, mark).await
+            let backend = Backend { address, ..backend };
+            let outcome = look_up_route(netlink, backend, mark).await;
+            explain(netlink, backend, outcome).await
         }
         BackendLocation::OtherHost => Ok(ProbeOutcome::OtherHost),
+    }
+}
+
+/// Tells a rule that has no effect from one that is missing.
+async fn explain(
+    netlink: &Netlink,
+    target: Backend,
+    outcome: Result<ProbeOutcome, ReplyPathError>,
+) -> Result<ProbeOutcome, ReplyPathError> {
+    match outcome {
+        Err(broken) if broken.is_missing_rule() && has_rule(netlink, target).await? => {
+            Err(ReplyPathError::Overridden { target })
+        }
+        outcome => outcome,
     }
 }
 
@@ -144,19 +196,35 @@ pub fn foreign_addr(family_of: IpAddr) -> IpAddr {
     }
 }
 
-async fn connect_to_own_listener(
+async fn probe_loopback(
+    netlink: &Netlink,
     target: Backend,
-    ip: IpAddr,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
+    let ip = target.address.ip();
     let listener = listener::listen(SocketAddr::new(ip, 0), BindOptions::default())?;
     let address = upstream::local_addr(&listener)?;
+    if look_up_route(netlink, address.into(), None).await.is_err()
+        && let Ok(found) = look_up_route(netlink, target, None).await
+    {
+        // A rule for the backend's port does not apply to the listener.
+        return Ok(found);
+    }
     let listener = TcpListener::from_std(listener).call("epoll_ctl(2)")?;
+    connect_to_own_listener(&listener, address, target, mark).await
+}
 
+async fn connect_to_own_listener(
+    listener: &TcpListener,
+    address: SocketAddr,
+    target: Backend,
+    mark: Option<NonZeroU32>,
+) -> Result<ProbeOutcome, ReplyPathError> {
+    let ip = address.ip();
     let foreign = foreign_addr(ip);
     let connection = connect_from(foreign, address, mark)?;
     let from = upstream::local_addr(&connection)?;
-    let seen = timeout(HANDSHAKE_TIMEOUT, accept_from_port(&listener, from.port()))
+    let seen = timeout(HANDSHAKE_TIMEOUT, accept_from_port(listener, from.port()))
         .await
         .map_err(|_| ReplyPathError::NoReply {
             target,

@@ -10,6 +10,7 @@ use peername_sys::netlink::Netlink;
 use tokio::time::Instant;
 
 use super::probe::{self, ProbeOutcome, ReplyPathError};
+use super::reply_mark;
 use super::target::ProbeTarget;
 use crate::backend::Backend;
 
@@ -18,6 +19,8 @@ use crate::backend::Backend;
 pub(super) struct ProbeState {
     target: Backend,
     mark: Option<NonZeroU32>,
+    /// Whether a keeper restores the rules for it.
+    is_kept: bool,
     /// Whether a header named the target. Peers decide how many such targets there are, so their warnings are
     /// throttled.
     is_named: bool,
@@ -25,6 +28,11 @@ pub(super) struct ProbeState {
     /// Whether the last probe failed, or there was none yet. Only a suspect path becomes broken: one failure, maybe a
     /// single lost segment, is no evidence against a path that passed its last probe.
     is_suspect: AtomicBool,
+    /// Whether replies were once recognized by peername's table for the mark. Changes of tables are not notified of without
+    /// CAP_NET_ADMIN, so the path is then probed each second.
+    sees_mark: AtomicBool,
+    /// Whether it was logged that the path can't be probed.
+    is_announced: AtomicBool,
     probed_at: Mutex<Option<Instant>>,
     /// When a client last used the path, in milliseconds on the clock of the caller.
     last_used_ms: AtomicU64,
@@ -36,9 +44,12 @@ impl ProbeState {
         Self {
             target: target.backend,
             mark: target.mark,
+            is_kept: target.is_kept,
             is_named,
             is_sound: AtomicBool::new(true),
             is_suspect: AtomicBool::new(true),
+            sees_mark: AtomicBool::new(false),
+            is_announced: AtomicBool::new(false),
             probed_at: Mutex::default(),
             last_used_ms: AtomicU64::new(0),
         }
@@ -50,7 +61,8 @@ impl ProbeState {
 
     /// When the next probe is due; `None` for at once, if the path has not been probed yet.
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let after = match self.is_suspect.load(Relaxed) {
+        let is_frequent = self.is_suspect.load(Relaxed) || self.sees_mark.load(Relaxed);
+        let after = match is_frequent {
             true => RETRY_INTERVAL,
             false => PROBE_INTERVAL,
         };
@@ -61,6 +73,12 @@ impl ProbeState {
     /// Makes the path suspect: its next probe is due [`RETRY_INTERVAL`] after the last one.
     pub(super) fn suspect(&self) {
         self.is_suspect.store(true, Relaxed);
+    }
+
+    /// Makes the path suspect, and its next probe due at once.
+    pub(super) fn expire(&self) {
+        self.suspect();
+        *self.probed_at.lock() = None;
     }
 
     pub(super) fn set_probed_at(&self, now: Instant) {
@@ -79,9 +97,34 @@ impl ProbeState {
     }
 
     pub(super) async fn probe(&self, netlink: &Netlink) {
-        let outcome = probe::probe_with(netlink, self.target, self.mark).await;
+        let mut outcome = probe::probe_with(netlink, self.target, self.mark).await;
+        if let (Ok(ProbeOutcome::OtherHost), Some(mark)) = (&outcome, self.mark) {
+            outcome = self.probe_mark(netlink, mark).await;
+        }
         self.update(outcome);
         self.set_probed_at(Instant::now());
+    }
+
+    /// Tests whether replies from another host are recognized by the mark, as peername's table does it. Other means can't be
+    /// tested, so only a table that was there can be missing.
+    async fn probe_mark(
+        &self,
+        netlink: &Netlink,
+        mark: NonZeroU32,
+    ) -> Result<ProbeOutcome, ReplyPathError> {
+        let to = probe::foreign_addr(self.target.address.ip());
+        let is_delivered = reply_mark::is_delivered(netlink, mark, to).await?;
+        if is_delivered {
+            self.sees_mark.store(true, Relaxed);
+        } else if self.sees_mark.load(Relaxed) {
+            // No packet is lost on loopback: one failure suffices.
+            self.suspect();
+            return Err(ReplyPathError::MarkLost {
+                target: self.target,
+                mark,
+            });
+        }
+        Ok(ProbeOutcome::OtherHost)
     }
 
     /// Stores the result of a probe, and logs a change.
@@ -96,6 +139,10 @@ impl ProbeState {
                 }
             }
             Err(broken) => {
+                let restored = match broken.is_missing_rule() && self.is_kept {
+                    true => ". The process that `--setup-routes` has started restores the rules",
+                    false => "",
+                };
                 let was_suspect = self.is_suspect.swap(true, Relaxed);
                 if was_suspect
                     && self.is_sound.swap(false, Relaxed)
@@ -104,14 +151,18 @@ impl ProbeState {
                     tracing::warn!(
                         upstream = %target,
                         suppressed,
-                        "replies do not come back: {broken}. Until they do, clients that would go \
+                        "replies do not come back: {broken}{restored}. Until they do, clients that would go \
                          to {target} are refused"
                     );
                 }
             }
             Ok(tested) => {
                 let was_suspect = self.is_suspect.swap(false, Relaxed);
-                if was_suspect && tested == ProbeOutcome::OtherHost && !self.is_named {
+                if was_suspect
+                    && tested == ProbeOutcome::OtherHost
+                    && !self.is_named
+                    && !self.is_announced.swap(true, Relaxed)
+                {
                     tracing::info!(
                         upstream = %target,
                         "the backend is on another host, so whether replies come back can't be told \

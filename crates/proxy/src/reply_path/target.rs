@@ -16,6 +16,8 @@ pub struct ProbeTarget {
     pub any_port: bool,
     /// The mark (SO_MARK) of connections to it: routing rules may select by it.
     pub mark: Option<NonZeroU32>,
+    /// Whether a keeper restores the rules for it.
+    pub is_kept: bool,
 }
 
 /// Targets with the same key share one probe.
@@ -28,15 +30,13 @@ pub(super) struct ProbeKey {
 }
 
 impl ProbeTarget {
-    /// The key. On loopback it has no port: one routing rule covers all ports.
+    /// The key.
     pub(super) fn key(&self) -> ProbeKey {
         let Backend { address, transport } = self.backend;
-        let ip = address.ip().to_canonical();
-        let any_port = self.any_port || ip.is_loopback();
         ProbeKey {
-            ip,
+            ip: address.ip().to_canonical(),
             transport,
-            port: (!any_port).then(|| address.port()),
+            port: (!self.any_port).then(|| address.port()),
             mark: self.mark,
         }
     }
@@ -48,6 +48,7 @@ impl<B: Into<Backend>> From<B> for ProbeTarget {
             backend: backend.into(),
             any_port: false,
             mark: None,
+            is_kept: false,
         }
     }
 }

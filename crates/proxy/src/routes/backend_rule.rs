@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use peername_sys::netlink::{Netlink, Rule, Selector};
+use ipnet::IpNet;
+use peername_sys::Result as SysResult;
+use peername_sys::netlink::{Netlink, Rule, Selector, Traffic, Transport};
 
 use super::error::Error;
 use super::location::{BackendLocation, locate_backend};
@@ -17,24 +19,42 @@ pub(super) struct BackendRule {
 }
 
 impl BackendRule {
-    /// The rule for a backend at this location. `None` on another host, for which no rule here helps.
-    pub(super) fn new(backend: Backend, location: BackendLocation) -> Option<Self> {
-        let (from, prefix, port) = match location {
-            BackendLocation::Loopback(IpAddr::V4(_)) => {
-                (Ipv4Addr::new(127, 0, 0, 0).into(), 8, None)
-            }
-            BackendLocation::Loopback(IpAddr::V6(_)) => (Ipv6Addr::LOCALHOST.into(), 128, None),
-            BackendLocation::ThisHost(address) => (
-                address.ip(),
-                if address.is_ipv4() { 32 } else { 128 },
-                Some((backend.transport, address.port())),
-            ),
-            BackendLocation::OtherHost => return None,
-        };
-        Some(Self {
+    /// The rules for a backend at this location: none on another host, where no rule here helps.
+    ///
+    /// On loopback, port 0 stands for all ports. 65535 does, too, because the kernel refuses it in a rule.
+    pub(super) fn for_backend(backend: Backend, location: BackendLocation) -> Vec<Self> {
+        let rule = |from: IpAddr, prefix, traffic| Self {
             target: backend.address,
-            selector: Selector::From { from, prefix, port },
-        })
+            selector: Selector::From {
+                from,
+                prefix,
+                traffic,
+            },
+        };
+        match location {
+            BackendLocation::Loopback(ip) => {
+                let (from, prefix) = match ip {
+                    IpAddr::V4(_) => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+                    IpAddr::V6(_) => (Ipv6Addr::LOCALHOST.into(), 128),
+                };
+                let traffic: &[Traffic] = match (backend.address.port(), backend.transport) {
+                    (0 | u16::MAX, _) => &[Traffic::Any],
+                    (port, Transport::Tcp) => &[Traffic::Port(Transport::Tcp, port)],
+                    // That the port is closed is reported by ICMP, and not from the port.
+                    (port, Transport::Udp) => &[Traffic::Port(Transport::Udp, port), Traffic::Icmp],
+                };
+                traffic
+                    .iter()
+                    .map(|&traffic| rule(from, prefix, traffic))
+                    .collect()
+            }
+            BackendLocation::ThisHost(address) => {
+                let prefix = if address.is_ipv4() { 32 } else { 128 };
+                let traffic = Traffic::Port(backend.transport, address.port());
+                vec![rule(address.ip(), prefix, traffic)]
+            }
+            BackendLocation::OtherHost => Vec::new(),
+        }
     }
 
     pub(super) fn in_slot(&self, slot: TableSlot) -> Rule {
@@ -51,70 +71,142 @@ impl BackendRule {
 ///
 /// # Errors
 ///
-/// [`Error::OtherHost`] for the first backend that is on another host.
+/// [`Error::OtherHost`] for the first backend that is on another host, unless replies are recognized by a mark.
 pub(super) async fn rules_for(
     netlink: &Netlink,
     backends: &[Backend],
+    is_marked: bool,
 ) -> Result<Vec<BackendRule>, Error> {
     let mut rules: Vec<BackendRule> = Vec::new();
     for &backend in backends {
         let location = locate_backend(netlink, backend.address).await?;
-        let rule = BackendRule::new(backend, location).ok_or(Error::OtherHost(backend.address))?;
-        if !rules.iter().any(|other| rule.selector == other.selector) {
-            rules.push(rule);
+        if location == BackendLocation::OtherHost && !is_marked {
+            return Err(Error::OtherHost(backend.address));
+        }
+        for rule in BackendRule::for_backend(backend, location) {
+            if !rules.iter().any(|other| rule.selector == other.selector) {
+                rules.push(rule);
+            }
         }
     }
     Ok(rules)
+}
+
+/// Whether one of peername's rules on this host is for this backend, which is on it.
+///
+/// # Errors
+///
+/// A netlink call fails.
+pub(crate) async fn has_rule(netlink: &Netlink, backend: Backend) -> SysResult<bool> {
+    let rules = netlink.rules(PROTOCOL).await?;
+    Ok(rules.iter().any(|rule| covers(rule.selector, backend)))
+}
+
+fn covers(selector: Selector, backend: Backend) -> bool {
+    let Selector::From {
+        from,
+        prefix,
+        traffic,
+    } = selector
+    else {
+        return false;
+    };
+    let Backend { address, transport } = backend;
+    let is_in = IpNet::new(from, prefix).is_ok_and(|network| network.contains(&address.ip()));
+    is_in
+        && match traffic {
+            Traffic::Any => true,
+            Traffic::Port(of, port) => of == transport && port == address.port(),
+            Traffic::Icmp => false,
+        }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rule(target: &str, location: BackendLocation) -> Option<String> {
-        let rule = BackendRule::new(target.parse::<Backend>().unwrap(), location)?;
-        Some(rule.in_slot(TableSlot::PERSISTENT).to_string())
+    fn rules(target: &str, location: BackendLocation) -> Vec<String> {
+        BackendRule::for_backend(target.parse().unwrap(), location)
+            .iter()
+            .map(|rule| rule.in_slot(TableSlot::PERSISTENT).to_string())
+            .collect()
+    }
+
+    fn loopback(ip: &str) -> BackendLocation {
+        BackendLocation::Loopback(ip.parse().unwrap())
+    }
+
+    fn this_host(address: &str) -> BackendLocation {
+        BackendLocation::ThisHost(address.parse().unwrap())
     }
 
     #[test]
-    fn loopback_rule_matches_all_of_it() {
-        let location = |ip: &str| BackendLocation::Loopback(ip.parse().unwrap());
+    fn loopback_rule_matches_the_port_of_all_its_addresses() {
         assert_eq!(
-            rule("127.0.0.5:80", location("127.0.0.5")).unwrap(),
-            "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"
+            rules("127.0.0.5:80", loopback("127.0.0.5")),
+            ["2110: from 127.0.0.0/8 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
         );
         assert_eq!(
-            rule("[::1]:80", location("::1")).unwrap(),
-            "2110: from ::1/128 iif lo lookup 21100 proto 211"
+            rules("[::1]:80", loopback("::1")),
+            ["2110: from ::1/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
         );
+    }
+
+    #[test]
+    fn udp_on_loopback_needs_icmp() {
+        assert_eq!(
+            rules("[::1]:53/udp", loopback("::1")),
+            [
+                "2110: from ::1/128 iif lo ipproto udp sport 53 lookup 21100 proto 211",
+                "2110: from ::1/128 iif lo ipproto ipv6-icmp lookup 21100 proto 211",
+            ]
+        );
+    }
+
+    #[test]
+    fn port_0_and_65535_stand_for_all_of_loopback() {
+        for target in ["127.0.0.1:0", "127.0.0.1:65535", "127.0.0.1:0/udp"] {
+            assert_eq!(
+                rules(target, loopback("127.0.0.1")),
+                ["2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211"]
+            );
+        }
     }
 
     #[test]
     fn rule_for_another_address_matches_the_port_only() {
-        let location = |addr: &str| BackendLocation::ThisHost(addr.parse().unwrap());
         assert_eq!(
-            rule("10.0.0.5:80", location("10.0.0.5:80")).unwrap(),
-            "2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
+            rules("10.0.0.5:80", this_host("10.0.0.5:80")),
+            ["2110: from 10.0.0.5/32 iif lo ipproto tcp sport 80 lookup 21100 proto 211"]
         );
         assert_eq!(
-            rule("[fd00::5]:80", location("[fd00::5]:80")).unwrap(),
-            "2110: from fd00::5/128 iif lo ipproto tcp sport 80 lookup 21100 proto 211"
+            rules("[fd00::5]:53/udp", this_host("[fd00::5]:53")),
+            ["2110: from fd00::5/128 iif lo ipproto udp sport 53 lookup 21100 proto 211"]
         );
-    }
-
-    #[test]
-    fn udp_has_a_rule_of_its_own() {
-        let location = BackendLocation::ThisHost("10.0.0.5:53".parse().unwrap());
-        assert_eq!(
-            rule("10.0.0.5:53/udp", location).unwrap(),
-            "2110: from 10.0.0.5/32 iif lo ipproto udp sport 53 lookup 21100 proto 211"
-        );
-        let loopback = BackendLocation::Loopback("::1".parse().unwrap());
-        assert_eq!(rule("[::1]:53/udp", loopback), rule("[::1]:53", loopback));
     }
 
     #[test]
     fn backend_on_another_host_has_no_rule() {
-        assert_eq!(rule("10.0.0.5:80", BackendLocation::OtherHost), None);
+        assert_eq!(rules("10.0.0.5:80", BackendLocation::OtherHost), [""; 0]);
+    }
+
+    #[test]
+    fn rule_covers_its_backend_only() {
+        let selector = |target: &str, location| {
+            let rules = BackendRule::for_backend(target.parse().unwrap(), location);
+            rules.first().expect("a rule").selector
+        };
+        let narrow = selector("127.0.0.1:80", loopback("127.0.0.1"));
+        let wide = selector("127.0.0.1:0", loopback("127.0.0.1"));
+        for (backend, by_narrow) in [
+            ("127.0.0.9:80", true),
+            ("127.0.0.1:81", false),
+            ("127.0.0.1:80/udp", false),
+        ] {
+            let backend = backend.parse().unwrap();
+            assert_eq!(covers(narrow, backend), by_narrow, "{backend}");
+            assert!(covers(wide, backend), "{backend}");
+        }
+        assert!(!covers(wide, "10.0.0.1:80".parse().unwrap()));
     }
 }

@@ -31,7 +31,7 @@ pub enum Error {
     )]
     NoFreeSlot,
     /// nft(8) is not installed.
-    #[error("TPROXY ports and marks need nft(8): install nftables")]
+    #[error("nft(8) is missing: install nftables")]
     NoNft,
     /// nft(8) lacks CAP_NET_ADMIN.
     #[error(

@@ -17,8 +17,11 @@ pub const LOCAL_FWMARK: u32 = 0x0000_2110;
 
 /// Installs the rules and routes for marked packets; existing ones are kept. On a host without IPv6, only IPv4 ones are
 /// installed.
-pub(super) async fn install_rules(netlink: &Netlink, slot: TableSlot) -> Result<(), Error> {
-    let mut installed = InstalledRoutes::default();
+pub(super) async fn install_rules(
+    netlink: &Netlink,
+    slot: TableSlot,
+    installed: &mut InstalledRoutes,
+) -> Result<(), Error> {
     for family in [Family::V4, Family::V6] {
         let rule = Rule {
             selector: Selector::Mark {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{self, LocalRoute, Netlink, Rule};
+use peername_sys::netlink::{self, Family, LocalRoute, Netlink, Rule, Selector};
 
 use super::backend_rule::BackendRule;
 use super::error::Error;
@@ -44,6 +44,33 @@ impl InstalledRoutes {
     /// Installs this rule with its route, where they do not exist yet.
     pub(super) async fn add_missing(&mut self, netlink: &Netlink, rule: Rule) -> SysResult<()> {
         self.add(netlink, rule, OnConflict::Keep).await
+    }
+
+    /// The rules of backends: those that select by source address.
+    pub(super) fn backend_rules(&self) -> Vec<Rule> {
+        let mut rules = self.rules.clone();
+        rules.retain(|rule| matches!(rule.selector, Selector::From { .. }));
+        rules
+    }
+
+    /// Adds what was removed meanwhile, and returns it in the syntax of ip(8).
+    pub(super) async fn restore(&self, netlink: &Netlink) -> SysResult<Vec<String>> {
+        let (rules, routes) = (
+            netlink.rules(PROTOCOL).await?,
+            netlink.local_routes(PROTOCOL).await?,
+        );
+        let mut restored = Vec::new();
+        for route in self.routes.iter().filter(|&route| !routes.contains(route)) {
+            if is_restored(netlink.add_local_route(route).await, route.family)? {
+                restored.push(route.to_string());
+            }
+        }
+        for rule in self.rules.iter().filter(|&rule| !rules.contains(rule)) {
+            if is_restored(netlink.add_rule(rule).await, rule.family())? {
+                restored.push(rule.to_string());
+            }
+        }
+        Ok(restored)
     }
 
     /// Removes everything again. Continues after an error and returns the first.
@@ -117,6 +144,14 @@ impl OnConflict {
             Err(error) if self == Self::Keep && netlink::already_exists(&error) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Whether something was added. IPv6 may have been disabled meanwhile: then there are no packets to route either.
+fn is_restored(outcome: SysResult<()>, family: Family) -> SysResult<bool> {
+    match outcome {
+        Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => Ok(false),
+        outcome => OnConflict::Keep.added(outcome),
     }
 }
 

@@ -55,16 +55,23 @@ impl RoutingEntry {
         }
     }
 
+    /// Whether it is a packet filter table that marks packets for local delivery.
+    pub fn sets_mark(&self) -> bool {
+        matches!(&self.kind, EntryKind::Filter(table) if table.to_string().contains(" meta mark set "))
+    }
+
     /// Whether it is a rule that selects by firewall mark.
     pub fn selects_by_mark(&self) -> bool {
         matches!(&self.kind, EntryKind::Routing(RuleOrRoute::Rule(rule))
             if matches!(rule.selector, Selector::Mark { .. }))
     }
 
-    /// The entry of a packet filter table. Only the administrator makes them.
+    /// The entry of a packet filter table.
     pub(super) fn from_table(found: NftTable) -> Self {
         Self {
-            owner: EntryOwner::Administrator,
+            owner: found
+                .owner()
+                .map_or(EntryOwner::Administrator, |table| owner(table).0),
             kind: EntryKind::Filter(found),
         }
     }
@@ -146,7 +153,8 @@ fn owner(table: u32) -> (EntryOwner, Option<SlotLock>) {
     }
 }
 
-/// Removes what an owner that has exited left in `slot`. The caller holds the slot's lock, so it has no other owner.
+/// Removes the rules and routes that an owner that has exited left in `slot`. The caller holds the slot's lock, so it has no
+/// other owner.
 pub(super) async fn remove_leftovers(netlink: &Netlink, slot: TableSlot) -> SysResult<()> {
     let mut left = find_entries(netlink).await?;
     left.retain(|what| what.table() == slot.table());

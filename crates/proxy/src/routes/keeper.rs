@@ -2,23 +2,22 @@
 //!
 //! The proxy gives up CAP_NET_ADMIN before it accepts its first client, so it can't remove its rules when it exits, and a
 //! killed process removes nothing at all. The keeper holds that capability and nothing else, and has no network traffic.
-//! EOF on its standard input tells it that the proxy has exited, for whatever cause.
+//! It restores what other programs remove, and reports that on its standard output. EOF on its standard input tells it that
+//! the proxy has exited, for whatever cause.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZeroU32;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
-use peername_sys::NameCall;
-use peername_sys::netlink::{self, Netlink};
-use peername_sys::process::caps::{self, CapabilitySet};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, Lines};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::backend_rule::{BackendRule, rules_for};
 use super::error::Error;
-use super::install::InstalledRoutes;
-use super::inventory;
-use super::table_slot::{SlotLock, TableSlot};
+use super::kept_routes::KeptRoutes;
+use super::watch::{self, Monitors};
 use crate::backend::Backend;
 
 /// The proxy's handle of its keeper. The rules and routes are installed until this value is dropped or the process exits
@@ -26,7 +25,7 @@ use crate::backend::Backend;
 #[derive(Debug)]
 pub struct Keeper {
     process: Child,
-    /// The keeper's standard output; nothing more is written there once it is ready.
+    /// The keeper's standard output, with its reports once it is ready.
     stdout: Option<ChildStdout>,
 }
 
@@ -37,16 +36,22 @@ impl Keeper {
     /// before this process gives up its capabilities: the keeper acquires them in the same way as this process did. The
     /// pipe between the two is close-on-exec, so no other child keeps it open.
     ///
+    /// With `marks`, backends may be on other hosts: replies to connections with these marks are delivered here.
+    ///
     /// # Errors
     ///
     /// [`Error::Start`] where the process can't be started, [`Error::Keeper`] with the reason that it reports.
-    pub fn start<B: Into<Backend> + Copy>(targets: &[B]) -> Result<Self, Error> {
+    pub fn start<B: Into<Backend> + Copy>(
+        targets: &[B],
+        marks: &[NonZeroU32],
+    ) -> Result<Self, Error> {
         let targets = targets.iter().map(|&target| target.into());
         let mut child = Command::new("/proc/self/exe")
             // The binary chooses its program by argv[0]; this process may run under another name.
             .arg0("peername")
             .args(["routes", "keep"])
             .args(targets.map(|target: Backend| format!("--target={target}")))
+            .args(marks.iter().map(|mark| format!("--mark={mark}")))
             // ^C sends SIGINT to every process of the foreground group.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -72,27 +77,29 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// Waits until the keeper has exited. While the proxy runs, the keeper exits only if it is killed. Its rules and
-    /// routes are then left behind, until the next proxy's keeper or the administrator removes them.
-    ///
-    /// To be called once, in a tokio runtime.
+    /// Takes the keeper's reports. To be called once, in a tokio runtime.
     ///
     /// # Errors
     ///
     /// It was called before, or the runtime can't register the pipe.
-    pub fn wait_exit(&mut self) -> io::Result<impl Future<Output = ()> + use<>> {
+    pub fn reports(&mut self) -> io::Result<KeeperReports> {
         let stdout = self.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
-        Ok(async move {
-            // Nothing but EOF is ever read. An error of the pipe counts as EOF.
-            while stdout.readable().await.is_ok() {
-                match stdout.try_read(&mut [0; 64]) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Ok(0) | Err(_) => break,
-                    Ok(_) => {}
-                }
-            }
-        })
+        Ok(KeeperReports(tokio::io::BufReader::new(stdout).lines()))
+    }
+}
+
+/// The reports of a running keeper.
+#[derive(Debug)]
+pub struct KeeperReports(Lines<tokio::io::BufReader<pipe::Receiver>>);
+
+impl KeeperReports {
+    /// Waits for the next report: one line, for the log. `None` when the keeper has exited: while the proxy runs, it exits only
+    /// if it is killed. Its rules and routes are then left behind, until the next proxy's keeper or the administrator
+    /// removes them.
+    pub async fn next(&mut self) -> Option<String> {
+        // An error of the pipe counts as EOF.
+        self.0.next_line().await.ok().flatten()
     }
 }
 
@@ -108,7 +115,8 @@ impl Drop for Keeper {
 fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     if let Some(stdout) = stdout {
-        BufReader::new(stdout.take(MAX_ANSWER_LEN)).read_line(&mut line)?;
+        // Without a buffer: what follows is read elsewhere.
+        BufReader::with_capacity(1, stdout.take(MAX_ANSWER_LEN)).read_line(&mut line)?;
     }
     Ok(line)
 }
@@ -123,8 +131,8 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// The main function of the keeper process: installs the rules and routes, reports that on standard output, waits for EOF
-/// on standard input, and removes exactly what it installed.
+/// The main function of the keeper process: installs the rules and routes, reports that on standard output, restores them
+/// until EOF on standard input, and removes exactly what it installed.
 ///
 /// Gives up every capability but CAP_NET_ADMIN, and ignores SIGINT, SIGTERM and SIGHUP: they are sent to whole process
 /// groups, and the proxy must exit first. Returns `FAILURE` where the rules can't be installed; the line on standard output
@@ -132,100 +140,49 @@ fn reason(error: &Error) -> String {
 ///
 /// # Errors
 ///
-/// The rules can't be removed, or the runtime can't be started.
-pub fn run_keeper(targets: &[Backend]) -> Result<ExitCode, Error> {
+/// The rules can't be removed, standard input is no pipe, or the runtime can't be started.
+pub fn run_keeper(targets: &[Backend], marks: &[NonZeroU32]) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
+        .enable_all()
         .build()
         .map_err(Error::Start)?;
-    match runtime.block_on(KeptRoutes::install(targets)) {
-        Ok(held) => {
-            print_line(READY);
-            // Input is discarded; an error counts as EOF.
-            let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            runtime.block_on(held.release())?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(error) => {
-            print_line(&reason(&error));
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
-/// The rules and routes that this process has installed, and the lock of their slot.
-struct KeptRoutes {
-    netlink: Netlink,
-    installed: InstalledRoutes,
-    /// Dropped last: until everything is removed, the slot must not look free.
-    _lock: SlotLock,
-}
-
-impl KeptRoutes {
-    async fn install(targets: &[Backend]) -> Result<Self, Error> {
-        caps::keep_only(CapabilitySet::NET_ADMIN)?;
+    runtime.block_on(async {
         ignore_signals().map_err(Error::Start)?;
-        let netlink = Netlink::open()?;
-        let rules = rules_for(&netlink, targets).await?;
-        let mut found = None;
-        for slot in TableSlot::running() {
-            found = try_slot(&netlink, slot, &rules).await?;
-            if found.is_some() {
-                break;
+        match KeptRoutes::install(targets, marks).await {
+            Ok(held) => {
+                print_line(READY);
+                hold(held).await?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                print_line(&reason(&error));
+                Ok(ExitCode::FAILURE)
             }
         }
-        if found.is_none() {
-            found = try_empty_slots(&netlink, &rules).await?;
-        }
-        let (installed, lock) = found.ok_or(Error::NoFreeSlot)?;
-        Ok(Self {
-            netlink,
-            installed,
-            _lock: lock,
-        })
-    }
-
-    async fn release(self) -> peername_sys::Result<()> {
-        self.installed.undo(&self.netlink).await
-    }
+    })
 }
 
-/// Installs the rules in this slot. `None` where the slot has an owner, or its numbers are used by another program.
-async fn try_slot(
-    netlink: &Netlink,
-    slot: TableSlot,
-    rules: &[BackendRule],
-) -> Result<Option<(InstalledRoutes, SlotLock)>, Error> {
-    let Some(lock) = slot.try_lock().call("bind(AF_UNIX)")? else {
-        return Ok(None);
-    };
-    inventory::remove_leftovers(netlink, slot).await?;
-    match InstalledRoutes::install_new(netlink, slot, rules).await {
-        Ok(installed) => Ok(Some((installed, lock))),
-        Err(Error::Syscall(error)) if netlink::already_exists(&error) => Ok(None),
-        Err(error) => Err(error),
+/// Restores what is lost until EOF on standard input, then removes everything.
+async fn hold(mut held: KeptRoutes) -> Result<(), Error> {
+    let stdin = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .and_then(pipe::Receiver::from_owned_fd)
+        .map_err(Error::Start)?;
+    if let Some(note) = held.take_note() {
+        print_line(&note);
     }
+    let monitors = Monitors::subscribe(held.table(), print_line);
+    tokio::select! {
+        () = eof(stdin) => {}
+        () = watch::restore_lost(&held, monitors, print_line) => {}
+    }
+    held.release().await
 }
 
-/// Installs the rules in a slot that is empty, although another process has its name.
-async fn try_empty_slots(
-    netlink: &Netlink,
-    rules: &[BackendRule],
-) -> Result<Option<(InstalledRoutes, SlotLock)>, Error> {
-    for slot in TableSlot::running() {
-        let Some(lock) = slot.try_lock_file() else {
-            continue;
-        };
-        if inventory::is_occupied(netlink, slot).await? {
-            continue;
-        }
-        match InstalledRoutes::install_new(netlink, slot, rules).await {
-            Ok(installed) => return Ok(Some((installed, lock))),
-            Err(Error::Syscall(error)) if netlink::already_exists(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
+/// Input is discarded; an error counts as EOF.
+async fn eof(mut input: pipe::Receiver) {
+    while matches!(input.read(&mut [0; 64]).await, Ok(1..)) {}
 }
 
 /// Ignores signals to the process group: once tokio has a handler for one, the default action is off until the process

@@ -5,12 +5,13 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::process::{Command, Output, Stdio};
 
 use ipnet::IpNet;
-use peername_sys::netlink::Transport;
+use peername_sys::netlink::{Rule, Selector, Traffic, Transport};
 
 use super::error::Error;
 use super::fwmark::LOCAL_FWMARK;
@@ -33,6 +34,15 @@ pub enum FilterRules {
     Replies {
         /// The mark, as `peername proxy --mark` sets it.
         mark: NonZeroU32,
+        /// The routing table of the owner; `None` for the administrator.
+        owner: Option<u32>,
+    },
+    /// Connections from clients' addresses to backends on this host are untracked, so that no NAT rule applies to them.
+    Untracked {
+        /// The routing rules of the backends.
+        rules: Vec<Rule>,
+        /// The routing table of the owner.
+        owner: u32,
     },
 }
 
@@ -42,6 +52,7 @@ impl FilterRules {
         match self {
             Self::Ports { networks, .. } => !networks.is_empty(),
             Self::Replies { .. } => true,
+            Self::Untracked { .. } => false,
         }
     }
 
@@ -64,7 +75,12 @@ impl FilterRules {
     fn name(&self) -> String {
         match self {
             Self::Ports { to, .. } => format!("{TABLE_PREFIX}{TPROXY}{to}"),
-            Self::Replies { mark } => format!("{TABLE_PREFIX}{REPLIES}{mark}"),
+            Self::Replies { mark, owner: None } => format!("{TABLE_PREFIX}{REPLIES}{mark}"),
+            Self::Replies {
+                mark,
+                owner: Some(owner),
+            } => format!("{TABLE_PREFIX}{REPLIES}{mark}_{owner}"),
+            Self::Untracked { owner, .. } => format!("{TABLE_PREFIX}{UNTRACKED}{owner}"),
         }
     }
 }
@@ -103,14 +119,51 @@ impl Display for FilterRules {
                 }
                 writeln!(f, "}}")
             }
-            Self::Replies { mark } => {
+            Self::Replies { mark, .. } => {
                 writeln!(f, "chain output {{\n{OUTPUT}")?;
                 writeln!(f, "meta mark {mark} ct mark set {mark}\n}}")?;
                 writeln!(f, "chain prerouting {{\n{PREROUTING}")?;
                 let replies = format!("ct direction reply ct mark {mark}");
                 writeln!(f, "{replies} meta mark set {LOCAL_FWMARK:#x}\n}}")
             }
+            Self::Untracked { rules, .. } => {
+                writeln!(f, "chain output {{\n{OUTPUT_RAW}")?;
+                for rule in rules {
+                    write_untracked(f, rule.selector)?;
+                }
+                writeln!(f, "}}")
+            }
         }
+    }
+}
+
+/// Writes the rules for the backends of one routing rule, in both directions. Connections from the backends' own addresses
+/// stay tracked: health checks, and local clients, whose connections a published port of a container (DNAT) may redirect.
+fn write_untracked(f: &mut Formatter<'_>, selector: Selector) -> fmt::Result {
+    let Selector::From {
+        from,
+        prefix,
+        traffic,
+    } = selector
+    else {
+        return Ok(());
+    };
+    let (family, icmp) = match from {
+        IpAddr::V4(_) => ("ip", "icmp"),
+        IpAddr::V6(_) => ("ip6", "ipv6-icmp"),
+    };
+    let own = format!("{from}/{prefix}");
+    let to = format!("{family} daddr {own} {family} saddr != {own}");
+    let back = format!("oifname \"lo\" {family} saddr {own} {family} daddr != {own}");
+    match traffic {
+        Traffic::Any => writeln!(f, "{to} notrack\n{back} notrack"),
+        Traffic::Port(transport, port) => {
+            let name = transport.name();
+            writeln!(f, "{to} {name} dport {port} notrack")?;
+            writeln!(f, "{back} {name} sport {port} notrack")
+        }
+        // An error about an untracked packet would be invalid to connection tracking.
+        Traffic::Icmp => writeln!(f, "{back} meta l4proto {icmp} notrack"),
     }
 }
 
@@ -141,11 +194,22 @@ impl NftTable {
     }
 
     pub(super) fn reply_mark(&self) -> Option<NonZeroU32> {
-        let number = self
+        let numbers = self
             .name
             .strip_prefix(TABLE_PREFIX)?
             .strip_prefix(REPLIES)?;
-        number.parse().ok()
+        let mark = numbers.split('_').next()?;
+        mark.parse().ok()
+    }
+
+    /// The routing table of the owner; `None` for the administrator.
+    pub(super) fn owner(&self) -> Option<u32> {
+        let rest = self.name.strip_prefix(TABLE_PREFIX)?;
+        let owner = match rest.strip_prefix(REPLIES) {
+            Some(numbers) => numbers.split_once('_')?.1,
+            None => rest.strip_prefix(UNTRACKED)?,
+        };
+        owner.parse().ok()
     }
 
     pub(super) fn delete(&self) -> Result<(), Error> {
@@ -165,6 +229,42 @@ impl Display for NftTable {
     }
 }
 
+/// A table that a keeper has installed, as nft(8) lists it.
+#[derive(Debug)]
+pub(super) struct KeptTable {
+    rules: FilterRules,
+    listing: String,
+}
+
+impl KeptTable {
+    pub(super) fn install(rules: FilterRules) -> Result<Self, Error> {
+        rules.install()?;
+        let listing = list(&rules.name())?;
+        Ok(Self { rules, listing })
+    }
+
+    /// Installs the table again unless it is as it was. Returns its name if it was not.
+    pub(super) fn restore(&self) -> Result<Option<String>, Error> {
+        let name = self.rules.name();
+        if list(&name).is_ok_and(|listing| listing == self.listing) {
+            return Ok(None);
+        }
+        self.rules.install()?;
+        Ok(Some(format!("table inet {name}")))
+    }
+
+    /// Deletes the table, if it exists.
+    pub(super) fn delete(&self) -> Result<(), Error> {
+        let name = self.rules.name();
+        let text = format!("add table inet {name}\ndelete table inet {name}\n");
+        nft(&["-f", "-"], &text).map(drop)
+    }
+}
+
+fn list(name: &str) -> Result<String, Error> {
+    nft(&["-s", "list", "table", "inet", name], "")
+}
+
 /// Finds all tables of peername's. Without nft(8) or the kernel's nf_tables there can be none.
 ///
 /// # Errors
@@ -181,13 +281,21 @@ pub(super) fn find() -> Result<Vec<NftTable>, Error> {
         .filter_map(|line| line.strip_prefix("table inet "))
         .filter(|name| name.starts_with(TABLE_PREFIX));
     ours.map(|name| {
-        let listed = nft(&["-s", "list", "table", "inet", name], "")?;
+        let listed = list(name)?;
         Ok(NftTable {
             name: name.to_owned(),
             rules: rules(&listed).map(str::to_owned).collect(),
         })
     })
     .collect()
+}
+
+/// Deletes the tables of this owner.
+pub(super) fn remove_of(owner: u32) -> Result<(), Error> {
+    find()?
+        .iter()
+        .filter(|table| table.owner() == Some(owner))
+        .try_for_each(NftTable::delete)
 }
 
 /// The rules in a listing: lines that are neither braces nor the head of a chain.
@@ -240,9 +348,10 @@ fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
 }
 
 /// The prefix of the names of peername's tables: `show` and `remove` find them by it alone.
-const TABLE_PREFIX: &str = "peername_";
+pub(super) const TABLE_PREFIX: &str = "peername_";
 const TPROXY: &str = "tproxy_";
 const REPLIES: &str = "mark_";
+const UNTRACKED: &str = "untracked_";
 /// EOPNOTSUPP or EPROTONOSUPPORT, as nft(8) prints them.
 const NO_NF_TABLES: &str = "not supported";
 /// Matches replies to what an unconnected socket of this host has sent: `tproxy` alone finds connected sockets only.
@@ -256,6 +365,8 @@ const NOT_PERMITTED: &str = "Operation not permitted";
 /// After connection tracking, before the routing decision.
 const PREROUTING: &str = "type filter hook prerouting priority mangle; policy accept;";
 const OUTPUT: &str = "type filter hook output priority mangle; policy accept;";
+/// Before connection tracking.
+const OUTPUT_RAW: &str = "type filter hook output priority raw; policy accept;";
 
 #[cfg(test)]
 mod tests {

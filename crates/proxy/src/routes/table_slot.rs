@@ -105,11 +105,34 @@ impl TableSlot {
             return FileLock::Unavailable;
         };
         match file.try_lock() {
+            // [`remove_unused_locks`] of another process was faster.
+            Ok(()) if is_removed(&file) => FileLock::Busy,
             Ok(()) => FileLock::Locked(file),
             Err(TryLockError::WouldBlock) => FileLock::Busy,
             Err(TryLockError::Error(_)) => FileLock::Unavailable,
         }
     }
+}
+
+/// Removes the lock files that no process holds: those of network namespaces that do not exist any more, and of keepers that
+/// have exited. Each is removed while it is locked.
+pub(super) fn remove_unused_locks() {
+    for path in fs::read_dir(LOCKS)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+    {
+        if let Ok(file) = File::options().write(true).open(&path)
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|about| about.nlink() == 0)
 }
 
 /// Holds the lock of a slot.

@@ -16,6 +16,7 @@ use crate::{add_address, disable_ipv6, in_namespace, ip};
 
 const V4: &str = "127.0.0.1:443";
 const V6: &str = "[::1]:443";
+const ANY_V4: &str = "127.0.0.1:0";
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -24,12 +25,17 @@ fn address(text: &str) -> SocketAddr {
 #[test]
 fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
     in_namespace(async || {
-        for target in [V4, "127.0.0.9:1", V6] {
+        for (target, all_ports) in [(V4, ANY_V4), ("127.0.0.9:1", ANY_V4), (V6, "[::1]:0")] {
             let target = address(target);
             let broken = probe(target).await.unwrap_err();
             assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
             routes::add(&[target]).await?;
+            assert_eq!(probe(target).await?, ProbeOutcome::RouteFound);
+            let other_port = SocketAddr::new(target.ip(), 8081);
+            assert!(probe(other_port).await.is_err());
+            routes::add(&[address(all_ports)]).await?;
             assert_eq!(probe(target).await?, ProbeOutcome::Connected);
+            assert_eq!(probe(other_port).await?, ProbeOutcome::Connected);
             routes::remove(Scope::Idle).await?;
             let broken = probe(target).await.unwrap_err();
             assert!(matches!(broken, ReplyPathError::NoReply { .. }), "{broken}");
@@ -58,7 +64,11 @@ fn rule_without_its_route_fails() -> Result<()> {
     in_namespace(async || {
         routes::add(&[address(V4)]).await?;
         ip("-4 route flush table 21100")?;
-        assert!(probe(address(V4)).await.is_err());
+        let broken = probe(address(V4)).await.unwrap_err();
+        assert!(
+            matches!(broken, ReplyPathError::Overridden { .. }),
+            "{broken}"
+        );
         Ok(())
     })
 }
@@ -69,7 +79,7 @@ fn net_raw_is_sufficient() -> Result<()> {
         add_address("10.9.0.1", "24").await?;
         routes::add(&[address(V4), address("10.9.0.1:443")]).await?;
         caps::keep_only(CapabilitySet::NET_RAW)?;
-        assert_eq!(probe(address(V4)).await?, ProbeOutcome::Connected);
+        assert_eq!(probe(address(V4)).await?, ProbeOutcome::RouteFound);
         assert_eq!(
             probe(address("10.9.0.1:443")).await?,
             ProbeOutcome::RouteFound
@@ -140,7 +150,7 @@ fn backend_on_another_address_of_this_host_is_reached_from_a_spoofed_address() -
 #[test]
 fn rewritten_source_is_detected() -> Result<()> {
     in_namespace(async || {
-        routes::add(&[address(V4)]).await?;
+        routes::add(&[address(ANY_V4)]).await?;
         for words in [
             "add table ip filter",
             "add chain ip filter out { type nat hook postrouting priority srcnat; }",

@@ -34,11 +34,14 @@ fn add_creates_the_documented_rules_and_routes() -> Result<()> {
         add(&LOOPBACK).await?;
         let v4 = ip("-4 rule")?;
         assert!(
-            v4.contains("2110:\tfrom 127.0.0.0/8 iif lo lookup 21100 proto 211\n"),
+            v4.contains(
+                "2110:\tfrom 127.0.0.0/8 iif lo ipproto tcp sport 443 lookup 21100 proto 211\n"
+            ),
             "{v4}"
         );
         let v6 = ip("-6 rule")?;
-        assert!(v6.contains("2110:\tfrom ::1 iif lo lookup 21100"), "{v6}");
+        let rule = "2110:\tfrom ::1 iif lo ipproto tcp sport 443 lookup 21100";
+        assert!(v6.contains(rule), "{v6}");
         let v4 = ip("-4 route show table 21100")?;
         assert_eq!(v4.trim_end(), "local default dev lo proto 211 scope host");
         let v6 = ip("-6 route show table 21100")?;
@@ -55,8 +58,8 @@ fn show_lists_the_added_entries() -> Result<()> {
         assert_eq!(
             shown().await?,
             [
-                "2110: from 127.0.0.0/8 iif lo lookup 21100 proto 211",
-                "2110: from ::1/128 iif lo lookup 21100 proto 211",
+                "2110: from 127.0.0.0/8 iif lo ipproto tcp sport 443 lookup 21100 proto 211",
+                "2110: from ::1/128 iif lo ipproto tcp sport 443 lookup 21100 proto 211",
                 "local 0.0.0.0/0 dev lo table 21100 proto 211",
                 "local ::/0 dev lo table 21100 proto 211",
             ]

@@ -1,20 +1,16 @@
 //! The addresses of interfaces, and notifications of their changes.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
-use futures_util::StreamExt;
-use futures_util::future::join;
-use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::MulticastGroup;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::{MulticastGroup, new_multicast_connection};
-use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::task::AbortHandle;
 
+use super::monitor::Monitor;
 use super::route::{LocalNetwork, local_network};
 use super::{Netlink, all};
-use crate::{NameCall, Result};
+use crate::Result;
 
 /// One address of one interface (`ip address`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +37,9 @@ impl Netlink {
     }
 }
 
-/// Subscribes to changes of addresses on interfaces and in the table `local` ([`Netlink::local_networks`]), like `ip
-/// monitor`. Needs no capability.
-#[derive(Debug)]
-pub struct AddressMonitor {
-    changes: mpsc::Receiver<AddressChange>,
-    pump: AbortHandle,
-}
+/// Subscribes to changes of addresses on interfaces and in the table `local` ([`Netlink::local_networks`]). Needs no
+/// capability.
+pub type AddressMonitor = Monitor<AddressChange>;
 
 /// A change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,49 +60,13 @@ impl AddressMonitor {
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
-        let (connection, _, mut messages) = new_multicast_connection(&GROUPS)
-            .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)")?;
-        let (tell, changes) = mpsc::channel(MAX_UNREAD);
-        let forward = async move {
-            while let Some((message, _)) = messages.next().await {
-                let Some(change) = change(&message.payload) else {
-                    continue;
-                };
-                // A full queue may drop changes: its reader reads all addresses again in any case.
-                if let Err(TrySendError::Closed(_)) = tell.try_send(change) {
-                    return;
-                }
-            }
-        };
-        let pump = tokio::spawn(join(connection, forward)).abort_handle();
-        Ok(Self { changes, pump })
-    }
-
-    /// Waits for the next change. Changes may be coalesced: read all addresses again once the queue is empty.
-    ///
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::UnexpectedEof`] when the socket is closed.
-    pub async fn next(&mut self) -> Result<AddressChange> {
-        self.changes
-            .recv()
-            .await
-            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
-            .call("recv(NETLINK_ROUTE)")
-    }
-}
-
-impl Drop for AddressMonitor {
-    fn drop(&mut self) {
-        self.pump.abort();
+        Self::of_routing(&GROUPS, change)
     }
 }
 
 /// `None` for a change that does not concern addresses: on a router other routes change all the time.
-fn change(word: &NetlinkPayload<RouteNetlinkMessage>) -> Option<AddressChange> {
-    let NetlinkPayload::InnerMessage(word) = word else {
+fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<AddressChange> {
+    let NetlinkPayload::InnerMessage(word) = &message.payload else {
         return Some(AddressChange::Other);
     };
     match word {
@@ -143,8 +99,6 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
-/// Capacity of the queue of unread changes.
-const MAX_UNREAD: usize = 4096;
 const GROUPS: [MulticastGroup; 4] = [
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,

@@ -137,6 +137,17 @@ impl Netlink {
         Ok(addresses.iter().any(|interface| interface.own == address))
     }
 
+    /// Whether a packet to `to` with this firewall mark would be delivered locally.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket: none in normal operation.
+    pub async fn is_mark_delivered_locally(&self, to: IpAddr, mark: u32) -> Result<bool> {
+        let mut request = route_request(to);
+        request.attributes.push(RouteAttribute::Mark(mark));
+        self.is_local(request).await
+    }
+
     /// Whether a packet from `from`, an address of this host, to `to` by this protocol would be delivered
     /// locally; with `mark`, if it had that firewall mark.
     ///
@@ -251,7 +262,7 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
 }
 
 /// `None` for a route that is not `local default dev lo`.
-fn read(message: &RouteMessage) -> Option<LocalRoute> {
+pub(super) fn read(message: &RouteMessage) -> Option<LocalRoute> {
     let header = &message.header;
     let everything = header.kind == RouteType::Local && header.destination_prefix_length == 0;
     let table = message.attributes.iter().find_map(|attribute| {

@@ -33,8 +33,8 @@ pub enum Selector {
         from: IpAddr,
         /// Length of the prefix, in bits.
         prefix: u8,
-        /// Only packets of this protocol from this port. Since Linux 4.17.
-        port: Option<(Transport, u16)>,
+        /// Which of these packets.
+        traffic: Traffic,
     },
     /// Packets with exactly this firewall mark.
     Mark {
@@ -43,6 +43,17 @@ pub enum Selector {
         /// The mark, which is not 0.
         mark: u32,
     },
+}
+
+/// Which packets of a source a rule selects. Since Linux 4.17 it can be limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// All.
+    Any,
+    /// Those of this protocol from this port, which is neither 0 nor 65535.
+    Port(Transport, u16),
+    /// ICMP, or ICMPv6: a closed UDP port is reported by it.
+    Icmp,
 }
 
 impl Rule {
@@ -69,13 +80,19 @@ impl fmt::Display for Rule {
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::From { from, prefix, port } => {
+            Self::From {
+                from,
+                prefix,
+                traffic,
+            } => {
                 write!(f, "from {from}/{prefix} iif lo")?;
-                match port {
-                    Some((transport, port)) => {
+                match traffic {
+                    Traffic::Port(transport, port) => {
                         write!(f, " ipproto {} sport {port}", transport.name())
                     }
-                    None => Ok(()),
+                    Traffic::Icmp if from.is_ipv4() => f.write_str(" ipproto icmp"),
+                    Traffic::Icmp => f.write_str(" ipproto ipv6-icmp"),
+                    Traffic::Any => Ok(()),
                 }
             }
             Self::Mark { mark, .. } => write!(f, "from all fwmark {mark:#x}"),
@@ -145,15 +162,17 @@ fn write(rule: &Rule) -> RuleMessage {
         RuleAttribute::Protocol(protocol(rule.protocol)),
     ];
     match rule.selector {
-        Selector::From { from, prefix, port } => {
+        Selector::From {
+            from,
+            prefix,
+            traffic,
+        } => {
             message.header.src_len = prefix;
             message.attributes.extend([
                 RuleAttribute::Source(from),
                 RuleAttribute::Iifname("lo".to_owned()),
             ]);
-            message
-                .attributes
-                .extend(port.into_iter().flat_map(of_port));
+            message.attributes.extend(limits(traffic, from));
         }
         Selector::Mark { mark, .. } => message.attributes.extend([
             RuleAttribute::FwMark(mark),
@@ -163,24 +182,31 @@ fn write(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn of_port((transport, port): (Transport, u16)) -> [RuleAttribute; 2] {
-    let range = RulePortRange {
-        start: port,
-        end: port,
+fn limits(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
+    let icmp = if from.is_ipv4() {
+        IpProtocol::Icmp
+    } else {
+        ICMP_V6
     };
-    let protocol = match transport {
-        Transport::Tcp => IpProtocol::Tcp,
-        Transport::Udp => IpProtocol::Udp,
-    };
-    [
-        RuleAttribute::IpProtocol(protocol),
-        RuleAttribute::SourcePortRange(range),
-    ]
+    match traffic {
+        Traffic::Any => Vec::new(),
+        Traffic::Icmp => vec![RuleAttribute::IpProtocol(icmp)],
+        Traffic::Port(transport, port) => vec![
+            RuleAttribute::IpProtocol(match transport {
+                Transport::Tcp => IpProtocol::Tcp,
+                Transport::Udp => IpProtocol::Udp,
+            }),
+            RuleAttribute::SourcePortRange(RulePortRange {
+                start: port,
+                end: port,
+            }),
+        ],
+    }
 }
 
 /// `None` for a rule that a [`Selector`] can't represent.
-fn read(message: &RuleMessage) -> Option<Rule> {
-    let (mut from, mut transport, mut port, mut table, mut priority, mut made_by) =
+pub(super) fn read(message: &RuleMessage) -> Option<Rule> {
+    let (mut from, mut ip_protocol, mut port, mut table, mut priority, mut made_by) =
         (None, None, None, None, None, None);
     let (mut mark, mut mask) = (None, None);
     let mut from_this_host = false;
@@ -188,11 +214,8 @@ fn read(message: &RuleMessage) -> Option<Rule> {
         match attribute {
             RuleAttribute::Source(address) => from = Some(*address),
             RuleAttribute::Iifname(name) => from_this_host = name == "lo",
-            RuleAttribute::SourcePortRange(range) if range.start == range.end => {
-                port = Some(range.start);
-            }
-            RuleAttribute::IpProtocol(IpProtocol::Tcp) => transport = Some(Transport::Tcp),
-            RuleAttribute::IpProtocol(IpProtocol::Udp) => transport = Some(Transport::Udp),
+            RuleAttribute::SourcePortRange(range) => port = Some(*range),
+            RuleAttribute::IpProtocol(number) => ip_protocol = Some(*number),
             RuleAttribute::FwMark(number) => mark = Some(*number),
             RuleAttribute::FwMask(number) => mask = Some(*number),
             RuleAttribute::Table(number) => table = Some(*number),
@@ -205,7 +228,7 @@ fn read(message: &RuleMessage) -> Option<Rule> {
         (Some(from), None) if from_this_host => Selector::From {
             from,
             prefix: message.header.src_len,
-            port: transport.zip(port),
+            traffic: traffic(ip_protocol, port)?,
         },
         (None, Some(mark)) if mask == Some(WHOLE_MARK) => Selector::Mark {
             family: match message.header.family {
@@ -224,4 +247,19 @@ fn read(message: &RuleMessage) -> Option<Rule> {
     })
 }
 
+/// `None` for limits that [`Traffic`] can't represent.
+fn traffic(protocol: Option<IpProtocol>, ports: Option<RulePortRange>) -> Option<Traffic> {
+    let transport = match (protocol, ports) {
+        (None, None) => return Some(Traffic::Any),
+        (Some(IpProtocol::Icmp | ICMP_V6), None) => return Some(Traffic::Icmp),
+        (Some(IpProtocol::Tcp), _) => Transport::Tcp,
+        (Some(IpProtocol::Udp), _) => Transport::Udp,
+        _ => return None,
+    };
+    ports
+        .filter(|range| range.start == range.end)
+        .map(|range| Traffic::Port(transport, range.start))
+}
+
+const ICMP_V6: IpProtocol = IpProtocol::Other(58);
 const WHOLE_MARK: u32 = u32::MAX;

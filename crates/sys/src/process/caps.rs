@@ -50,14 +50,31 @@ pub fn set_no_new_privs() -> Result<()> {
 ///
 /// EPERM where a sandbox forbids capset(2) and the sets are not as wanted already.
 pub fn keep_only(keep: CapabilitySet) -> Result<()> {
+    thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
+    // Useless under `no_new_privs`, so this may fail.
+    let _ = change(|sets| sets.inheritable = CapabilitySet::empty());
+    drop_others(keep)
+}
+
+/// As [`keep_only`], but the programs that this thread executes get those capabilities, too, as ambient ones (since Linux
+/// 4.3). Where those are forbidden, they get none.
+///
+/// # Errors
+///
+/// As [`keep_only`].
+pub fn keep_only_and_pass(keep: CapabilitySet) -> Result<()> {
+    match raise_ambient(keep) {
+        Ok(()) => drop_others(keep),
+        Err(_) => keep_only(keep),
+    }
+}
+
+fn drop_others(keep: CapabilitySet) -> Result<()> {
     set_no_new_privs()?;
     change(|sets| sets.effective = sets.permitted)?;
     if is_effective(CapabilitySet::SETPCAP) {
         clear_bounding_set().call("prctl(PR_CAPBSET_DROP)")?;
     }
-    thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
-    // Useless under `no_new_privs`, so this may fail.
-    let _ = change(|sets| sets.inheritable = CapabilitySet::empty());
     change(|sets| {
         sets.permitted &= keep;
         sets.effective = sets.permitted;

@@ -1,6 +1,8 @@
 //! Checks that there is a listener for the traffic that TPROXY rules redirect.
 
-use peername_proxy::routes::{self, RoutingEntry};
+use std::fs;
+
+use peername_proxy::routes::{self, LOCAL_FWMARK, RoutingEntry};
 
 use super::backend_listener::{listeners_on, receivers_on};
 use super::finding::Finding;
@@ -23,6 +25,32 @@ pub(super) fn listeners() -> Finding {
     }
 }
 
+/// Warns of ufw where rules redirect packets to networks that are routed to this host: its chain `ufw-not-local` drops
+/// packets to other addresses than this host's own.
+pub(super) fn firewall() -> Option<Finding> {
+    let redirects_networks = routes::list_filters().is_ok_and(|tables| {
+        tables
+            .iter()
+            .any(|table| table.tproxy_port().is_some() && table.sets_mark())
+    });
+    let is_enabled =
+        fs::read_to_string("/etc/ufw/ufw.conf").is_ok_and(|text| is_ufw_enabled(&text));
+    (redirects_networks && is_enabled).then(|| {
+        Finding::warn(
+            CHECK,
+            "ufw drops packets to networks that are routed to this host (chain ufw-not-local)",
+            format!(
+                "`-A ufw-before-input -m mark --mark {LOCAL_FWMARK:#x} -j ACCEPT` in /etc/ufw/before.rules, before the \
+                 line with ufw-not-local, and likewise in before6.rules; then `ufw reload`"
+            ),
+        )
+    })
+}
+
+fn is_ufw_enabled(config: &str) -> bool {
+    config.lines().any(|line| line.trim() == "ENABLED=yes")
+}
+
 fn judge(ports: Vec<u16>) -> Finding {
     let is_unused =
         |port: &&u16| listeners_on(**port).is_empty() && receivers_on(**port).is_empty();
@@ -41,3 +69,14 @@ fn judge(ports: Vec<u16>) -> Finding {
 }
 
 const CHECK: &str = "TPROXY";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ufw_is_enabled_by_a_line_of_its_configuration() {
+        assert!(is_ufw_enabled("# comment\nENABLED=yes\nLOGLEVEL=low\n"));
+        assert!(!is_ufw_enabled("# ENABLED=yes\nENABLED=no\n"));
+    }
+}

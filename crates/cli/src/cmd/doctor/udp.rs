@@ -14,8 +14,8 @@ use super::host::version;
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///
 /// A session's socket is connected, and receives only datagrams from the address it is connected to. A server that is
-/// bound to all addresses replies from the address that the routing tables choose, which on a host with several is
-/// often another one.
+/// bound to all addresses replies from the address that the routing tables choose, unless it uses IP_PKTINFO, which can't be
+/// seen from outside.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
     match location(target).await {
         Ok(BackendLocation::OtherHost) => {
@@ -58,7 +58,8 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
                  reply is lost"
             ),
             format!(
-                "bind it to {target} itself: `listen {}` or the like in its configuration",
+                "bind it to {target} itself: `listen {}` or the like in its configuration; not needed if it replies from \
+                 the address that a request was sent to (IP_PKTINFO), as dnsmasq does",
                 target.ip()
             ),
         ),

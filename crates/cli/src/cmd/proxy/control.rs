@@ -1,7 +1,10 @@
 //! The running proxy as the control thread sees it: its services, and what they share.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::history::History;
@@ -16,7 +19,9 @@ use peername_proxy::udp::{OpenSessions, UdpProxy};
 use peername_server::access::clients::{ClientAccess, HeaderClient};
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::connections::ConnectionEntry;
+use peername_sys::netlink::RoutingMonitor;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::options::Args;
 use super::setup::{ServicePlan, Setup};
@@ -46,6 +51,8 @@ pub(super) struct Shared {
     pub(super) kernel: Option<Arc<DataPath>>,
     /// The backends that rules were set up for at the start.
     pub(super) backends_at_start: Vec<Backend>,
+    /// With setup-routes, the marks that have a table.
+    pub(super) marks_at_start: BTreeSet<NonZeroU32>,
 }
 
 impl Control {
@@ -67,6 +74,7 @@ impl Control {
             own_addresses: OwnAddresses::read().await?,
             kernel,
             backends_at_start: setup.backends(),
+            marks_at_start: setup.marks(),
         };
         let reply_path = Arc::new(ReplyPathMonitor::new(setup.probes()));
         reply_path.probe_all().await;
@@ -91,6 +99,7 @@ impl Control {
         let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
+        tokio::spawn(watch_routing(reply_path.subscribe()));
         tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
         let control = Self {
             args,
@@ -226,6 +235,35 @@ fn log_allowed_subnets(plan: &ServicePlan) {
         }
     }
 }
+
+/// Has reply paths probed when rules or local routes change.
+async fn watch_routing(reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
+    loop {
+        match RoutingMonitor::subscribe() {
+            Ok(mut monitor) => {
+                loop {
+                    // Also after the start: something may have changed before the subscription.
+                    reply_path.borrow().report_routing_change();
+                    if monitor.next().await.is_err() {
+                        break;
+                    }
+                    sleep(ROUTING_SETTLE).await;
+                    while monitor.try_next().is_some() {}
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "can't watch the rules and routes of this host: {error}; trying again"
+                );
+            }
+        }
+        sleep(ROUTING_RETRY).await;
+    }
+}
+
+/// By then, the keeper has restored what another program has removed.
+const ROUTING_SETTLE: Duration = Duration::from_millis(200);
+const ROUTING_RETRY: Duration = Duration::from_secs(60);
 
 async fn monitor_reply_paths(mut reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {

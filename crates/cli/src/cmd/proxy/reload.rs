@@ -83,17 +83,32 @@ impl Control {
                  up at the start: restart, or add them with {} and leave out setup-routes",
                 add_command(*backend)
             ),
+            _ => self.check_marks(setup),
+        }
+    }
+
+    fn check_marks(&self, setup: &Setup) -> anyhow::Result<()> {
+        let added = &setup.marks() - &self.shared.marks_at_start;
+        match added.first() {
+            Some(mark) if setup.host.setup_routes => bail!(
+                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: \
+                 restart, or add it with `peername routes add --mark {mark}` and leave out setup-routes"
+            ),
             _ => Ok(()),
         }
     }
 }
 
-/// Whether rules for `those` backends apply to `backend`, too: on loopback they apply to all addresses.
+/// Whether rules for `those` backends apply to `backend`, too: on loopback they apply to all addresses, and port 0 stands for
+/// all ports.
 fn is_among(those: &[Backend], backend: Backend) -> bool {
-    let ip = backend.address.ip();
+    let Backend { address, transport } = backend;
+    let ip = address.ip();
     those.iter().any(|&there| {
         let other = there.address.ip();
-        let loopback = ip.is_loopback() && other.is_loopback() && ip.is_ipv4() == other.is_ipv4();
-        loopback || there == backend
+        let is_loopback =
+            ip.is_loopback() && other.is_loopback() && ip.is_ipv4() == other.is_ipv4();
+        let has_port = there.transport == transport && there.address.port() == address.port();
+        there == backend || is_loopback && (has_port || there.address.port() == 0)
     })
 }

@@ -1,4 +1,4 @@
-//! Ends the proxy after the keeper of its routing rules was killed and the rules were removed.
+//! Logs what the keeper of the routing rules reports, and ends the proxy after the keeper of its routing rules was killed and the rules were removed.
 //!
 //! After the kill the rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
 //! keeper removes them. The privilege to add them again was dropped at the start: without them this process
@@ -12,16 +12,18 @@ use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::routes::Keeper;
 use tokio::sync::watch;
 
-/// Waits until the keeper, if there is one, has exited and the reply path of the current backends is broken.
+/// Logs the reports of the keeper, if there is one, until it has exited and the reply path of the current backends is broken.
 pub(super) fn wait_lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
 ) -> io::Result<impl Future<Output = ()>> {
-    let ended = keeper.map(Keeper::wait_exit).transpose()?;
+    let reports = keeper.map(Keeper::reports).transpose()?;
     Ok(async move {
-        match ended {
-            Some(ended) => ended.await,
-            None => std::future::pending().await,
+        let Some(mut reports) = reports else {
+            return std::future::pending().await;
+        };
+        while let Some(report) = reports.next().await {
+            tracing::warn!("{report}");
         }
         tracing::error!(
             "the keeper of the routing rules was killed. The rules stay until another proxy or \

@@ -1,7 +1,7 @@
 //! The whole configuration of one run, validated before anything is opened.
 
 use std::collections::{BTreeSet, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -103,12 +103,21 @@ impl Setup {
         self.services.iter().flat_map(ServicePlan::listeners)
     }
 
-    /// Every backend once: those that need rules.
+    /// Every backend that needs rules, once. Port 0 stands for all ports of loopback, where clients choose the port.
     pub(super) fn backends(&self) -> Vec<Backend> {
         let mut known = HashSet::new();
-        let all = self.services.iter().flat_map(ServicePlan::backends);
-        all.map(|(backend, _)| backend)
+        self.services
+            .iter()
+            .flat_map(|plan| plan.routed_backends().chain(plan.loopback_destinations()))
             .filter(|&backend| known.insert(backend))
+            .collect()
+    }
+
+    /// The marks of connections, each once: replies from other hosts are recognized by them.
+    pub(super) fn marks(&self) -> BTreeSet<NonZeroU32> {
+        self.services
+            .iter()
+            .filter_map(|plan| plan.config.upstream.mark)
             .collect()
     }
 
@@ -126,6 +135,7 @@ impl Setup {
                 backend,
                 any_port,
                 mark: plan.config.upstream.mark,
+                is_kept: self.host.setup_routes,
             })
     }
 
@@ -326,6 +336,37 @@ impl ServicePlan {
 
     pub(super) fn listen(&self, transport: Transport) -> &[SocketAddr] {
         self.sockets.listen(transport)
+    }
+
+    /// The backends of its clients, for the routing rules.
+    fn routed_backends(&self) -> impl Iterator<Item = Backend> + '_ {
+        self.backends().map(|(backend, any_port)| {
+            let Backend { mut address, .. } = backend;
+            // TPROXY rules redirect any port to the listener.
+            if any_port && self.config.transparent && address.ip().is_loopback() {
+                address.set_port(0);
+            }
+            Backend { address, ..backend }
+        })
+    }
+
+    /// Loopback, for each family and protocol in which headers may name destinations there.
+    fn loopback_destinations(&self) -> impl Iterator<Item = Backend> + '_ {
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        let listed = loopback.into_iter().filter(|ip| {
+            let policy = &self.config.destination_policy;
+            policy
+                .as_ref()
+                .is_some_and(|policy| policy.lists_loopback(ip.is_ipv4()))
+        });
+        let served = TRANSPORTS
+            .into_iter()
+            .filter(|&transport| !self.listen(transport).is_empty());
+        listed.flat_map(move |ip| {
+            served
+                .clone()
+                .map(move |transport| Backend::new(SocketAddr::new(ip, 0), transport))
+        })
     }
 
     /// The backends of its clients, and whether each is one port of many.

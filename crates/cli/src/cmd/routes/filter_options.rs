@@ -47,7 +47,9 @@ impl Args {
             transports: transports.to_vec(),
             networks: self.tproxy_destination.clone(),
         });
-        let replies = self.mark.map(|mark| FilterRules::Replies { mark });
+        let replies = self
+            .mark
+            .map(|mark| FilterRules::Replies { mark, owner: None });
         ports.into_iter().chain(replies).collect()
     }
 }

@@ -1,0 +1,90 @@
+//! Notifications of changes (`ip monitor`, `nft monitor`), by netlink multicast groups.
+
+use std::io;
+
+use futures_util::StreamExt;
+use futures_util::future::join;
+use rtnetlink::packet_core::NetlinkMessage;
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::{MulticastGroup, new_multicast_connection};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::task::AbortHandle;
+
+use crate::{NameCall, Result};
+
+/// A subscription to changes of one kind.
+#[derive(Debug)]
+pub struct Monitor<T> {
+    changes: mpsc::Receiver<T>,
+    pump: AbortHandle,
+}
+
+impl<T: Send + 'static> Monitor<T> {
+    /// Subscribes to these groups of rtnetlink(7). `change` returns `None` for a message that does not matter.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
+    pub(super) fn of_routing(
+        groups: &[MulticastGroup],
+        change: fn(&NetlinkMessage<RouteNetlinkMessage>) -> Option<T>,
+    ) -> Result<Self> {
+        let (connection, _, mut messages) = new_multicast_connection(groups)
+            .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, …)")?;
+        let (tell, changes) = mpsc::channel(MAX_UNREAD);
+        let forward = async move {
+            while let Some((message, _)) = messages.next().await {
+                if !send(&tell, change(&message)) {
+                    return;
+                }
+            }
+        };
+        let pump = tokio::spawn(join(connection, forward)).abort_handle();
+        Ok(Self { changes, pump })
+    }
+
+    /// Makes a subscription of what `pump` sends until the receiver is dropped.
+    pub(super) fn of_task<F>(pump: impl FnOnce(mpsc::Sender<T>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (tell, changes) = mpsc::channel(MAX_UNREAD);
+        let pump = tokio::spawn(pump(tell)).abort_handle();
+        Self { changes, pump }
+    }
+
+    /// Waits for the next change. Changes may be coalesced: read the whole state again once the queue is empty.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] when the socket is closed.
+    pub async fn next(&mut self) -> Result<T> {
+        self.changes
+            .recv()
+            .await
+            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+            .call("recv(AF_NETLINK)")
+    }
+
+    /// Takes a change that was received already.
+    pub fn try_next(&mut self) -> Option<T> {
+        self.changes.try_recv().ok()
+    }
+}
+
+impl<T> Drop for Monitor<T> {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+/// Queues a change; `false` once the subscription was dropped. A full queue may drop changes, because its reader reads the
+/// whole state again in any case.
+pub(super) fn send<T>(tell: &mpsc::Sender<T>, change: Option<T>) -> bool {
+    change.is_none_or(|change| !matches!(tell.try_send(change), Err(TrySendError::Closed(_))))
+}
+
+/// Capacity of the queue of unread changes.
+const MAX_UNREAD: usize = 4096;

@@ -1,0 +1,78 @@
+//! Notifications about what a reply path depends on: rules, local routes, the loopback interface.
+
+use rtnetlink::MulticastGroup;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::route::RouteType;
+
+use super::monitor::Monitor;
+use super::{LOOPBACK, route, rule};
+use crate::Result;
+
+/// Subscribes to changes of rules, of local routes in all tables, and of the loopback interface. Needs no capability.
+pub type RoutingMonitor = Monitor<RoutingChange>;
+
+/// A change of the routing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoutingChange {
+    /// A rule or a local default route was removed.
+    Removed {
+        /// Its table.
+        table: u32,
+        /// The netlink port of the process that did it, usually its process id; 0 is the kernel's.
+        port: u32,
+    },
+    /// A rule or a local route was added, another one was removed, the loopback interface changed, or notifications were lost (ENOBUFS).
+    Other,
+}
+
+impl RoutingMonitor {
+    /// Subscribes to changes from now on. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
+    pub fn subscribe() -> Result<Self> {
+        Self::of_routing(&GROUPS, change)
+    }
+}
+
+/// `None` for changes of other routes, which a router makes all the time, and of other interfaces.
+fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange> {
+    let NetlinkPayload::InnerMessage(word) = &message.payload else {
+        return Some(RoutingChange::Other);
+    };
+    let removed = |table: Option<u32>| {
+        let port = message.header.port_number;
+        table.map_or(RoutingChange::Other, |table| RoutingChange::Removed {
+            table,
+            port,
+        })
+    };
+    match word {
+        RouteNetlinkMessage::DelRule(rule) => {
+            Some(removed(rule::read(rule).map(|rule| rule.table)))
+        }
+        RouteNetlinkMessage::NewRule(_) => Some(RoutingChange::Other),
+        RouteNetlinkMessage::DelRoute(route) => {
+            let table = route::read(route).map(|route| route.table);
+            (route.header.kind == RouteType::Local).then(|| removed(table))
+        }
+        RouteNetlinkMessage::NewRoute(route) => {
+            (route.header.kind == RouteType::Local).then_some(RoutingChange::Other)
+        }
+        // The kernel does not notify of the IPv4 routes that are lost when an interface goes down.
+        RouteNetlinkMessage::NewLink(link) => {
+            (link.header.index == LOOPBACK).then_some(RoutingChange::Other)
+        }
+        _ => None,
+    }
+}
+
+const GROUPS: [MulticastGroup; 5] = [
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+];

@@ -1,0 +1,147 @@
+//! Rules, routes and tables that another program removes while a proxy runs.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::Site;
+use crate::harness::lab::{Process, wait_for};
+
+#[test]
+fn removed_rules_and_routes_are_restored_within_a_second() {
+    let site = Site::new();
+    let server = &site.lab.server;
+    let proxy = site.proxy(8443, &["--setup-routes"]);
+    site.assert_clients_served(8443);
+    let before = server.routing_rules();
+    for removal in [
+        "ip rule del pref 2111",
+        "ip -6 rule del pref 2111",
+        "ip route flush table 21101",
+        "ip -6 route flush table 21101",
+        // The kernel does not notify of the routes that it removes.
+        "ip link set lo down; sleep 0.1; ip link set lo up",
+    ] {
+        server.run("sh", &["-c", removal]);
+        let removed_at = Instant::now();
+        wait_for(removal, || (server.routing_rules() == before).then_some(()));
+        assert!(removed_at.elapsed() < Duration::from_secs(1), "{removal}");
+    }
+    wait_for("the probe after the loopback interface was down", || {
+        site.is_v4_client_served(8443).then_some(())
+    });
+    proxy.wait_line("what was restored", |line| {
+        (line.contains("WARN") && line.contains("is restored: `2111: from")).then_some(())
+    });
+}
+
+/// Debian's systemd-networkd removes policy rules that are not in its configuration.
+#[test]
+fn rules_that_networkd_removes_are_restored() {
+    let site = Site::new();
+    let server = &site.lab.server;
+    let proxy = site.proxy(8443, &["--setup-routes"]);
+    site.assert_clients_served(8443);
+    let rules = || server.run("sh", &["-c", "ip rule; ip -6 rule"]);
+    let before = rules();
+    server.ip("rule add pref 555 from 192.0.2.99 lookup 55");
+    let output = server.output(
+        Command::new("unshare").args(["--mount", "bash", "-c", NETWORKD]),
+        "",
+    );
+    // It has removed what is not in its configuration.
+    assert!(!rules().contains("192.0.2.99"), "{output:?}");
+    proxy.wait_line("what was restored", |line| {
+        (line.contains("is restored: `2111: from")).then_some(())
+    });
+    for rule in before.lines() {
+        assert!(rules().contains(rule), "{rule} is not in {}", rules());
+    }
+    site.assert_clients_served(8443);
+}
+
+/// A program that removes the rules again and again is not fought at full speed, and the log is not flooded.
+#[test]
+fn fight_for_the_rules_backs_off() {
+    let site = Site::new();
+    let proxy = site.proxy(8443, &["--setup-routes"]);
+    site.assert_clients_served(8443);
+    let fight = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
+    let fighter = Process::start(&site.lab.server, "sh", &["-c", fight]);
+    proxy.wait_line("that it waits", |line| {
+        (line.contains("again and again") && line.contains("after 1s")).then_some(())
+    });
+    drop(fighter);
+    let restored = proxy.log().matches("is restored").count();
+    assert!((5..=10).contains(&restored), "{}", proxy.log());
+    let rule = || site.lab.server.run("ip", &["rule", "show", "pref", "2111"]);
+    wait_for("the end of the fight", || {
+        rule().contains("21101").then_some(())
+    });
+    wait_for("clients are served", || {
+        site.is_v4_client_served(8443).then_some(())
+    });
+}
+
+/// Another rule that comes first is not removed, and the log says that it is there.
+#[test]
+fn rule_of_another_program_before_ours_is_named() {
+    let site = Site::new();
+    let proxy = site.proxy(8443, &["--setup-routes"]);
+    site.assert_clients_served(8443);
+    let other = "pref 100 from 127.0.0.0/8 iif lo blackhole";
+    site.lab.server.ip(&format!("rule add {other}"));
+    proxy.wait_line("the reason", |line| {
+        line.contains("a rule with a smaller priority")
+            .then_some(())
+    });
+    site.lab.server.ip(&format!("rule del {other}"));
+    wait_for("clients are served", || {
+        site.is_v4_client_served(8443).then_some(())
+    });
+}
+
+/// Without a keeper, the proxy itself notices at once.
+#[test]
+fn removal_of_permanent_rules_is_noticed_at_once() {
+    let site = Site::new();
+    let server = &site.lab.server;
+    server.ip(PERMANENT_V4);
+    server.ip6(PERMANENT_V6);
+    let proxy = site.proxy(8443, &["--admin=127.0.0.1:9100"]);
+    assert!(site.is_v4_client_served(8443));
+    assert_eq!(server.run("sh", &["-c", READY]), "200");
+    server.ip("rule del pref 2110");
+    let removed_at = Instant::now();
+    proxy.wait_line("that replies do not come back", |line| {
+        (line.contains("replies do not come back") && line.contains("127.0.0.1:9000")).then_some(())
+    });
+    assert!(removed_at.elapsed() < Duration::from_secs(3));
+    assert_eq!(server.run("sh", &["-c", READY]), "503");
+    server.ip("rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100");
+    wait_for("clients are served", || {
+        site.is_v4_client_served(8443).then_some(())
+    });
+}
+
+const READY: &str = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";
+const PERMANENT_V4: &str = "
+    rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100
+    route add local 0.0.0.0/0 dev lo table 21100
+";
+const PERMANENT_V6: &str = "
+    rule add pref 2110 from ::1 iif lo lookup 21100
+    route add local ::/0 dev lo table 21100
+";
+
+/// Runs the real daemon, with a /run of its own. It removes foreign rules when it configures a link that appears.
+const NETWORKD: &str = "
+    mount -t tmpfs none /run
+    mkdir -p /run/systemd/network /run/systemd/netif/links /run/systemd/netif/leases /run/dbus
+    printf '%s\n' '[Match]' Name=late0 '[Network]' Address=10.83.0.1/24 LinkLocalAddressing=no \
+        > /run/systemd/network/late0.network
+    mount -o remount,ro /sys
+    chown -R systemd-network: /run/systemd/netif
+    (sleep 1; ip link add late0 type veth peer name late1) &
+    timeout 4 /lib/systemd/systemd-networkd
+    true
+";
