@@ -11,6 +11,7 @@ pub(crate) mod conn;
 pub(crate) mod datagram;
 pub(crate) mod header_bytes;
 pub(crate) mod lab;
+pub(crate) mod nat_rules;
 pub(crate) mod pattern;
 pub(crate) mod peername;
 pub(crate) mod rig;

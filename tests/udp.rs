@@ -9,6 +9,7 @@ mod first_header;
 mod flood;
 mod forward;
 mod listing;
+mod nat;
 mod offload;
 mod routes;
 mod sessions;

@@ -3,6 +3,7 @@
 mod another_host;
 mod collisions;
 mod first_bytes;
+mod nat;
 mod outages;
 mod outbound;
 mod same_host;

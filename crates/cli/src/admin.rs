@@ -326,13 +326,21 @@ impl Health for ProxyHealth {
         if self.phases.is_drain_announced() {
             return Err("draining".to_owned());
         }
-        let is_broken = self
+        let Some(reply_path) = self
             .reply_path
             .as_ref()
-            .is_some_and(|path| !path.borrow().is_all_sound());
-        match is_broken {
-            true => Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned()),
-            false => Ok(()),
+            .map(|path| Arc::clone(&path.borrow()))
+        else {
+            return Ok(());
+        };
+        if !reply_path.is_all_sound() {
+            return Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned());
+        }
+        match reply_path.translated_client() {
+            Some(client) => Err(format!(
+                "clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor --config FILE`"
+            )),
+            None => Ok(()),
         }
     }
 

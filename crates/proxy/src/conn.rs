@@ -122,7 +122,9 @@ impl TcpProxy {
             prefix,
         } = ConnectedPair::open(claimed, &permit, &service.connector)
             .await
-            .inspect_err(|failure| rules.report_timeout(permit.target(), failure))?;
+            .inspect_err(|failure| {
+                rules.report_failure(permit.target(), Transport::Tcp, failure);
+            })?;
         outages::report_success(Backend::new(permit.target().0, Transport::Tcp));
         let pair = Pair {
             downstream,

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod datagram;
+mod server_side;
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -13,8 +14,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use attempt::ConnectError;
 pub use attempt::Connector;
+use attempt::{ConnectError, Connecting};
+use server_side::ServerSide;
 
 use crate::conn::accept::refuse;
 use crate::conn::header::ClaimedConn;
@@ -35,8 +37,8 @@ impl ConnectedPair {
     ///
     /// # Errors
     ///
-    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`], and
-    /// [`Failure::Local`] for other system calls, such as without a capability. The downstream connection is reset.
+    /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`],
+    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, such as without a capability. The downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
         permit: &Permit,
@@ -73,9 +75,21 @@ async fn connect(
         error,
     };
     let started = Instant::now();
-    let upstream = start_connect(permit, connector).await?;
+    let Connecting { upstream, client } = start_connect(permit, connector).await?;
     let first = outbound_header.unwrap_or(&prefix.bytes);
-    let sent = match try_send(&upstream, first).map_err(failed)? {
+    let is_visible = permit.is_target_on_this_host();
+    let server_side = client
+        .filter(|_| is_visible)
+        .map(|client| ServerSide::of(target, client));
+    let is_verified = match server_side {
+        Some(server_side) => server_side.is_seen(&upstream)?,
+        None => true,
+    };
+    let sent_at_once = match is_verified {
+        true => try_send(&upstream, first).map_err(failed)?,
+        false => None,
+    };
+    let sent = match sent_at_once {
         Some(sent) => sent,
         None => {
             let after = connector.config.connect_timeout;
@@ -85,6 +99,10 @@ async fn connect(
                 after,
             };
             established.map_err(timed_out)?.map_err(failed)?;
+            if let Some(server_side) = server_side {
+                let verified = server_side.verify(&upstream, connector.config.mark);
+                verified.inspect_err(|_| drop(stream::reset_on_close(&upstream)))?;
+            }
             0
         }
     };
@@ -118,7 +136,7 @@ fn try_send(upstream: &TcpStream, first: &[u8]) -> io::Result<Option<usize>> {
 /// Sockets of this process share a client's port (SO_REUSEADDR) as long as their 4-tuples differ. So a collision has
 /// one of two causes. A connection of this process has the same 4-tuple; it may be closing, so a retry helps. Or a
 /// socket of another program has the port, and a retry is of no use.
-async fn start_connect(permit: &Permit, connector: &Connector) -> Result<TcpStream, Failure> {
+async fn start_connect(permit: &Permit, connector: &Connector) -> Result<Connecting, Failure> {
     let target = permit.target().0;
     let Some(source) = permit.bind_to() else {
         return connector

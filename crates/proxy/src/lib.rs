@@ -23,4 +23,5 @@ pub mod reply_path;
 pub mod routes;
 pub mod service;
 pub mod telemetry;
+pub mod translation;
 pub mod udp;

@@ -11,6 +11,7 @@ use peername_sys::SyscallError;
 
 use crate::policy::destination::DestinationRefusal;
 use crate::policy::source::SourceRefusal;
+use crate::translation::LIST_RULES;
 
 /// How a connection or session ended. The log line, the counters and the tests all read this value.
 #[derive(Debug)]
@@ -135,6 +136,18 @@ pub enum Failure {
         /// The address that the kernel chose.
         got: SocketAddr,
     },
+    /// NAT rules of this host replace the client's address on the way to the backend.
+    #[error(
+        "the backend {target} would see another address than {client}: NAT rules of this host apply to it; exempt \
+         connections to {target} from the rule that masquerades {ip} ({LIST_RULES}), or let `--setup-routes` do it",
+        ip = client.ip()
+    )]
+    SourceTranslated {
+        /// The client's address.
+        client: SocketAddr,
+        /// The backend.
+        target: SocketAddr,
+    },
 }
 
 impl Failure {
@@ -155,6 +168,7 @@ impl Failure {
             Self::Connect { .. } => "connect_refused",
             Self::ConnectTimeout { .. } => "connect_timeout",
             Self::SourceRewritten { .. } => "source_rewritten",
+            Self::SourceTranslated { .. } => "source_translated",
         }
     }
 
@@ -173,7 +187,8 @@ impl Failure {
             Self::ReplyPath
             | Self::OutboundHeader(_)
             | Self::Local(_)
-            | Self::SourceRewritten { .. } => Fault::Local,
+            | Self::SourceRewritten { .. }
+            | Self::SourceTranslated { .. } => Fault::Local,
         }
     }
 }

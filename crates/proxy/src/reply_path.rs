@@ -10,5 +10,6 @@ mod recent;
 mod reply_mark;
 mod state;
 mod target;
+mod translated_client;
 
 pub use target::ProbeTarget;

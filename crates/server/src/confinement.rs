@@ -32,6 +32,8 @@ pub struct Needs {
     pub watches: bool,
     /// The entries of eBPF maps (`--data-path kernel`).
     pub bpf_maps: bool,
+    /// Packets are sent that show how NAT rules of this host change them.
+    pub raw_packets: bool,
 }
 
 /// The confinement that is in force.

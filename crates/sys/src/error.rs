@@ -38,6 +38,11 @@ impl SyscallError {
         is_exhaustion(&self.source)
     }
 
+    /// Whether this kernel lacks the protocol (EPROTONOSUPPORT).
+    pub fn is_unknown_protocol(&self) -> bool {
+        self.errno() == Some(libc::EPROTONOSUPPORT)
+    }
+
     /// Whether this kernel is too old for the option (ENOPROTOOPT).
     pub fn is_unknown_option(&self) -> bool {
         self.errno() == Some(libc::ENOPROTOOPT)

@@ -16,6 +16,7 @@ mod route;
 mod routing_monitor;
 mod rule;
 pub mod sock_diag;
+mod tcp_lookup;
 mod xfrm;
 
 use std::io;
@@ -33,6 +34,7 @@ pub use nft_monitor::{NftMonitor, NftProcess, NftRemoval};
 pub use route::{LocalNetwork, LocalRoute};
 pub use routing_monitor::{RoutingChange, RoutingMonitor};
 pub use rule::{Rule, Selector, Traffic};
+pub use tcp_lookup::{TcpLookup, TcpSocket};
 pub use xfrm::has_ipsec_policies;
 
 use crate::{NameCall, Result, SyscallError};

@@ -11,11 +11,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6};
+use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
+use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw};
 use crate::harness::lab::{Host, Lab, wait_for};
+use crate::harness::nat_rules::NatRules;
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::udp;
@@ -160,6 +162,44 @@ fn doctor_probes_the_reply_path() {
     );
 }
 
+/// Kubernetes masquerades what does not come from pods. Every client is refused before the backend sees one, and both the
+/// readiness and `doctor` report it.
+#[test]
+fn masquerading_rule_towards_the_backend_is_noticed() {
+    let site = Site::new();
+    site.routes(&["add", "--mark=123", V4, V6]);
+    let server = &site.lab.server;
+    let backends =
+        [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&site.backend, addr(target)));
+    server.run("sh", &["-ec", FLANNEL]);
+    let proxy = site.proxy(&["--mark=123", ADMIN]);
+    for client in [fresh_client_v4(), fresh_client_v6()] {
+        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        assert_eq!(down.wait_closed().0, End::Reset);
+    }
+    backends.iter().for_each(Backend::assert_no_connection);
+    assert!(get(server, &[], "/readyz").ends_with("503"));
+    assert!(
+        proxy.log().contains("would see 10.82.0.1"),
+        "{}",
+        proxy.log()
+    );
+    let doctor = Peername::run(server, &["doctor", "--mark=123", V4, V6]);
+    let said = String::from_utf8(doctor.stdout).expect("text");
+    for line in [
+        "FAIL  clients' addresses: 10.82.0.5:9000 would see 10.82.0.1",
+        "FAIL  clients' addresses: [fd82::5]:9000 would see fd82::1",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    NatRules::remove(server);
+    site.routes(&["remove"]);
+    site.routes(&["add", "--mark=123", V4, V6]);
+    wait_for("ready again", || {
+        (get(server, &[], "/readyz") == "ready\n200").then_some(())
+    });
+}
+
 /// Without the rules clients are closed rather than left waiting, and the log names the other host.
 #[test]
 fn missing_rules_on_another_host_are_logged() {
@@ -248,3 +288,10 @@ table inet marked {
     }
 }
 ";
+
+/// As flannel and k3s install it, for a pod network that the backend is in.
+const FLANNEL: &str = "
+    iptables -t nat -N FLANNEL-POSTRTG
+    iptables -t nat -A POSTROUTING -j FLANNEL-POSTRTG
+    iptables -t nat -A FLANNEL-POSTRTG ! -s 10.82.0.0/24 -d 10.82.0.0/24 -j MASQUERADE --random-fully
+    ip6tables -t nat -A POSTROUTING ! -s fd82::/64 -d fd82::/64 -j MASQUERADE --random-fully";

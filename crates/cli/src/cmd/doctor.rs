@@ -20,6 +20,7 @@ mod listener;
 mod observe;
 mod readiness;
 mod tproxy;
+mod translation;
 mod udp;
 
 use std::io::{Write, stdout};
@@ -240,6 +241,7 @@ async fn examine(checked: CheckedConfig) -> bool {
                 note(backend::reply_path(backend).await);
             }
         }
+        note(translation::check(backend, mark).await);
         if backend.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;

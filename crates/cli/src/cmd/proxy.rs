@@ -133,6 +133,7 @@ fn needs(setup: &Setup, source: &Source) -> Needs {
         removes: setup.process.admin.socket_files(),
         io_uring: setup.may_use_uring(),
         bpf_maps: setup.host.is_in_kernel(),
+        raw_packets: true,
         watches: source.may_watch() || setup.has_list_files(),
         ..Needs::default()
     }

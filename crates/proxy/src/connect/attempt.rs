@@ -28,6 +28,14 @@ pub struct Connector {
     ephemeral: RangeInclusive<u16>,
 }
 
+/// A socket that is connecting.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    pub(super) upstream: TcpStream,
+    /// The client's address and the port in use, as getsockname(2) has them; `None` for an address of this host.
+    pub(super) client: Option<SocketAddr>,
+}
+
 /// Why an attempt failed.
 #[derive(Debug)]
 pub(super) enum ConnectError {
@@ -54,12 +62,15 @@ impl Connector {
     }
 
     /// Connects from an address of this host that the kernel chooses.
-    pub(super) fn connect_unbound(&self, target: SocketAddr) -> Result<TcpStream, ConnectError> {
+    pub(super) fn connect_unbound(&self, target: SocketAddr) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
         let upstream = socket
             .connect(target)
             .map_err(|failed| ConnectError::refused(target, failed))?;
-        register_stream(upstream).map_err(ConnectError::local)
+        Ok(Connecting {
+            upstream: register_stream(upstream).map_err(ConnectError::local)?,
+            client: None,
+        })
     }
 
     /// Connects from `source`, with any port if its port is 0.
@@ -71,7 +82,7 @@ impl Connector {
         &self,
         source: SocketAddr,
         target: SocketAddr,
-    ) -> Result<TcpStream, ConnectError> {
+    ) -> Result<Connecting, ConnectError> {
         if self.ephemeral.contains(&source.port()) {
             match self.connect_bound(source, target, UpstreamSocket::bind_port_at_connect) {
                 Err(ConnectError::TupleTaken(_)) => {}
@@ -95,7 +106,7 @@ impl Connector {
         source: SocketAddr,
         target: SocketAddr,
         bind: impl FnOnce(&UpstreamSocket, SocketAddr) -> peername_sys::Result<()>,
-    ) -> Result<TcpStream, ConnectError> {
+    ) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
         socket.set_transparent().map_err(ConnectError::local)?;
         bind(&socket, source).map_err(|failed| match failed.source.kind() {
@@ -108,11 +119,14 @@ impl Connector {
                 ErrorKind::AddrNotAvailable => ConnectError::TupleTaken(failed),
                 _ => ConnectError::refused(target, failed),
             })?;
-        verify_source(&upstream, source).map_err(|failure| {
+        let client = verify_source(&upstream, source).map_err(|failure| {
             let _ = stream::reset_on_close(&upstream);
             ConnectError::Other(failure)
         })?;
-        register_stream(upstream).map_err(ConnectError::local)
+        Ok(Connecting {
+            upstream: register_stream(upstream).map_err(ConnectError::local)?,
+            client: Some(client),
+        })
     }
 
     fn open_socket(&self, target: SocketAddr) -> peername_sys::Result<UpstreamSocket> {
@@ -167,12 +181,15 @@ impl ConnectError {
 }
 
 /// Verifies that the socket has the requested address after connect(2): the kernel silently replaces addresses that it
-/// can't route from. This is the last check, behind every policy.
-pub(super) fn verify_source(upstream: impl AsFd, wanted: SocketAddr) -> Result<(), Failure> {
+/// can't route from. Returns it with the port that was chosen.
+pub(super) fn verify_source(
+    upstream: impl AsFd,
+    wanted: SocketAddr,
+) -> Result<SocketAddr, Failure> {
     let got = local_addr(upstream).map_err(Failure::Local)?;
     let same_port = wanted.port() == 0 || wanted.port() == got.port();
     if got.ip() != wanted.ip() || !same_port {
         return Err(Failure::SourceRewritten { wanted, got });
     }
-    Ok(())
+    Ok(got)
 }

@@ -2,13 +2,18 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
-use peername_sys::socket::upstream::UpstreamSocket;
+use peername_observe::throttle::Throttle;
+use peername_sys::netlink::Transport;
+use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
 use super::Connector;
 use super::attempt::{ConnectError, verify_source};
+use crate::backend::Backend;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
+use crate::translation::emitted;
 
 impl Connector {
     /// Opens a UDP socket from the permit's source to its target.
@@ -26,13 +31,49 @@ impl Connector {
                 .open_udp_from(None, target)
                 .map_err(ConnectError::into_failure);
         };
-        match self.open_udp_from(Some(source), target) {
+        let opened = match self.open_udp_from(Some(source), target) {
             Err(ConnectError::PortTaken(taken)) => {
                 let other = self.resolve_collision(source, permit, taken)?;
                 self.open_udp_from(Some(other), target)
-                    .map_err(ConnectError::into_failure)
             }
-            result => result.map_err(ConnectError::into_failure),
+            opened => opened,
+        };
+        let socket = opened.map_err(ConnectError::into_failure)?;
+        self.verify_udp(&socket, target, permit.is_target_on_this_host())?;
+        Ok(socket)
+    }
+
+    /// Verifies that datagrams would leave with the client's address. A backend's UDP socket does not show it: it is not
+    /// connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::SourceTranslated`]; [`Failure::Local`]: getsockname(2) failed.
+    pub(crate) fn verify_udp(
+        &self,
+        socket: &UdpSocket,
+        target: SocketAddr,
+        is_on_this_host: bool,
+    ) -> Result<(), Failure> {
+        if !is_on_this_host && self.config.mark.is_none() {
+            return Ok(());
+        }
+        let client = local_addr(socket).map_err(Failure::Local)?;
+        let backend = Backend::new(target, Transport::Udp);
+        match emitted(backend, self.config.mark, client) {
+            Ok(Some(seen)) if seen.source != client => {
+                Err(Failure::SourceTranslated { client, target })
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                if let Some(suppressed) = UNKNOWN.pass() {
+                    tracing::warn!(
+                        suppressed,
+                        "can't tell whether NAT rules replace the address of {client} towards {target}: {error}"
+                    );
+                }
+                Ok(())
+            }
         }
     }
 
@@ -67,3 +108,5 @@ fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError>
         _ => ConnectError::local(failed),
     })
 }
+
+static UNKNOWN: Throttle = Throttle::new(Duration::from_secs(10));

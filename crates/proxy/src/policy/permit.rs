@@ -16,6 +16,7 @@ use crate::policy::rules::Rules;
 pub struct Permit {
     source: Option<ClaimedSource>,
     target: Target,
+    is_target_on_this_host: bool,
     source_port: SourcePort,
     on_collision: OnCollision,
 }
@@ -68,6 +69,7 @@ impl Permit {
         Ok(Self {
             source: Some(source),
             target,
+            is_target_on_this_host: is_local,
             source_port,
             on_collision,
         })
@@ -75,9 +77,11 @@ impl Permit {
 
     /// To connect from an address of this host. A header without a claimed source names no destination either.
     fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Self {
+        let target = rules.target_for(peer.ip()).for_listener(listener);
         Self {
             source: None,
-            target: rules.target_for(peer.ip()).for_listener(listener),
+            target,
+            is_target_on_this_host: rules.is_on_this_host(target.0.ip()),
             source_port: rules.config.upstream.source_port,
             on_collision: rules.config.upstream.on_collision,
         }
@@ -93,7 +97,13 @@ impl Permit {
         self.target
     }
 
-    /// The address to bind the upstream socket to, with port 0 for any port, also where the header claims port 0; `None` to connect from an address of this
+    /// Whether the backend's address is this host's.
+    pub(crate) fn is_target_on_this_host(&self) -> bool {
+        self.is_target_on_this_host
+    }
+
+    /// The address to bind the upstream socket to, with port 0 for any port, also where the header claims port 0; `None` to
+    /// connect from an address of this
     /// host.
     pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
         let ClaimedSource(source) = self.source?;

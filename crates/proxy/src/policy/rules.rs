@@ -31,11 +31,17 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reports a connection that was not answered: if it came from the client's address, its reply path may be broken.
-    pub(crate) fn report_timeout(&self, target: Target, failure: &Failure) {
-        if matches!(failure, Failure::ConnectTimeout { .. }) {
-            let backend = Backend::new(target.0, Transport::Tcp);
-            self.reply_path.report_timeout(backend, self.mark());
+    /// Reports a connection or session that failed, to the monitor: an unanswered one from the client's address may have a
+    /// broken reply path, and NAT rules may replace that address.
+    pub(crate) fn report_failure(&self, target: Target, transport: Transport, failure: &Failure) {
+        let backend = Backend::new(target.0, transport);
+        match failure {
+            Failure::ConnectTimeout { .. } => self.reply_path.report_timeout(backend, self.mark()),
+            Failure::SourceTranslated { client, .. } => {
+                self.reply_path
+                    .report_translated(client.ip(), backend, self.mark());
+            }
+            _ => {}
         }
     }
 

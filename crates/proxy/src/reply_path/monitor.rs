@@ -5,6 +5,7 @@
 //! RST at once, and the log says what to do.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::recent::RecentTargets;
 use super::state::{PROBE_INTERVAL, ProbeState};
 use super::target::{ProbeKey, ProbeTarget};
+use super::translated_client::TranslatedClient;
 use crate::backend::Backend;
 
 /// The last result for each target. A reply path counts as sound until a probe shows otherwise.
@@ -28,6 +30,8 @@ pub struct ReplyPathMonitor {
     configured: BTreeMap<ProbeKey, Arc<ProbeState>>,
     /// The destinations on this host that headers have named.
     recent: RecentTargets,
+    /// A client whose address NAT rules replace.
+    translated: Arc<TranslatedClient>,
     /// Wakes [`ReplyPathMonitor::probe_when_due`] for a new or suspect target.
     new_target: Notify,
 }
@@ -43,6 +47,7 @@ impl ReplyPathMonitor {
         Self {
             configured,
             recent: RecentTargets::new(),
+            translated: Arc::default(),
             new_target: Notify::new(),
         }
     }
@@ -59,6 +64,7 @@ impl ReplyPathMonitor {
             }
         }
         monitor.recent = self.recent.clone();
+        monitor.translated = Arc::clone(&self.translated);
         probe_in_batches(&unknown).await;
         monitor
     }
@@ -118,6 +124,24 @@ impl ReplyPathMonitor {
         self.new_target.notify_one();
     }
 
+    /// Reports a client that was refused because NAT rules replace its address on the way to `target`. Its path is probed at
+    /// once, and until its address is kept again.
+    pub(crate) fn report_translated(
+        &self,
+        client: IpAddr,
+        target: Backend,
+        mark: Option<NonZeroU32>,
+    ) {
+        if self.translated.report(client, target, mark) {
+            self.new_target.notify_one();
+        }
+    }
+
+    /// A client whose address NAT rules replace, as of the last probe: it is refused.
+    pub fn translated_client(&self) -> Option<IpAddr> {
+        self.translated.confirmed()
+    }
+
     /// Probes every target once; changes are logged.
     pub async fn probe_all(&self) {
         probe_in_batches(&self.all_targets()).await;
@@ -126,6 +150,7 @@ impl ReplyPathMonitor {
     /// Waits until a target is due and probes it: a minute after its last probe, a second after one that failed, or at
     /// once if it is new. To be called in a loop. Cancel-safe: a target is still due if its probe was cancelled.
     pub async fn probe_when_due(&self) {
+        self.translated.probe_when_due(Instant::now());
         let due = self.due_targets(Instant::now());
         if due.is_empty() {
             tokio::select! {
@@ -149,7 +174,9 @@ impl ReplyPathMonitor {
     fn next_due(&self) -> Instant {
         let (all, now) = (self.all_targets(), Instant::now());
         let due = all.iter().map(|state| state.due_at().unwrap_or(now));
-        due.min().unwrap_or(now + PROBE_INTERVAL)
+        due.chain(self.translated.due_at(now))
+            .min()
+            .unwrap_or(now + PROBE_INTERVAL)
     }
 
     /// The results for a configured target: those of its port, and those of any port of its address.

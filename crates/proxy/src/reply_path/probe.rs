@@ -15,12 +15,13 @@ use peername_sys::socket::upstream;
 use peername_sys::socket::upstream::UpstreamSocket;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
-use peername_sys::{NameCall, SyscallError};
+use peername_sys::{NameCall, SyscallError, random};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
+use crate::translation::{Emitted, LIST_RULES, emitted};
 
 /// What a successful probe has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,10 +93,10 @@ pub enum ReplyPathError {
         /// The mark.
         mark: NonZeroU32,
     },
-    /// The connection was established, but its source was rewritten on the way to the listener.
+    /// NAT rules replace the source on the way to the backend.
     #[error(
-        "connected to {target} from {from}, but {seen} was seen; look for a masquerading or SNAT \
-         rule on the loopback interface: `nft list ruleset`, `iptables -t nat -S`"
+        "{target} would see {seen} instead of {from}: exempt connections to it from the rule that masquerades them \
+         ({LIST_RULES})"
     )]
     Rewritten {
         /// The backend.
@@ -169,7 +170,31 @@ pub(crate) async fn probe_with(
             let outcome = look_up_route(netlink, backend, mark).await;
             explain(netlink, backend, outcome).await
         }
-        BackendLocation::OtherHost => Ok(ProbeOutcome::OtherHost),
+        BackendLocation::OtherHost => match mark {
+            Some(_) => verify_emitted(backend, mark),
+            None => Ok(ProbeOutcome::OtherHost),
+        },
+    }
+}
+
+/// Verifies that a foreign address is kept on the way to a backend behind another interface of this host. Where the device
+/// or the packet filter does not tell, nothing is known.
+fn verify_emitted(
+    target: Backend,
+    mark: Option<NonZeroU32>,
+) -> Result<ProbeOutcome, ReplyPathError> {
+    let [word] = random::words::<1>();
+    let from = SocketAddr::new(foreign_addr(target.address.ip()), FIRST_PORT | word as u16);
+    match emitted(target, mark, from) {
+        Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
+            Err(ReplyPathError::Rewritten {
+                target: target.address,
+                from,
+                seen,
+            })
+        }
+        Ok(_) => Ok(ProbeOutcome::OtherHost),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -305,6 +330,7 @@ impl std::fmt::Display for Milliseconds {
     }
 }
 
+const FIRST_PORT: u16 = 0x8000;
 /// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a host that is busy
 /// while it boots.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -191,4 +191,4 @@ static NAMED_TARGETS: Throttle = Throttle::new(Duration::from_secs(10));
 /// Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// Short, because rules are often added just after the start (systemd's ExecStartPost).
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);

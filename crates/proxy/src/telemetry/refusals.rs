@@ -126,6 +126,7 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
         ),
         Failure::ReplyPath => (&REPLY_PATH, failure.to_string()),
         Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
+        Failure::SourceTranslated { .. } => (&TRANSLATED, failure.to_string()),
         Failure::Local(_) | Failure::SourceRewritten { .. } | Failure::OutboundHeader(_) => {
             (&LOCAL, failure.to_string())
         }
@@ -174,6 +175,7 @@ static TOO_MANY: Throttle = Throttle::new(INTERVAL);
 static DESTINATION: Throttle = Throttle::new(INTERVAL);
 static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
 static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
+static TRANSLATED: Throttle = Throttle::new(INTERVAL);
 static LOCAL: Throttle = Throttle::new(INTERVAL);
 static EVICTED: Throttle = Throttle::new(INTERVAL);
 static REPLIES: Throttle = Throttle::new(INTERVAL);
@@ -236,6 +238,10 @@ mod tests {
             Failure::SourceRewritten {
                 wanted: addr,
                 got: addr,
+            },
+            Failure::SourceTranslated {
+                client: addr,
+                target: addr,
             },
         ];
         for failure in &logged {

@@ -24,9 +24,10 @@ use crate::policy::permit::Permit;
 use crate::service::{Service, ServiceCache, ServiceHandle};
 use crate::telemetry::counters::Counters;
 use peername_server::access::clients::HeaderClient;
-use peername_server::addr::{ClaimedSource, LocalAddr};
+use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
+use peername_sys::netlink::Transport;
 
 /// A proxy for UDP.
 #[derive(Clone, Debug)]
@@ -140,7 +141,28 @@ impl Role for ProxyRole {
 
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let (service, permit) = self.permit(admitted)?;
-        service.connector.open_udp(&permit)
+        let opened = service.connector.open_udp(&permit);
+        opened.inspect_err(|failure| {
+            let rules = &service.rules;
+            rules.report_failure(permit.target(), Transport::Udp, failure);
+        })
+    }
+
+    fn verify_source(&self, session: &Session) -> Result<(), Failure> {
+        let service = self.known.last(session.key.listener);
+        let Some(service) = service.filter(|_| session.key.client.is_some()) else {
+            return Ok(());
+        };
+        let is_on_this_host = service.rules.is_on_this_host(session.upstream.ip());
+        service
+            .connector
+            .verify_udp(&session.socket, session.upstream, is_on_this_host)
+            .inspect_err(|failure| {
+                let target = Target(session.upstream);
+                service
+                    .rules
+                    .report_failure(target, Transport::Udp, failure);
+            })
     }
 
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {

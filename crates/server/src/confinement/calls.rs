@@ -41,6 +41,9 @@ pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
     if needs.bpf_maps {
         calls.allow_bpf_maps();
     }
+    if needs.raw_packets {
+        calls.allow_sending_raw_packets();
+    }
     calls.deny_newer_as_absent();
     calls
 }
@@ -207,12 +210,13 @@ mod tests {
     /// The tables differ between architectures, and not every one of them is confined in tests.
     #[test]
     fn every_list_compiles_for_this_architecture() {
-        for bits in 0..16 {
+        for bits in 0..32 {
             let needs = Needs {
                 names: bits & 1 != 0,
                 io_uring: bits & 2 != 0,
                 watches: bits & 4 != 0,
                 bpf_maps: bits & 8 != 0,
+                raw_packets: bits & 16 != 0,
                 ..Needs::default()
             };
             let compiled = allowed(&needs).compile();

@@ -37,13 +37,22 @@ pub(crate) fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<
     Ok(buffer.get(..len).unwrap_or_default())
 }
 
+/// Encodes a request for one object of a kind.
+pub(crate) fn request(kind: u16, body: &[u8]) -> Vec<u8> {
+    message(kind, REQUEST, body)
+}
+
 /// Encodes a request to dump all objects of a kind.
 pub(crate) fn dump_request(kind: u16, body: &[u8]) -> Vec<u8> {
+    message(kind, REQUEST | DUMP, body)
+}
+
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let len = HEADER + body.len();
     let mut request = Vec::with_capacity(len);
     request.extend(u32::try_from(len).unwrap_or_default().to_ne_bytes());
     request.extend(kind.to_ne_bytes());
-    request.extend(DUMP.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
     request.extend([0; 8]); // sequence number, port
     request.extend(body);
     request
@@ -66,5 +75,7 @@ pub(crate) fn split_first(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
-/// NLM_F_REQUEST and NLM_F_DUMP.
-const DUMP: u16 = 0x301;
+/// NLM_F_REQUEST.
+const REQUEST: u16 = 1;
+/// NLM_F_DUMP.
+const DUMP: u16 = 0x300;

@@ -93,10 +93,10 @@ fn open_socket(body: &[u8]) -> Option<ListedSocket> {
     })
 }
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_REQ_PROTOCOL: u16 = 3;
 const INTERRUPTED: u16 = 0x10;
-const IPPROTO_TCP: u8 = 6;
+pub(super) const IPPROTO_TCP: u8 = 6;
 const IPPROTO_MPTCP: u32 = 262;
 /// Every state but SYN_RECV (3), TIME_WAIT (6), LISTEN (10) and NEW_SYN_RECV (12).
 const CONNECTED: u32 = 0xfff & !(1 << 3 | 1 << 6 | 1 << 10);

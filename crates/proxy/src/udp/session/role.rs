@@ -32,6 +32,13 @@ pub(crate) trait Role {
     /// [`Failure`], as for a connection.
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure>;
 
+    /// Verifies that the backend would still see the session's client as its peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::SourceTranslated`].
+    fn verify_source(&self, session: &Session) -> Result<(), Failure>;
+
     /// The backend that a new session would have by the current rules; `None` where it would not have its client's own
     /// address as source.
     ///

@@ -97,6 +97,9 @@ impl<R: Role> SessionTable<R> {
             },
         };
         if let Some(session) = self.table.get_mut(id) {
+            if now.duration_since(session.last_request) >= TRACKED_FOR {
+                self.role.verify_source(session)?;
+            }
             session.reply_to = *reply_to;
             session.last_request = now;
         }
@@ -332,4 +335,7 @@ impl<R: Role> SessionTable<R> {
 /// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
 const REPLY_BUFFER: usize = 1 << 20;
 
+/// Connection tracking keeps a translation for 30 s at least without a datagram (`nf_conntrack_udp_timeout`), so NAT rules are
+/// not applied again before.
+const TRACKED_FOR: Duration = Duration::from_secs(20);
 static DROP_LOG: Throttle = Throttle::new(Duration::from_secs(1));

@@ -106,6 +106,18 @@ impl AllowedCalls {
         self.allow_if(Sysno::socket, checks.into_iter().chain(unix));
     }
 
+    /// Allows raw sockets that send and never receive (IPPROTO_RAW).
+    pub fn allow_sending_raw_packets(&mut self) {
+        let checks = [libc::AF_INET, libc::AF_INET6].map(|family| {
+            vec![
+                Check::equal(0, family),
+                Check::masked(1, SOCK_TYPE_MASK, libc::SOCK_RAW),
+                Check::equal(2, libc::IPPROTO_RAW),
+            ]
+        });
+        self.allow_if(Sysno::socket, checks);
+    }
+
     /// Allows memory to be mapped and protected, but not as executable code.
     pub fn allow_data_mappings(&mut self) {
         for call in [Sysno::mmap, Sysno::mprotect] {
@@ -162,8 +174,8 @@ impl AllowedCalls {
             // Errors are impossible: no rule is empty, and argument 6 does not occur.
             SeccompRule::new(conditions).ok()
         };
-        let rules = alternatives.into_iter().filter_map(rule).collect();
-        self.allowed.insert(number(call), rules);
+        let rules = alternatives.into_iter().filter_map(rule);
+        self.allowed.entry(number(call)).or_default().extend(rules);
     }
 
     /// Compiles the list for this architecture.

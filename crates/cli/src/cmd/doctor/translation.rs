@@ -1,0 +1,235 @@
+//! Checks that NAT rules of this host leave clients their addresses on the way to a backend.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::process::Command;
+
+use ipnet::IpNet;
+use peername_proxy::reply_path::probe::foreign_addr;
+use peername_proxy::routes::{Backend, BackendLocation, locate_backend};
+use peername_proxy::translation::emitted;
+use peername_sys::netlink::Netlink;
+use peername_sys::{SyscallError, random};
+
+use super::finding::Finding;
+
+/// Sends packets that the backend's kernel drops, from a documentation address and from one in each network that has a NAT
+/// rule or an interface here, and looks at how they leave.
+pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
+    let target = backend.address;
+    let mark = NonZeroU32::new(mark);
+    let clients = match Clients::of(target.ip()).await {
+        Ok(clients) => clients,
+        Err(error) => return Finding::broken(CHECK, format!("{target}: {error}")),
+    };
+    if mark.is_none() && clients.is_elsewhere(target).await {
+        let seen = format!(
+            "{target} is on another host: what changes the address on the way can't be seen"
+        );
+        return Finding::ok(CHECK, seen);
+    }
+    let mut kept = 0_u32;
+    for (&client, rule) in &clients.rules {
+        // Connection tracking remembers how it translated a port before.
+        let [word] = random::words::<1>();
+        let from = SocketAddr::new(client, FIRST_PORT | word as u16);
+        match emitted(backend, mark, from) {
+            Ok(Some(seen)) if seen.source.ip() != client => {
+                let masked = Masked {
+                    target,
+                    client,
+                    seen: seen.source.ip(),
+                    rule,
+                };
+                return masked.finding();
+            }
+            Ok(Some(seen)) if seen.destination != target => {
+                return Finding::warn(
+                    CHECK,
+                    format!(
+                        "a rule redirects connections to {target} to {}: what that server sees can't be verified",
+                        seen.destination
+                    ),
+                    format!("name {} as the target", seen.destination),
+                );
+            }
+            Ok(Some(_)) => kept += 1,
+            Ok(None) => {}
+            Err(error) if error.is_permission() => {
+                return Finding::fail(CHECK, error.to_string(), "see CAP_NET_RAW above");
+            }
+            Err(error) => return Finding::broken(CHECK, format!("{target}: {error}")),
+        }
+    }
+    match kept {
+        0 => Finding::warn(
+            CHECK,
+            format!("the network device to {target} does not show how packets leave"),
+            "look for masquerading rules: `nft list ruleset`, `iptables-save -t nat`",
+        ),
+        kept => Finding::ok(
+            CHECK,
+            format!(
+                "{target} sees {kept} addresses as they are, one in each network of this host and its NAT rules"
+            ),
+        ),
+    }
+}
+
+/// A client whose address is replaced.
+struct Masked<'a> {
+    target: SocketAddr,
+    client: IpAddr,
+    seen: IpAddr,
+    rule: &'a str,
+}
+
+impl Masked<'_> {
+    fn finding(&self) -> Finding {
+        let Self {
+            target,
+            client,
+            seen,
+            rule,
+        } = self;
+        let rule = match *rule {
+            "" => "",
+            rule => &format!(", by `{rule}`"),
+        };
+        let program = match client {
+            IpAddr::V4(_) => "iptables",
+            IpAddr::V6(_) => "ip6tables",
+        };
+        Finding::fail(
+            CHECK,
+            format!("{target} would see {seen} instead of {client}{rule}"),
+            format!(
+                "`--setup-routes` or `peername routes add` exempts a backend on loopback; otherwise `{program} -t nat -I \
+                 POSTROUTING -d {} -p tcp --dport {} -j ACCEPT`, or the same in the program that has the rule",
+                target.ip(),
+                target.port()
+            ),
+        )
+    }
+}
+
+/// The clients to try, each with the rule that its network is from; empty for none.
+struct Clients {
+    rules: BTreeMap<IpAddr, String>,
+    netlink: Netlink,
+}
+
+impl Clients {
+    /// Those of the target's family.
+    ///
+    /// # Errors
+    ///
+    /// A netlink call fails.
+    async fn of(target: IpAddr) -> Result<Self, SyscallError> {
+        let netlink = Netlink::open()?;
+        let interfaces = netlink.addresses().await?;
+        let own: Vec<IpAddr> = interfaces.iter().map(|interface| interface.own).collect();
+        let attached = interfaces.iter().filter_map(|interface| {
+            let network = IpNet::new(interface.network, interface.prefix).ok()?;
+            Some((network, String::new()))
+        });
+        let listed = rules();
+        let documentation = (IpNet::from(foreign_addr(target)), String::new());
+        let networks = [documentation]
+            .into_iter()
+            .chain(attached)
+            .chain(networks_in(&listed));
+        let mut rules = BTreeMap::new();
+        for (network, rule) in networks {
+            let client = network
+                .hosts()
+                .take(MOST_OWN)
+                .find(|host| !own.contains(host) && !host.is_loopback());
+            if let Some(client) = client.filter(|client| client.is_ipv4() == target.is_ipv4())
+                && rules.len() < MOST_CLIENTS
+            {
+                let named = rules.entry(client).or_insert_with(String::new);
+                if named.is_empty() {
+                    *named = rule;
+                }
+            }
+        }
+        Ok(Self { rules, netlink })
+    }
+
+    async fn is_elsewhere(&self, target: SocketAddr) -> bool {
+        let location = locate_backend(&self.netlink, target).await;
+        matches!(location, Ok(BackendLocation::OtherHost))
+    }
+}
+
+/// The rules of the packet filter, as far as the programs that list them are installed. iptables is a front end of nftables
+/// on most hosts, or has tables of its own.
+fn rules() -> String {
+    const LISTINGS: [&[&str]; 3] = [
+        &["nft", "list", "ruleset"],
+        &["iptables-legacy-save", "-t", "nat"],
+        &["ip6tables-legacy-save", "-t", "nat"],
+    ];
+    LISTINGS
+        .iter()
+        .filter_map(|listing| {
+            let (program, args) = listing.split_first()?;
+            let output = Command::new(program).args(args).output().ok()?;
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        })
+        .collect()
+}
+
+/// Every network in the text, with the line if that is a NAT rule. A network that only a filter names costs one packet.
+fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
+    rules.lines().flat_map(|line| {
+        let lower = line.to_lowercase();
+        let is_nat = lower.contains("masquerade") || lower.contains("snat");
+        let rule = if is_nat { line.trim() } else { "" };
+        line.split(|c: char| c.is_whitespace() || "{},".contains(c))
+            .filter_map(|word| {
+                let address = || word.parse::<IpAddr>().ok().map(IpNet::from);
+                word.parse().ok().or_else(address)
+            })
+            .map(|network| (network, rule.to_owned()))
+    })
+}
+
+const CHECK: &str = "clients' addresses";
+const FIRST_PORT: u16 = 0x8000;
+/// Bounds for hosts with long lists of addresses in their rules, and with many addresses of their own.
+const MOST_CLIENTS: usize = 2000;
+const MOST_OWN: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_of_both_programs_are_found() {
+        let rules = "
+            ip saddr 172.17.0.0/16 oifname != \"docker0\" counter packets 0 bytes 0 masquerade
+            elements = { 10.8.0.0/24, fd00::7 }
+            -A POSTROUTING -s 192.168.122.0/24 ! -d 192.168.122.0/24 -j SNAT --to-source 10.0.0.1";
+        let found: Vec<_> = networks_in(rules).collect();
+        let networks: Vec<_> = found
+            .iter()
+            .map(|(network, _)| network.to_string())
+            .collect();
+        assert_eq!(
+            networks,
+            [
+                "172.17.0.0/16",
+                "10.8.0.0/24",
+                "fd00::7/128",
+                "192.168.122.0/24",
+                "192.168.122.0/24",
+                "10.0.0.1/32"
+            ]
+        );
+        assert!(found[0].1.starts_with("ip saddr 172.17.0.0/16"));
+        assert_eq!(found[1].1, "");
+    }
+}

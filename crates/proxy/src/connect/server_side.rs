@@ -1,0 +1,114 @@
+//! Verifies that a backend on this host sees the client's address.
+//!
+//! NAT rules of this host apply to the proxy's own connections, too: `-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE` replaces
+//! the source of a connection over loopback, and the proxy's own socket does not show it. So the backend's socket is
+//! looked up by the addresses that it must have, before a byte is sent.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use peername_server::addr::{Target, canonical};
+use peername_sys::Result as SysResult;
+use peername_sys::netlink::{TcpLookup, TcpSocket, Transport};
+use peername_sys::tcp::original_destination;
+use tokio::net::TcpStream;
+
+use crate::backend::Backend;
+use crate::outcome::Failure;
+use crate::translation::emitted;
+
+/// The backend's end of a connection from a client's address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerSide {
+    backend: SocketAddr,
+    client: SocketAddr,
+    /// Whether the proxy's socket has the IPv4 addresses in their IPv6 form.
+    is_mapped: bool,
+}
+
+impl ServerSide {
+    pub(super) fn of(target: Target, client: SocketAddr) -> Self {
+        let backend = canonical(target.0);
+        Self {
+            backend,
+            client: canonical(client),
+            is_mapped: backend.is_ipv4() != target.0.is_ipv4(),
+        }
+    }
+
+    /// Whether the backend sees the client, as far as can be told at once: it can't while the backend's accept backlog is full.
+    ///
+    /// NAT needs connection tracking, and asking whether a connection is tracked takes a third of the time of a lookup.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Local`]: the lookup failed.
+    pub(super) fn is_seen(self, upstream: &TcpStream) -> Result<bool, Failure> {
+        let tracked = original_destination(upstream, self.backend.is_ipv6());
+        if !self.is_mapped && matches!(tracked, Ok(None)) {
+            return Ok(true);
+        }
+        let found = find(self.backend, self.client).map_err(Failure::Local)?;
+        Ok(found == TcpSocket::Connection)
+    }
+
+    /// Verifies the client's address of an established connection.
+    ///
+    /// A listener instead of the connection is no proof: with SYN cookies and a full accept backlog, the backend's host has
+    /// no socket before the first data; and a rule may redirect the destination alone. So how a packet of the connection
+    /// leaves decides. Without a listener either, the connection ends in another network namespace, and can't be seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::SourceTranslated`]; [`Failure::Local`]: the lookup failed.
+    pub(super) fn verify(
+        self,
+        upstream: &TcpStream,
+        mark: Option<NonZeroU32>,
+    ) -> Result<(), Failure> {
+        let Self {
+            backend, client, ..
+        } = self;
+        let is_reset = || find(client, backend).is_ok_and(|own| own != TcpSocket::Connection);
+        if self.is_seen(upstream)?
+            || find(backend, client).map_err(Failure::Local)? == TcpSocket::Missing
+            || is_reset()
+        {
+            return Ok(());
+        }
+        match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
+            Ok(Some(seen)) if seen.source == client => Ok(()),
+            _ => Err(Failure::SourceTranslated {
+                client,
+                target: backend,
+            }),
+        }
+    }
+}
+
+fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
+    match with_lookup(|lookup| lookup.find(local, remote)) {
+        // gVisor has no sock_diag(7), and no NAT rules of the host.
+        Err(error) if error.is_unknown_protocol() => Ok(TcpSocket::Missing),
+        found => found,
+    }
+}
+
+/// Uses this thread's socket. After an error it is opened again: an answer may still be queued there.
+fn with_lookup<T>(ask: impl FnOnce(&TcpLookup) -> SysResult<T>) -> SysResult<T> {
+    LOOKUP.with_borrow_mut(|slot| {
+        let lookup = match slot.take() {
+            Some(lookup) => lookup,
+            None => TcpLookup::open()?,
+        };
+        let answer = ask(&lookup)?;
+        *slot = Some(lookup);
+        Ok(answer)
+    })
+}
+
+thread_local! {
+    /// A worker's socket, in its own network namespace.
+    static LOOKUP: RefCell<Option<TcpLookup>> = const { RefCell::new(None) };
+}

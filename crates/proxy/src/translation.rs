@@ -1,0 +1,47 @@
+//! Source translation: NAT rules of this host that replace the client's address on the way to a backend.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use peername_sys::Result as SysResult;
+use peername_sys::socket::egress_probe::EgressProbe;
+pub use peername_sys::socket::egress_probe::Emitted;
+
+use crate::backend::Backend;
+
+/// Returns the addresses of packets from `client` to a backend as they leave this network namespace, behind its NAT rules;
+/// `None` where the device does not tell.
+///
+/// Sends one packet, which the backend's kernel drops for its checksum. Needs CAP_NET_RAW.
+///
+/// # Errors
+///
+/// A system call failed: EPERM without the capability, and where the packet filter drops the packet.
+pub fn emitted(
+    backend: Backend,
+    mark: Option<NonZeroU32>,
+    client: SocketAddr,
+) -> SysResult<Option<Emitted>> {
+    let key = (backend.address.is_ipv6(), mark);
+    PROBES.with_borrow_mut(|probes| {
+        let probe = match probes.remove(&key) {
+            Some(probe) => probe,
+            None => EgressProbe::open(backend.address.ip(), mark.map(NonZeroU32::get))?,
+        };
+        let emitted = probe.send(backend.transport, client, backend.address);
+        probes.insert(key, probe);
+        emitted
+    })
+}
+
+/// The commands that list the rules.
+pub(crate) const LIST_RULES: &str =
+    "`nft list ruleset`, `iptables -t nat -S POSTROUTING`, `ip6tables -t nat -S POSTROUTING`";
+
+thread_local! {
+    /// A worker's sockets, by family and mark: as many as there are marks.
+    static PROBES: RefCell<BTreeMap<(bool, Option<NonZeroU32>), EgressProbe>> =
+        const { RefCell::new(BTreeMap::new()) };
+}

@@ -1,0 +1,151 @@
+//! Looks up the two sockets of a TCP connection on this host (sock_diag(7)). Needs no capability.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, netlink};
+
+use super::LOOPBACK;
+use super::raw::{self, Message, NLMSG_ERROR};
+use super::sock_diag::{IPPROTO_TCP, SOCK_DIAG_BY_FAMILY};
+use crate::{NameCall, Result};
+
+/// A netlink socket for lookups, of the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct TcpLookup(OwnedFd);
+
+/// The socket that a segment to `local` from `remote` would be delivered to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpSocket {
+    /// That of a connection between the two, also one that is not accepted yet or is closing.
+    Connection,
+    /// What is left of a former connection between the two (TIME_WAIT).
+    Former,
+    /// A listener.
+    Listener,
+    /// None.
+    Missing,
+}
+
+impl TcpLookup {
+    /// Opens a socket.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
+    pub fn open() -> Result<Self> {
+        let socket = raw::open(Some(netlink::SOCK_DIAG)).call("socket(NETLINK_SOCK_DIAG)")?;
+        Ok(Self(socket))
+    }
+
+    /// Looks up the socket that the stack would, in constant time. A socket of `[::]` is found by an IPv4 address, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket.
+    pub fn find(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
+        let request = raw::request(SOCK_DIAG_BY_FAMILY, &exact_request(local, remote));
+        raw::send_request(&self.0, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
+        let mut buffer = [0; 512];
+        let answer = raw::receive(&self.0, &mut buffer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
+        judge(answer).call("recv(SOCK_DIAG_BY_FAMILY)")
+    }
+}
+
+fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
+    let (message, _) = raw::split_first(answer).ok_or(ErrorKind::InvalidData)?;
+    if message.kind == NLMSG_ERROR {
+        let error = error_of(&message);
+        return match error.raw_os_error() {
+            Some(libc::ENOENT) => Ok(TcpSocket::Missing),
+            _ => Err(error),
+        };
+    }
+    Ok(match message.body.get(1) {
+        Some(&LISTEN) => TcpSocket::Listener,
+        Some(&TIME_WAIT) => TcpSocket::Former,
+        Some(_) => TcpSocket::Connection,
+        None => return Err(ErrorKind::InvalidData.into()),
+    })
+}
+
+fn error_of(message: &Message<'_>) -> io::Error {
+    match message.body.first_chunk() {
+        Some(code) => io::Error::from_raw_os_error(-i32::from_ne_bytes(*code)),
+        None => ErrorKind::InvalidData.into(),
+    }
+}
+
+/// `struct inet_diag_req_v2` (linux/inet_diag.h) with a complete `struct inet_diag_sockid`.
+fn exact_request(local: SocketAddr, remote: SocketAddr) -> [u8; 56] {
+    let mut request = [0; 56];
+    request[0] = family_of(local);
+    request[1] = IPPROTO_TCP;
+    request[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    request[8..10].copy_from_slice(&local.port().to_be_bytes());
+    request[10..12].copy_from_slice(&remote.port().to_be_bytes());
+    request[12..28].copy_from_slice(&octets(local.ip()));
+    request[28..44].copy_from_slice(&octets(remote.ip()));
+    // A server that is bound to a device receives from this host by loopback only.
+    request[44..48].copy_from_slice(&LOOPBACK.to_ne_bytes());
+    request[48..56].fill(0xff); // INET_DIAG_NOCOOKIE
+    request
+}
+
+fn family_of(address: SocketAddr) -> u8 {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    u8::try_from(family.as_raw()).unwrap_or_default()
+}
+
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mut padded = [0; 16];
+            padded[..4].copy_from_slice(&ip.octets());
+            padded
+        }
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+const TIME_WAIT: u8 = 6;
+const LISTEN: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn server_side_is_found_for_every_kind_of_listener() {
+        let lookup = TcpLookup::open().unwrap();
+        for (listen, to) in [
+            ("127.0.0.1:0", "127.0.0.1"),
+            ("0.0.0.0:0", "127.0.0.1"),
+            ("[::]:0", "127.0.0.1"),
+            ("[::]:0", "::1"),
+        ] {
+            let listener = TcpListener::bind(listen).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = SocketAddr::new(to.parse().unwrap(), port);
+            let client = TcpStream::connect(server).unwrap();
+            let local = client.local_addr().unwrap();
+            let find = |remote| lookup.find(server, remote).unwrap();
+            // In the queue, accepted, and closed by the server.
+            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            let (accepted, _) = listener.accept().unwrap();
+            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            drop(accepted);
+            assert_eq!(find(local), TcpSocket::Connection, "{listen}");
+            let stranger = SocketAddr::new(local.ip(), 9);
+            assert_eq!(find(stranger), TcpSocket::Listener, "{listen}");
+            drop(listener);
+            assert_eq!(find(stranger), TcpSocket::Missing, "{listen}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Shows how a packet leaves this host, after the packet filter has translated its addresses.
+//!
+//! The kernel returns a packet with its headers as the device was handed it, if a transmit timestamp is requested
+//! (SOF_TIMESTAMPING_TX_SOFTWARE): behind every NAT rule of this network namespace. The packet of a probe has a wrong checksum,
+//! so its receiver drops it before it looks for a socket. Connection tracking does not verify checksums of packets that
+//! leave: the addresses are translated as those of the connection's next packet will be.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::net::{RecvFlags, recv};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::set_int;
+use crate::netlink::Transport;
+use crate::{NameCall, Result};
+
+/// A raw socket that sends probes. It receives nothing, so it costs other packets nothing.
+#[derive(Debug)]
+pub struct EgressProbe {
+    socket: Socket,
+}
+
+/// The addresses of a packet as it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// The source that the receiver sees.
+    pub source: SocketAddr,
+    /// The destination.
+    pub destination: SocketAddr,
+}
+
+impl EgressProbe {
+    /// Opens a socket for destinations of this family. Needs CAP_NET_RAW.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without the capability; EAFNOSUPPORT without IPv6; EMFILE, ENFILE or ENOMEM.
+    pub fn open(to: IpAddr, mark: Option<u32>) -> Result<Self> {
+        let domain = match to {
+            IpAddr::V4(_) => Domain::IPV4,
+            IpAddr::V6(_) => Domain::IPV6,
+        };
+        let kind = Type::RAW.nonblocking().cloexec();
+        // Packets have their own IP header, and none is received (raw(7)).
+        let any = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(domain, kind, Some(any)).call("socket(SOCK_RAW)")?;
+        if let Some(mark) = mark {
+            socket.set_mark(mark).call("setsockopt(SO_MARK)")?;
+        }
+        let requested = libc::SOF_TIMESTAMPING_TX_SOFTWARE.cast_signed();
+        let fd = std::os::fd::AsFd::as_fd(&socket);
+        set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, requested)
+            .call("setsockopt(SO_TIMESTAMPING)")?;
+        Ok(Self { socket })
+    }
+
+    /// Sends a packet between two addresses of the socket's family, and returns how it left; `None` where its device does
+    /// not tell, or not at once.
+    ///
+    /// # Errors
+    ///
+    /// EPERM where the packet filter drops it; ENETUNREACH and EHOSTUNREACH; else those of sendto(2) and recv(2).
+    pub fn send(
+        &self,
+        transport: Transport,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Result<Option<Emitted>> {
+        self.discard_earlier();
+        let packet = packet(transport, from, to);
+        // For a raw socket the port is none; IPv6 takes none but 0.
+        let destination = SocketAddr::new(to.ip(), 0);
+        self.socket
+            .send_to(&packet, &destination.into())
+            .call("sendto(SOCK_RAW)")?;
+        let mut copy = [0; 256];
+        match self.read_copy(&mut copy) {
+            // A device may add a header in front.
+            Ok(len) => Ok(copy
+                .get(len.saturating_sub(packet.len())..len)
+                .and_then(|emitted| parse(emitted, to))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error).call("recv(MSG_ERRQUEUE)"),
+        }
+    }
+
+    /// Reads copies that came late, and errors of the network.
+    fn discard_earlier(&self) {
+        let mut copy = [0; 256];
+        let _ = self.socket.take_error();
+        while self.read_copy(&mut copy).is_ok() {}
+    }
+
+    fn read_copy(&self, copy: &mut [u8]) -> io::Result<usize> {
+        let (len, _) = recv(
+            &self.socket,
+            copy,
+            RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT,
+        )?;
+        Ok(len)
+    }
+}
+
+/// An IP packet with a UDP header, or a TCP header that has SYN, and a wrong checksum.
+fn packet(transport: Transport, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let (protocol, segment) = match transport {
+        Transport::Udp => (UDP, udp_header(from, to)),
+        Transport::Tcp => (TCP, tcp_header(from, to)),
+    };
+    let len = u16::try_from(segment.len()).unwrap_or_default();
+    let mut packet = match to {
+        SocketAddr::V4(_) => {
+            let [high, low] = (V4_HEADER + len).to_be_bytes();
+            // The kernel fills in the identification and the header's checksum.
+            vec![0x45, 0, high, low, 0, 0, 0x40, 0, HOPS, protocol, 0, 0]
+        }
+        SocketAddr::V6(_) => {
+            let [high, low] = len.to_be_bytes();
+            vec![0x60, 0, 0, 0, high, low, protocol, HOPS]
+        }
+    };
+    packet.extend(octets(from.ip()));
+    packet.extend(octets(to.ip()));
+    packet.extend(segment);
+    packet
+}
+
+fn udp_header(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut header = ports(from, to);
+    header.extend([0, 8, 0, 0]);
+    spoil_checksum(&mut header, 6, UDP, from, to);
+    header
+}
+
+fn tcp_header(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut header = ports(from, to);
+    header.extend([0; 8]); // sequence and acknowledgement number
+    header.extend([5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]);
+    spoil_checksum(&mut header, 16, TCP, from, to);
+    header
+}
+
+fn ports(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    [from, to].map(|end| end.port().to_be_bytes()).concat()
+}
+
+/// Writes a checksum that differs from the right one, and is not 0, which stands for none.
+fn spoil_checksum(header: &mut [u8], at: usize, protocol: u8, from: SocketAddr, to: SocketAddr) {
+    let len = u8::try_from(header.len()).unwrap_or_default();
+    let mut summed = octets(from.ip());
+    summed.extend(octets(to.ip()));
+    summed.extend([0, protocol, 0, len]);
+    summed.extend(&*header);
+    let (words, _) = summed.as_chunks::<2>();
+    let sum: u32 = words
+        .iter()
+        .map(|word| u32::from(u16::from_be_bytes(*word)))
+        .sum();
+    let wrong = match !fold(fold(sum)) & 0xffff {
+        1 => 2,
+        right => right ^ 1,
+    };
+    let [.., high, low] = wrong.to_be_bytes();
+    if let Some(checksum) = header.get_mut(at..at + 2) {
+        checksum.copy_from_slice(&[high, low]);
+    }
+}
+
+fn fold(sum: u32) -> u32 {
+    (sum & 0xffff) + (sum >> 16)
+}
+
+/// The addresses in a packet of [`packet`]'s form; `None` if it has another.
+fn parse(packet: &[u8], to: SocketAddr) -> Option<Emitted> {
+    let (first, addresses, ports) = match to {
+        SocketAddr::V4(_) => (0x45, packet.get(12..20)?, packet.get(20..24)?),
+        SocketAddr::V6(_) => (0x60, packet.get(8..40)?, packet.get(40..44)?),
+    };
+    if packet.first() != Some(&first) {
+        return None;
+    }
+    let (source, destination) = addresses.split_at(addresses.len() / 2);
+    let (source_port, destination_port) = ports.split_at(2);
+    Some(Emitted {
+        source: address(source, source_port)?,
+        destination: address(destination, destination_port)?,
+    })
+}
+
+fn address(ip: &[u8], port: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(port.try_into().ok()?);
+    let ip = match <[u8; 4]>::try_from(ip) {
+        Ok(v4) => IpAddr::from(v4),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(ip).ok()?),
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SYN: u8 = 2;
+const HOPS: u8 = 64;
+const V4_HEADER: u16 = 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Needs CAP_NET_RAW. Nothing of it reaches the receiver, whose next datagram is the real one.
+    #[test]
+    fn probe_shows_both_addresses_and_is_not_received() {
+        for ip in ["127.0.0.1", "::1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            let receiver = UdpSocket::bind((ip, 0)).unwrap();
+            receiver
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
+            let destination = receiver.local_addr().unwrap();
+            let probe = EgressProbe::open(ip, None).unwrap();
+            // Ports that give each kind of checksum.
+            for port in 1..=1000 {
+                let source = SocketAddr::new(ip, port);
+                for transport in [Transport::Udp, Transport::Tcp] {
+                    let emitted = probe.send(transport, source, destination).unwrap();
+                    assert_eq!(
+                        emitted,
+                        Some(Emitted {
+                            source,
+                            destination
+                        })
+                    );
+                }
+            }
+            let sender = UdpSocket::bind((ip, 0)).unwrap();
+            sender.send_to(b"real", destination).unwrap();
+            let mut buffer = [0; 8];
+            assert_eq!(receiver.recv(&mut buffer).unwrap(), 4);
+        }
+    }
+}

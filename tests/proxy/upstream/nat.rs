@@ -1,0 +1,124 @@
+//! NAT rules of other programs must not hide clients from a backend on this host.
+
+use std::net::SocketAddr;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::admin::{ADMIN, get};
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Lab, Process, wait_for};
+use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+/// The backend gets no byte of a client that it would take for another. Other clients are served meanwhile, and all are
+/// once the rules are gone.
+#[test]
+fn client_that_a_rule_masquerades_is_refused() {
+    for rules in &ON_LOOPBACK {
+        let mut rig = ProxyRig::new(&[ADMIN]);
+        assert_eq!(get(&rig.lab.server, &[], "/readyz"), "ready\n200");
+        rules.install(&rig.lab.server);
+        for client in rules.clients() {
+            assert_refused(&rig, client, rules.program);
+        }
+        rig.assert_serves(fresh_client_v4());
+        rig.assert_serves(fresh_client_v6());
+        let said = rig.proxy.log();
+        assert!(said.contains("iptables -t nat -S POSTROUTING"), "{said}");
+        rig.proxy.wait_outcome("source_translated");
+        wait_for(rules.program, || {
+            get(&rig.lab.server, &[], "/readyz")
+                .ends_with("503")
+                .then_some(())
+        });
+        NatRules::remove(&rig.lab.server);
+        for client in rules.clients() {
+            rig.assert_serves(client);
+        }
+        wait_for("ready again", || {
+            (get(&rig.lab.server, &[], "/readyz") == "ready\n200").then_some(())
+        });
+    }
+}
+
+#[track_caller]
+fn assert_refused(rig: &ProxyRig, client: SocketAddr, program: &str) {
+    let down = rig.connect_and_send(&[&header_for(client), &b"secret"[..]].concat());
+    assert_eq!(down.wait_closed().0, End::Reset, "{program}, {client}");
+    let backend = match client.is_ipv4() {
+        true => &rig.backend_v4,
+        false => &rig.backend_v6,
+    };
+    let up = backend.accept();
+    assert_eq!(up.recv_to_end(), (Vec::new(), End::Reset), "{program}");
+}
+
+/// Redis' protected mode serves clients on loopback only, without a password.
+#[test]
+fn protected_redis_is_not_opened_by_a_masquerading_rule() {
+    let lab = Lab::new();
+    let args = ["--bind", "::1", "--port", "9000", "--save", ""];
+    let listen = "[::1]:9000".parse().expect("an address");
+    let _redis = Process::start(&lab.server, "redis-server", &args).wait_listening(&[listen]);
+    let _proxy = Peername::proxy(&lab, &[]);
+    let [docker, ..] = &ON_LOOPBACK;
+    docker.install(&lab.server);
+    let answer = |client| {
+        let request = [&header_for(client), &b"PING\r\n"[..]].concat();
+        let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
+        String::from_utf8(down.recv_to_end().0).expect("text")
+    };
+    assert!(answer(fresh_client_v6()).starts_with("-DENIED"));
+    let [_, masqueraded] = docker.clients();
+    assert_eq!(answer(masqueraded), "");
+}
+
+/// The server sees the client's address, though at another port and address than the proxy connects to.
+#[test]
+fn rule_that_redirects_the_destination_refuses_nobody() {
+    let mut rig = ProxyRig::new(&[]);
+    // Another server has the port on every address.
+    let other = Backend::listen(&rig.lab.server, v4([127, 0, 0, 1], 9001));
+    let redirect =
+        "iptables -t nat -A OUTPUT -p tcp -d 127.0.0.1 --dport 9000 -j REDIRECT --to-ports 9001";
+    rig.lab.server.run("sh", &["-ec", redirect]);
+    rig.backend_v4 = other;
+    for _ in 0..3 {
+        rig.assert_serves(fresh_client_v4());
+    }
+}
+
+/// It tries an address of each network in the rules, and names the rule.
+#[test]
+fn doctor_finds_every_masquerading_rule() {
+    let lab = Lab::new();
+    let doctor = |protocol| {
+        let args = [
+            "doctor",
+            "--target-v4=127.0.0.1:9000",
+            "--target-v6=[::1]:9000",
+            protocol,
+        ];
+        String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
+    };
+    for rules in &ON_LOOPBACK {
+        rules.install(&lab.server);
+        for protocol in ["--protocol=tcp", "--protocol=udp"] {
+            let said = doctor(protocol);
+            let failed = |line: &&str| line.starts_with("FAIL  clients' addresses: ");
+            let failed: Vec<_> = said.lines().filter(failed).collect();
+            assert_eq!(failed.len(), 2, "{}: {said}", rules.program);
+            assert!(failed.iter().all(|line| line.contains("`ip")), "{said}");
+        }
+        NatRules::remove(&lab.server);
+    }
+    for protocol in ["--protocol=tcp", "--protocol=udp"] {
+        let said = doctor(protocol);
+        assert_eq!(
+            said.matches("ok    clients' addresses: ").count(),
+            2,
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! NAT rules of other programs must not hide clients from a UDP backend.
+
+use std::time::Duration;
+
+use crate::harness::addr::{fresh_client_v4, fresh_client_v6};
+use crate::harness::admin::{ADMIN, get};
+use crate::harness::lab::wait_for;
+use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
+use crate::harness::rig::udp::{UdpRig, datagram_header_for};
+
+/// In user space and in the kernel: the backend gets no datagram of a client that it would take for another.
+#[test]
+fn session_that_a_rule_masquerades_does_not_begin() {
+    for rules in &ON_LOOPBACK {
+        for data_path in ["userspace", "kernel"] {
+            let mut rig = UdpRig::new(&[ADMIN, &format!("--data-path={data_path}")]);
+            rules.install(&rig.lab.server);
+            for client in rules.clients() {
+                rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
+                rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
+            }
+            for _ in 0..5 {
+                rig.round_trip(fresh_client_v4());
+                rig.round_trip(fresh_client_v6());
+            }
+            wait_for(rules.program, || {
+                get(&rig.lab.server, &[], "/readyz")
+                    .ends_with("503")
+                    .then_some(())
+            });
+            NatRules::remove(&rig.lab.server);
+            // Ports that the kernel has no connection tracking entry for.
+            for client in rules.clients() {
+                rig.round_trip(client);
+            }
+            wait_for("ready again", || {
+                (get(&rig.lab.server, &[], "/readyz") == "ready\n200").then_some(())
+            });
+            let dropped = rig.stop_and_count_drops();
+            assert_eq!(dropped.get("source_translated"), Some(&4), "{dropped:?}");
+        }
+    }
+}
+
+/// Connection tracking forgets an idle session before the proxy does, and then applies rules that were added meanwhile.
+#[test]
+fn idle_session_is_verified_again() {
+    let mut rig = UdpRig::new(&[]);
+    let lab = &rig.lab;
+    lab.server
+        .sysctl("net.netfilter.nf_conntrack_udp_timeout", "1");
+    lab.server
+        .sysctl("net.netfilter.nf_conntrack_udp_timeout_stream", "1");
+    let [rules, ..] = &ON_LOOPBACK;
+    let clients = rules.clients();
+    clients.iter().for_each(|client| rig.round_trip(*client));
+    rules.install(&rig.lab.server);
+    std::thread::sleep(Duration::from_secs(21));
+    for client in clients {
+        rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
+    }
+    // Both have been handled when another client is served.
+    rig.round_trip(fresh_client_v4());
+    rig.round_trip(fresh_client_v6());
+    let dropped = rig.stop_and_count_drops();
+    assert_eq!(dropped.get("source_translated"), Some(&2), "{dropped:?}");
+}
