@@ -46,6 +46,7 @@ fn page_lists_exactly_the_outcomes() {
         include_str!("../../../crates/server/src/access/clients.rs"),
         include_str!("../../../crates/server/src/header_error.rs"),
         include_str!("../../../crates/proto/src/invalid.rs"),
+        include_str!("../../../crates/proto/src/header_policy.rs"),
     ];
     let written: BTreeSet<_> = sources.into_iter().flat_map(labels).collect();
     assert!(written.len() > 60, "{written:?}");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use peername_proto::Transport;
+use peername_proxy::backend::Backend;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
@@ -27,7 +28,7 @@ use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::{self, Capacity, Workers};
-use peername_sys::netlink::Netlink;
+use peername_sys::netlink::{self, Netlink};
 use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 
@@ -77,7 +78,12 @@ struct Case {
 /// Sets the network up and starts the backends; IPv6 only where this host has it.
 async fn prepare() -> anyhow::Result<Vec<Case>> {
     Netlink::open()?.set_loopback_up().await?;
-    let backends: [SocketAddr; 2] = [V4.backend.parse()?, V6.backend.parse()?];
+    let mut backends = Vec::new();
+    for address in [V4.backend, V6.backend] {
+        for transport in [netlink::Transport::Tcp, netlink::Transport::Udp] {
+            backends.push(Backend::new(address.parse()?, transport));
+        }
+    }
     routes::add(&backends).await?;
     let mut cases = vec![Case::new(&V4)?];
     cases.extend(Case::new(&V6).ok());
