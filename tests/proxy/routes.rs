@@ -110,16 +110,29 @@ fn killed_proxy_leaves_no_rules() {
     site.assert_clients_served(8444);
     let with_two = rules();
     first.signal(Signal::KILL);
-    drop(first);
     wait_for("the killed proxy's rules are gone", || {
         (rules() < with_two).then_some(())
     });
     site.assert_clients_served(8444);
     second.signal(Signal::KILL);
-    drop(second);
     wait_for("all is as before", || {
         (site.lab.server.routing_rules() == before).then_some(())
     });
+}
+
+/// The binary may have a capability that its user has not, so the user does not choose which nft it executes.
+#[test]
+fn nft_of_the_callers_path_is_not_executed() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let executed = scratch.path_text("executed");
+    let fake = scratch.write("nft", &format!("#!/bin/sh\ntouch {executed}\n"));
+    lab.server.run("chmod", &["755", &fake]);
+    let path = format!("PATH={}:/usr/bin:/bin", scratch.path_text(""));
+    lab.server.run("env", &[&path, BINARY, "routes", "show"]);
+    assert!(!std::path::Path::new(&executed).exists());
+    // The test can fail: a shell executes it.
+    lab.server.run("env", &[&path, "sh", "-c", "nft"]);
+    assert!(std::path::Path::new(&executed).exists());
 }
 
 /// A proxy goes on without its route keeper, which was killed, as long as the rules exist. When another process removes them, the

@@ -148,10 +148,11 @@ pub fn run_keeper(targets: &[Backend], marks: &[NonZeroU32]) -> Result<ExitCode,
         .map_err(Error::Start)?;
     runtime.block_on(async {
         ignore_signals().map_err(Error::Start)?;
+        let stdin = open_stdin().map_err(Error::Start)?;
         match KeptRoutes::install(targets, marks).await {
             Ok(held) => {
                 print_line(READY);
-                hold(held).await?;
+                hold(held, stdin).await?;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
@@ -162,13 +163,14 @@ pub fn run_keeper(targets: &[Backend], marks: &[NonZeroU32]) -> Result<ExitCode,
     })
 }
 
+/// The proxy's end of standard input, which is a pipe.
+fn open_stdin() -> io::Result<pipe::Receiver> {
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    pipe::Receiver::from_owned_fd(stdin)
+}
+
 /// Restores what is lost until EOF on standard input, then removes everything.
-async fn hold(mut held: KeptRoutes) -> Result<(), Error> {
-    let stdin = io::stdin()
-        .as_fd()
-        .try_clone_to_owned()
-        .and_then(pipe::Receiver::from_owned_fd)
-        .map_err(Error::Start)?;
+async fn hold(mut held: KeptRoutes, stdin: pipe::Receiver) -> Result<(), Error> {
     if let Some(note) = held.take_note() {
         print_line(&note);
     }

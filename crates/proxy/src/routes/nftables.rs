@@ -1,8 +1,6 @@
 //! nftables rules, installed by nft(8): they bring packets to the proxy that are addressed to none of its sockets. The
 //! rules are in peername's own tables; each table is replaced and removed as a whole.
 
-use std::env;
-use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
@@ -323,18 +321,13 @@ fn nft(args: &[&str], input: &str) -> Result<String, Error> {
     Err(Error::Nft(said.trim().replace('\n', " ")))
 }
 
-/// PATH with the directories that nft is in. After `su` it often lacks them, and without nft existing tables would be
-/// overlooked.
-fn path_with_system_directories() -> OsString {
-    let mut path = env::var_os("PATH").unwrap_or_default();
-    path.push(":/usr/sbin:/sbin");
-    path
-}
-
+/// Runs nft of the system's directories, with nothing of this process's environment. It may have a capability that the user
+/// has not (the binary may have it as a file capability), and the user chooses PATH and LD_PRELOAD.
 fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     let mut child = Command::new("nft")
         .args(args)
-        .env("PATH", path_with_system_directories())
+        .env_clear()
+        .env("PATH", SYSTEM_PATH)
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -347,6 +340,9 @@ fn run_nft(args: &[&str], input: &str) -> io::Result<Output> {
     child.wait_with_output()
 }
 
+/// The last directory is NixOS's.
+const SYSTEM_PATH: &str =
+    "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The prefix of the names of peername's tables: `show` and `remove` find them by it alone.
 pub(super) const TABLE_PREFIX: &str = "peername_";
 const TPROXY: &str = "tproxy_";
