@@ -5,6 +5,7 @@
 //! so its receiver drops it before it looks for a socket. Connection tracking does not verify checksums of packets that
 //! leave: the addresses are translated as those of the connection's next packet will be.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,6 +20,8 @@ use crate::{NameCall, Result};
 #[derive(Debug)]
 pub struct EgressProbe {
     socket: Socket,
+    /// The payload of the last probe, by which its copy is recognized.
+    serial: Cell<u64>,
 }
 
 /// The addresses of a packet as it leaves.
@@ -52,7 +55,10 @@ impl EgressProbe {
         let fd = std::os::fd::AsFd::as_fd(&socket);
         set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, requested)
             .call("setsockopt(SO_TIMESTAMPING)")?;
-        Ok(Self { socket })
+        Ok(Self {
+            socket,
+            serial: Cell::new(0),
+        })
     }
 
     /// Sends a packet between two addresses of the socket's family, and returns how it left; `None` where its device does
@@ -67,29 +73,30 @@ impl EgressProbe {
         from: SocketAddr,
         to: SocketAddr,
     ) -> Result<Option<Emitted>> {
-        self.discard_earlier();
-        let packet = packet(transport, from, to);
+        // An error of an earlier packet.
+        let _ = self.socket.take_error();
+        let serial = self.serial.get().wrapping_add(1);
+        self.serial.set(serial);
+        let packet = packet(transport, from, to, serial);
         // For a raw socket the port is none; IPv6 takes none but 0.
         let destination = SocketAddr::new(to.ip(), 0);
         self.socket
             .send_to(&packet, &destination.into())
             .call("sendto(SOCK_RAW)")?;
         let mut copy = [0; 256];
-        match self.read_copy(&mut copy) {
-            // A device may add a header in front.
-            Ok(len) => Ok(copy
-                .get(len.saturating_sub(packet.len())..len)
-                .and_then(|emitted| parse(emitted, to))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error).call("recv(MSG_ERRQUEUE)"),
+        loop {
+            let len = match self.read_copy(&mut copy) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error).call("recv(MSG_ERRQUEUE)"),
+            };
+            // A device may add a header in front. Other packets are copies of earlier probes that came late.
+            let emitted = copy.get(len.saturating_sub(packet.len())..len);
+            if let Some(emitted) = emitted.filter(|packet| packet.ends_with(&serial.to_be_bytes()))
+            {
+                return Ok(parse(emitted, to));
+            }
         }
-    }
-
-    /// Reads copies that came late, and errors of the network.
-    fn discard_earlier(&self) {
-        let mut copy = [0; 256];
-        let _ = self.socket.take_error();
-        while self.read_copy(&mut copy).is_ok() {}
     }
 
     fn read_copy(&self, copy: &mut [u8]) -> io::Result<usize> {
@@ -102,11 +109,12 @@ impl EgressProbe {
     }
 }
 
-/// An IP packet with a UDP header, or a TCP header that has SYN, and a wrong checksum.
-fn packet(transport: Transport, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+/// An IP packet with a UDP header, or a TCP header that has SYN, a wrong checksum, and the number as its payload.
+fn packet(transport: Transport, from: SocketAddr, to: SocketAddr, serial: u64) -> Vec<u8> {
+    let serial = serial.to_be_bytes();
     let (protocol, segment) = match transport {
-        Transport::Udp => (UDP, udp_header(from, to)),
-        Transport::Tcp => (TCP, tcp_header(from, to)),
+        Transport::Udp => (UDP, udp_datagram(from, to, serial)),
+        Transport::Tcp => (TCP, tcp_segment(from, to, serial)),
     };
     let len = u16::try_from(segment.len()).unwrap_or_default();
     let mut packet = match to {
@@ -126,19 +134,21 @@ fn packet(transport: Transport, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     packet
 }
 
-fn udp_header(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let mut header = ports(from, to);
-    header.extend([0, 8, 0, 0]);
-    spoil_checksum(&mut header, 6, UDP, from, to);
-    header
+fn udp_datagram(from: SocketAddr, to: SocketAddr, payload: [u8; 8]) -> Vec<u8> {
+    let mut datagram = ports(from, to);
+    datagram.extend([0, 16, 0, 0]); // its length
+    datagram.extend(payload);
+    spoil_checksum(&mut datagram, 6, UDP, from, to);
+    datagram
 }
 
-fn tcp_header(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let mut header = ports(from, to);
-    header.extend([0; 8]); // sequence and acknowledgement number
-    header.extend([5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]);
-    spoil_checksum(&mut header, 16, TCP, from, to);
-    header
+fn tcp_segment(from: SocketAddr, to: SocketAddr, payload: [u8; 8]) -> Vec<u8> {
+    let mut segment = ports(from, to);
+    segment.extend([0; 8]); // sequence and acknowledgement number
+    segment.extend([5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend(payload);
+    spoil_checksum(&mut segment, 16, TCP, from, to);
+    segment
 }
 
 fn ports(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
@@ -146,12 +156,12 @@ fn ports(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
 }
 
 /// Writes a checksum that differs from the right one, and is not 0, which stands for none.
-fn spoil_checksum(header: &mut [u8], at: usize, protocol: u8, from: SocketAddr, to: SocketAddr) {
-    let len = u8::try_from(header.len()).unwrap_or_default();
+fn spoil_checksum(segment: &mut [u8], at: usize, protocol: u8, from: SocketAddr, to: SocketAddr) {
+    let len = u8::try_from(segment.len()).unwrap_or_default();
     let mut summed = octets(from.ip());
     summed.extend(octets(to.ip()));
     summed.extend([0, protocol, 0, len]);
-    summed.extend(&*header);
+    summed.extend(&*segment);
     let (words, _) = summed.as_chunks::<2>();
     let sum: u32 = words
         .iter()
@@ -162,7 +172,7 @@ fn spoil_checksum(header: &mut [u8], at: usize, protocol: u8, from: SocketAddr, 
         right => right ^ 1,
     };
     let [.., high, low] = wrong.to_be_bytes();
-    if let Some(checksum) = header.get_mut(at..at + 2) {
+    if let Some(checksum) = segment.get_mut(at..at + 2) {
         checksum.copy_from_slice(&[high, low]);
     }
 }
