@@ -57,7 +57,8 @@ impl ServerSide {
     ///
     /// A listener instead of the connection is no proof: with SYN cookies and a full accept backlog, the backend's host has
     /// no socket before the first data; and a rule may redirect the destination alone. So how a packet of the connection
-    /// leaves decides. Without a listener either, the connection ends in another network namespace, and can't be seen.
+    /// leaves decides. Without a listener either, the connection ends in another network namespace, where it can't be seen: it
+    /// is refused only if its packets are seen to leave with another source.
     ///
     /// # Errors
     ///
@@ -71,14 +72,13 @@ impl ServerSide {
             backend, client, ..
         } = self;
         let is_reset = || find(client, backend).is_ok_and(|own| own != TcpSocket::Connection);
-        if self.is_seen(upstream)?
-            || find(backend, client).map_err(Failure::Local)? == TcpSocket::Missing
-            || is_reset()
-        {
+        if self.is_seen(upstream)? || is_reset() {
             return Ok(());
         }
+        let found = find(backend, client).map_err(Failure::Local)?;
         match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
+            Ok(None) | Err(_) if found == TcpSocket::Missing => Ok(()),
             _ => Err(Failure::SourceTranslated {
                 client,
                 target: backend,
