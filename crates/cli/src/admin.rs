@@ -336,12 +336,16 @@ impl Health for ProxyHealth {
         if !reply_path.is_all_sound() {
             return Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned());
         }
-        match reply_path.translated_client() {
-            Some(client) => Err(format!(
-                "clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor --config FILE`"
-            )),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    fn warning(&self) -> Option<String> {
+        let reply_path = Arc::clone(&self.reply_path.as_ref()?.borrow());
+        let client = reply_path.translated_client()?;
+        Some(format!(
+            "but clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor \
+             --config FILE`"
+        ))
     }
 
     fn is_draining(&self) -> bool {

@@ -60,6 +60,11 @@ pub trait Health: Send + Sync + 'static {
     /// Why not, in a line of text.
     fn check_readiness(&self) -> impl Future<Output = Result<(), String>> + Send;
 
+    /// What is wrong for some clients only, so that the others should still be sent here; `/readyz` has it behind `ready`.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the process drains: it ends once its connections have ended.
     fn is_draining(&self) -> bool {
         false

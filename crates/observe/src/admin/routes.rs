@@ -63,7 +63,12 @@ impl<H: Health> AdminServer<H> {
                 }
             },
             "/readyz" => match self.check_readiness().await {
-                Ok(()) => plain(StatusCode::OK, "ready\n"),
+                Ok(()) => match self.health.warning() {
+                    None => plain(StatusCode::OK, "ready\n"),
+                    Some(warning) => {
+                        respond_with(StatusCode::OK, TEXT, format!("ready; {warning}\n"))
+                    }
+                },
                 Err(reason) => respond_with(StatusCode::SERVICE_UNAVAILABLE, TEXT, reason + "\n"),
             },
             "/status" => respond_with(StatusCode::OK, JSON, self.status_json().await),

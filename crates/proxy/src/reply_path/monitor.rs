@@ -64,7 +64,6 @@ impl ReplyPathMonitor {
             }
         }
         monitor.recent = self.recent.clone();
-        monitor.translated = Arc::clone(&self.translated);
         probe_in_batches(&unknown).await;
         monitor
     }
