@@ -20,7 +20,7 @@ fn pip_installs_from_the_allowed_index_only() {
     publish(&rig, WHEEL);
     let install = |host: &str| {
         format!(
-            "export HOME=$(mktemp -d); cd $HOME; unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL; PIP_CONFIG_FILE=/dev/null /usr/bin/python3 -m pip install -q --no-cache-dir \
+            "export HOME=$(mktemp -d); trap 'rm -rf $HOME' EXIT; cd $HOME; unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL; PIP_CONFIG_FILE=/dev/null /usr/bin/python3 -m pip install -q --no-cache-dir \
              --disable-pip-version-check --retries 0 --target out --index-url https://{host}/simple/ tiny && \
              PYTHONPATH=out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'"
         )
@@ -39,7 +39,7 @@ fn npm_installs_from_the_allowed_registry_only() {
     publish(&rig, NPM_PACKAGE);
     let install = |host: &str| {
         format!(
-            "export HOME=$(mktemp -d); cd $HOME; npm install --no-audit --no-fund --no-update-notifier --fetch-retries=0 \
+            "export HOME=$(mktemp -d); trap 'rm -rf $HOME' EXIT; cd $HOME; npm install --no-audit --no-fund --no-update-notifier --fetch-retries=0 \
              --loglevel=error --registry=https://{host}/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
         )
     };
@@ -58,7 +58,7 @@ fn cargo_fetches_from_the_allowed_registry_only() {
     publish(&rig, CRATE);
     let fetch = |host: &str| {
         format!(
-            "export CARGO_HOME=$(mktemp -d); cd $CARGO_HOME; mkdir src; touch src/lib.rs
+            "export CARGO_HOME=$(mktemp -d); trap 'rm -rf $CARGO_HOME' EXIT; cd $CARGO_HOME; mkdir src; touch src/lib.rs
              printf '[package]\\nname = \"user\"\\nedition = \"2021\"\\n[dependencies]\\ntiny = \"1\"\\n' >Cargo.toml
              printf '[source.crates-io]\\nreplace-with = \"mirror\"\\n[source.mirror]\\nregistry = \"sparse+https://{host}/index/\"\\n' >config.toml
              cargo fetch && cat registry/src/*/tiny-1.0.0/src/lib.rs"
@@ -79,7 +79,7 @@ fn apt_updates_from_the_allowed_repository_only() {
     publish(&rig, REPOSITORY);
     let update = |host: &str| {
         format!(
-            "dir=$(mktemp -d); chmod 755 $dir; mkdir -p $dir/lists/partial $dir/cache/archives/partial
+            "dir=$(mktemp -d); trap 'rm -rf $dir' EXIT; chmod 755 $dir; mkdir -p $dir/lists/partial $dir/cache/archives/partial
              echo 'deb [trusted=yes allow-insecure=yes] http://{host}/apt ./' >$dir/sources.list
              set -- -o Dir::State=$dir -o Dir::State::status=/dev/null -o Dir::Cache=$dir/cache -o Dir::Etc::sourcelist=$dir/sources.list \
                  -o Dir::Etc::sourceparts=- -o Acquire::http::Proxy=DIRECT -o Acquire::Retries=0
@@ -100,7 +100,7 @@ fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
     let rig = JailRig::new();
     let browse = |url: &str| {
         format!(
-            "export HOME=$(mktemp -d); mkdir -p $HOME/.pki/nssdb; certutil -N -d sql:$HOME/.pki/nssdb --empty-password
+            "export HOME=$(mktemp -d); trap 'rm -rf $HOME' EXIT; mkdir -p $HOME/.pki/nssdb; certutil -N -d sql:$HOME/.pki/nssdb --empty-password
              certutil -A -d sql:$HOME/.pki/nssdb -n jail -t C,, -i {}
              timeout 50 chromium --headless --no-sandbox --disable-gpu --user-data-dir=$HOME/profile --dump-dom {url}",
             rig.scratch().path_text("ca.pem")

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::thread;
 
@@ -132,7 +132,9 @@ fn confine_calls() {
 }
 
 fn only_allowed_files() {
-    let dir = std::env::temp_dir().join(format!("peername-confine-{}", std::process::id()));
+    // Confined, the process can't remove it: the next run does.
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("confine");
+    let _ = fs::remove_dir_all(&dir);
     let (inside, outside) = (dir.join("inside"), dir.join("outside"));
     for dir in [&inside, &outside] {
         fs::create_dir_all(dir).unwrap();

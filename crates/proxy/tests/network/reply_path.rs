@@ -166,7 +166,10 @@ fn rewritten_source_is_detected() -> Result<()> {
             matches!(broken, ReplyPathError::Rewritten { .. }),
             "{broken}"
         );
-        assert!(broken.to_string().contains("but 127.0.0.77:"), "{broken}");
+        assert!(
+            broken.to_string().contains("would see 127.0.0.77:"),
+            "{broken}"
+        );
         Ok(())
     })
 }
