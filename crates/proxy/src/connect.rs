@@ -38,7 +38,8 @@ impl ConnectedPair {
     /// # Errors
     ///
     /// [`Failure::Connect`], [`Failure::ConnectTimeout`], [`Failure::PortTaken`], [`Failure::SourceRewritten`],
-    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, such as without a capability. The downstream connection is reset.
+    /// [`Failure::SourceTranslated`], and [`Failure::Local`] for other system calls, such as without a capability. The
+    /// downstream connection is reset.
     pub fn open(
         claimed: ClaimedConn,
         permit: &Permit,

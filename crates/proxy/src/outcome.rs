@@ -139,7 +139,8 @@ pub enum Failure {
     /// NAT rules of this host replace the client's address on the way to the backend.
     #[error(
         "the backend {target} would see another address than {client}: NAT rules of this host apply to it; exempt \
-         connections to {target} from the rule that masquerades {ip} ({LIST_RULES}), or let `--setup-routes` do it",
+         connections to {target} from the rule that masquerades {ip} ({LIST_RULES}); for a backend on this host \
+         `--setup-routes` does it",
         ip = client.ip()
     )]
     SourceTranslated {

@@ -241,7 +241,10 @@ async fn examine(checked: CheckedConfig) -> bool {
                 note(backend::reply_path(backend).await);
             }
         }
-        note(translation::check(backend, mark).await);
+        // The start exempts the backend from NAT, too.
+        if is_routed {
+            note(translation::check(backend, mark).await);
+        }
         if backend.transport == Transport::Udp {
             note(udp::bound(target).await);
             continue;

@@ -102,9 +102,8 @@ impl Permit {
         self.is_target_on_this_host
     }
 
-    /// The address to bind the upstream socket to, with port 0 for any port, also where the header claims port 0; `None` to
-    /// connect from an address of this
-    /// host.
+    /// The address to bind the upstream socket to; `None` to connect from an address of this host. Port 0 stands for any port,
+    /// also where the header claims it.
     pub(crate) fn bind_to(&self) -> Option<SocketAddr> {
         let ClaimedSource(source) = self.source?;
         Some(match self.source_port {

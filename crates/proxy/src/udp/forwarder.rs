@@ -111,12 +111,12 @@ impl Role for ForwarderRole {
         socket.connect_udp(upstream.0).map_err(refused)
     }
 
-    /// None: no header names a client here, so sessions don't fail over.
     /// It connects from its own address.
     fn verify_source(&self, _session: &Session) -> Result<(), Failure> {
         Ok(())
     }
 
+    /// None: no header names a client here, so sessions don't fail over.
     fn target(&self, _admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure> {
         Ok(None)
     }

@@ -22,7 +22,8 @@ pub enum RoutingChange {
         /// The netlink port of the process that did it, usually its process id; 0 is the kernel's.
         port: u32,
     },
-    /// A rule or a local route was added, another one was removed, the loopback interface changed, or notifications were lost (ENOBUFS).
+    /// A rule or a local route was added, another one was removed, the loopback interface changed, or notifications were lost
+    /// (ENOBUFS).
     Other,
 }
 

@@ -37,7 +37,7 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
         match emitted(backend, mark, from) {
             Ok(Some(seen)) if seen.source.ip() != client => {
                 let masked = Masked {
-                    target,
+                    backend,
                     client,
                     seen: seen.source.ip(),
                     rule,
@@ -79,7 +79,7 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
 
 /// A client whose address is replaced.
 struct Masked<'a> {
-    target: SocketAddr,
+    backend: Backend,
     client: IpAddr,
     seen: IpAddr,
     rule: &'a str,
@@ -88,11 +88,12 @@ struct Masked<'a> {
 impl Masked<'_> {
     fn finding(&self) -> Finding {
         let Self {
-            target,
+            backend,
             client,
             seen,
             rule,
         } = self;
+        let target = backend.address;
         let rule = match *rule {
             "" => "",
             rule => &format!(", by `{rule}`"),
@@ -105,9 +106,10 @@ impl Masked<'_> {
             CHECK,
             format!("{target} would see {seen} instead of {client}{rule}"),
             format!(
-                "`--setup-routes` or `peername routes add` exempts a backend on loopback; otherwise `{program} -t nat -I \
-                 POSTROUTING -d {} -p tcp --dport {} -j ACCEPT`, or the same in the program that has the rule",
+                "`--setup-routes` or `peername routes add` exempts a backend on this host; otherwise `{program} -t nat -I \
+                 POSTROUTING -d {} -p {} --dport {} -j ACCEPT`, or the same in the program that has the rule",
                 target.ip(),
+                backend.transport.name(),
                 target.port()
             ),
         )

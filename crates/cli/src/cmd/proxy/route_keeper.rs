@@ -1,4 +1,4 @@
-//! Logs what the keeper of the routing rules reports, and ends the proxy after the keeper of its routing rules was killed and the rules were removed.
+//! Logs what the keeper of the routing rules reports, and ends the proxy once the keeper was killed and the rules are gone.
 //!
 //! After the kill the rules stay, so clients are served as before; but no process holds them any more, and the next proxy's
 //! keeper removes them. The privilege to add them again was dropped at the start: without them this process

@@ -15,7 +15,7 @@ use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramHeader {
-    /// The client. `None` where the balancer speaks for itself (LOCAL, UNSPEC).
+    /// The client. `None` where the balancer speaks for itself (LOCAL).
     pub(crate) claim: Option<ClaimedSource>,
     /// The address that the client sent to, by the header.
     pub(crate) destination: Option<SocketAddr>,
