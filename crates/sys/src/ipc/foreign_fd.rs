@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A descriptor that is closed within [`CLOSE_LIMIT`], if it is a socket's.
+/// A descriptor that is closed within `CLOSE_LIMIT`, if it is a socket's.
 ///
 /// For processes with a single thread, which then handles SIGALRM: the timer is the process's (setitimer(2)).
 #[derive(Debug)]

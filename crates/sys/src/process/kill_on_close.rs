@@ -115,7 +115,7 @@ impl KillOnClose {
     }
 
     /// Adds the process group that this process leads, with all that will join it; none if it leads none, or beyond
-    /// [`MAX_GROUPS`]. Every process of the group must be one that may be killed.
+    /// `MAX_GROUPS`. Every process of the group must be one that may be killed.
     /// `is_it` as for [`KillOnClose::add`].
     ///
     /// # Errors
