@@ -50,6 +50,16 @@ fn supervisor_connects_to_no_listener_of_others() {
     line(&other, "no connection");
 }
 
+/// The kernel lets another network namespace's listener have the same address. The connection is parked for one of them.
+#[test]
+fn connections_are_handed_to_no_listener_of_another_namespace() {
+    let program = start(Lab::without_routes(), ELSEWHERE);
+    for wanted in ["elsewhere: b''", "here: b'+'"] {
+        let is_it = |line: &str| (line == wanted).then_some(());
+        program.process.wait_line(wanted, is_it);
+    }
+}
+
 fn start(lab: Lab, child: &str) -> ProgramRig {
     let script = format!("{SERVER}{child}");
     ProgramRig::start_in(
@@ -89,14 +99,18 @@ os.setgid(65534)
 os.setuid(65534)
 "#;
 
-/// Sends sockets whose close waits for a reader that does not read, as connections, and queued behind a request. The sender
-/// exits, which does not wait.
+/// Sends sockets whose close waits for a reader that does not read: more of them than a request has, as connections, and one
+/// queued behind a request. The sender closes its own before they are received, or exits, which does not wait.
 const LINGERING: &str = r#"
+import signal
 reader = socket.create_server(("127.0.0.1", 7999))
+reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 unread = []
 
-def send(number):
-    writer = socket.create_connection(reader.getsockname())
+def lingering():
+    writer = socket.socket()
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    writer.connect(reader.getsockname())
     writer.setblocking(False)
     try:
         while True:
@@ -105,10 +119,20 @@ def send(number):
         pass
     writer.setblocking(True)
     writer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    return writer
+
+def count(number):
+    return 16 if number % 2 else 1
+
+def send(number):
+    writers = [lingering() for _ in range(count(number))]
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
     if number % 2:
-        request(b"P", writer, listener)
+        first, last = writers[0].fileno(), writers[-1].fileno()
+        request(b"P", *writers, listener)
+        os.closerange(first, last + 1)
     else:
-        rights = array.array("i", [writer.fileno()])
+        rights = array.array("i", [writers[0].fileno()])
         asking = request(b"L")
         try:
             asking.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -119,9 +143,9 @@ def send(number):
 for number in range(200):
     if os.fork() == 0:
         send(number)
-    unread.append(reader.accept()[0])
+    unread += [reader.accept()[0] for _ in range(count(number))]
     os.wait()
-    if number == 1:
+    if number == 9:
         print("begun")
 time.sleep(60)
 "#;
@@ -150,7 +174,40 @@ for number in range(2000):
         print("begun")
 "#;
 
-/// Has two connections of its own, from a listener of its own. Each has half of another header pending when it is parked.
+/// Takes a connection that is parked for its listener, by a listener at the same address of a network namespace of its own.
+const ELSEWHERE: &str = r#"
+header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
+own = socket.create_server(("127.0.0.1", 9000))
+client = socket.create_connection(own.getsockname())
+client.sendall(b"PROXY UNKNOWN\r\n")
+served, _ = own.accept()
+client.sendall(header[:20])
+time.sleep(0.1)
+request(b"P", served, own)
+time.sleep(0.2)
+client.sendall(header[20:])
+time.sleep(0.5)
+
+IP_FREEBIND, CLONE_NEWUSER, CLONE_NEWNET = 15, 0x10000000, 0x40000000
+if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+    raise OSError(ctypes.get_errno(), "unshare")
+elsewhere = socket.socket()
+elsewhere.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)
+elsewhere.bind(own.getsockname())
+elsewhere.listen()
+
+def take(what, listener):
+    waiter = request(b"T", listener)
+    waiter.settimeout(10)
+    print(f"{what}: {waiter.recv(1)}")
+
+take("elsewhere", elsewhere)
+take("here", own)
+time.sleep(60)
+"#;
+
+/// Has two connections of its own, from a listener of its own, without a client in the table. Each has half of another header
+/// pending when it is parked.
 const CLAIMING: &str = r#"
 header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
 own = socket.create_server(("127.0.0.1", 9000))
@@ -158,7 +215,7 @@ second = socket.create_server(("127.0.0.1", 9001))
 
 def parked_for(claimed):
     client = socket.create_connection(own.getsockname())
-    client.sendall(header)
+    client.sendall(b"PROXY UNKNOWN\r\n")
     served, _ = own.accept()
     client.sendall(header[:20])
     time.sleep(0.1)

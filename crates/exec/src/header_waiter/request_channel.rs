@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use peername_identity::{Settings, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::ipc::fd_passing::{receive_with_fds, send_bytes, seqpacket_pair};
+use peername_sys::ipc::fd_passing::{receive_foreign_fds, send_bytes, seqpacket_pair};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::socket::upstream::local_addr;
@@ -172,8 +172,7 @@ impl Conversation {
     }
 
     fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Vec<ForeignFd>)> {
-        let (len, fds) = receive_with_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)?;
-        Ok((len, fds.into_iter().map(ForeignFd::from).collect()))
+        receive_foreign_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)
     }
 
     fn lend(&mut self, waiter: &mut HeaderWaiter, listener: SocketAddr) -> bool {
@@ -204,9 +203,16 @@ impl Conversation {
     }
 }
 
-/// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers.
+/// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers, in the network
+/// namespace of the header waiter: in another one, any process can listen at the addresses of the others.
 fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<ForeignListener> {
-    ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
+    let own = settings.policy().namespace;
+    let is_here = |listener: &ForeignListener| match socket_info::netns_cookie(listener) {
+        0 => true,
+        theirs => own == 0 || theirs == own,
+    };
+    ForeignListener::from_fd(socket)
+        .filter(|listener| settings.covers(listener.addr.port()) && is_here(listener))
 }
 
 /// Whether the socket can be a connection that was accepted from this listener: it has the listener's address.

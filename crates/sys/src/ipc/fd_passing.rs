@@ -13,6 +13,7 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
+use crate::ipc::foreign_fd::{ForeignFd, within_close_limit};
 use crate::socket::set_int;
 use crate::{NameCall, Result};
 
@@ -96,12 +97,22 @@ pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Ve
     receive_with_fds(socket, bytes, MAX_FDS)
 }
 
-/// The same with at most `max_fds` descriptors. The kernel closes the others.
+/// The same from a process that is not trusted, for processes with a single thread, with room for `max_fds` descriptors. The
+/// kernel closes those without room, in bounded time as [`ForeignFd`] does.
 ///
 /// # Errors
 ///
 /// Those of [`receive_message`].
-pub fn receive_with_fds(
+pub fn receive_foreign_fds(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    max_fds: usize,
+) -> Result<(usize, Vec<ForeignFd>)> {
+    let (len, fds) = within_close_limit(|| receive_with_fds(socket, bytes, max_fds))?;
+    Ok((len, fds.into_iter().map(ForeignFd::from).collect()))
+}
+
+fn receive_with_fds(
     socket: impl AsFd,
     bytes: &mut [u8],
     max_fds: usize,

@@ -30,17 +30,26 @@ impl AsFd for ForeignFd {
 
 impl Drop for ForeignFd {
     fn drop(&mut self) {
-        // Without a handler the timer must not start: SIGALRM would end the process.
-        let is_handled = *IS_HANDLED.get_or_init(|| handle_alarm().is_ok());
-        if is_handled {
-            set_timer(CLOSE_LIMIT);
-        }
         // SAFETY: dropped once, here.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
-        if is_handled {
-            set_timer(Duration::ZERO);
-        }
+        within_close_limit(|| unsafe { ManuallyDrop::drop(&mut self.0) });
     }
+}
+
+/// Makes a system call that may close sockets of other programs, and limits the wait for each by [`CLOSE_LIMIT`]. A call that
+/// the timer interrupts otherwise is made again (SA_RESTART), or fails with EINTR (signal(7)).
+///
+/// The kernel closes them when the call returns, after its result is known: so that fails for no descriptor of a message.
+pub(super) fn within_close_limit<T>(call: impl FnOnce() -> T) -> T {
+    // Without a handler the timer must not start: SIGALRM would end the process.
+    let is_handled = *IS_HANDLED.get_or_init(|| handle_alarm().is_ok());
+    if is_handled {
+        set_timer(CLOSE_LIMIT);
+    }
+    let result = call();
+    if is_handled {
+        set_timer(Duration::ZERO);
+    }
+    result
 }
 
 /// Handles SIGALRM by nothing, and unblocks it. Calls that it interrupts are made again (SA_RESTART), except close(2).
