@@ -109,6 +109,22 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
     }
 }
 
+/// It watches the program's listeners by a descriptor each, not those that are closed.
+#[test]
+fn closed_listeners_occupy_no_descriptors() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let program =
+            ProgramRig::with_mode(mechanism, &["--ports=8443,9000-9499"], SHORT_LISTENERS);
+        let waiter = header_waiter_of(&program.process);
+        let is_done = |line: &str| (line == "done").then_some(());
+        program
+            .process
+            .wait_line("that it has closed them", is_done);
+        let next = next_fd(waiter);
+        assert!(next < 150, "{mechanism}: {next} descriptors");
+    }
+}
+
 /// Without a descriptor for a request, the connection is refused, with the reason; once there is one, requests are served.
 #[test]
 fn header_waiter_without_a_descriptor_does_not_spin() {
@@ -185,6 +201,21 @@ while True:
         except BlockingIOError:
             pass
         time.sleep(0.1)
+"#,
+];
+
+/// Listens for a moment at each of many ports.
+const SHORT_LISTENERS: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    r#"
+import socket, time
+
+served = socket.create_server(("", 8443))
+for port in range(9000, 9500):
+    socket.create_server(("127.0.0.1", port)).close()
+print("done")
+time.sleep(60)
 "#,
 ];
 

@@ -39,7 +39,7 @@ use crate::client_judge::{ClientJudge, ConnectionEnds};
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
 use crate::open_sockets::open_keys;
 use crate::socket_queries::ProgramSocket;
-use listeners::Listeners;
+use listeners::{Listeners, MAX_LISTENERS};
 use wakeup_connection::WakeupConnection;
 
 pub use request_channel::RequestChannel;
@@ -92,7 +92,8 @@ impl HeaderWaiter {
         judge: Option<Rc<dyn ClientJudge>>,
     ) -> Result<Self> {
         let policy = table.settings().policy();
-        // A third for the connections, a third for their wake-up connections, and the last third for handoffs.
+        // A third for the connections, a third for their wake-up connections, and the last third for handoffs, a quarter of
+        // which is for listeners.
         let third = usize::try_from(max_open_files() / 3).unwrap_or(usize::MAX);
         Ok(Self {
             table,
@@ -104,7 +105,7 @@ impl HeaderWaiter {
             pending: BTreeMap::new(),
             unchecked: Vec::new(),
             ready: HashMap::new(),
-            listeners: Listeners::new(policy.namespace),
+            listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
             wakeups: HashMap::new(),
             buffer: vec![0; policy.max_header],
         })
@@ -249,7 +250,7 @@ impl HeaderWaiter {
     }
 
     /// Sweeps if the table has no room for this connection: the sweep that was due when half of the free slots were occupied
-    /// may have been too early. Or its key is that of a closed connection.
+    /// may have been too early.
     pub(crate) fn make_room_for(&self, connection: BorrowedFd<'_>) {
         let settings = self.table.settings();
         // The slots where it may be are not all occupied before.

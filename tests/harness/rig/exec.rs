@@ -223,7 +223,9 @@ pub(crate) fn header_waiter_of(process: &Process) -> Pid {
     let ours = |pid: u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        words.starts_with(BINARY.as_bytes()) && network(pid) == network(process.pid())
+        let first = words.split(|&byte| byte == 0).next();
+        first.is_some_and(|path| path.ends_with(b"/peername"))
+            && network(pid) == network(process.pid())
     };
     let pids = fs::read_dir("/proc").expect("/proc");
     let pid = pids

@@ -19,6 +19,11 @@ pub(super) struct Listeners {
     by_inode: HashMap<u64, WatchedListener>,
     /// The network namespace of wake-up connections (SO_NETNS_COOKIE; 0 if unknown).
     namespace: u64,
+    /// How many may be watched. Beyond it all are forgotten, and those that are still used are shown again with the next
+    /// connection.
+    capacity: usize,
+    /// How many are watched when the closed ones are removed next.
+    prune_at: usize,
 }
 
 #[derive(Debug)]
@@ -30,11 +35,13 @@ struct WatchedListener {
 }
 
 impl Listeners {
-    /// Creates an empty set.
-    pub(super) fn new(namespace: u64) -> Self {
+    /// Creates an empty set of at most `capacity` listeners, each of which takes a descriptor.
+    pub(super) fn new(namespace: u64, capacity: usize) -> Self {
         Self {
             by_inode: HashMap::new(),
             namespace,
+            capacity,
+            prune_at: MIN_PRUNED.min(capacity),
         }
     }
 
@@ -49,11 +56,8 @@ impl Listeners {
         if known.is_some_and(|known| known.addr == addr && known.is_open()) {
             return Ok(());
         }
-        if self.by_inode.len() >= MAX_LISTENERS {
-            self.by_inode.retain(|_, listener| listener.is_open());
-        }
-        if self.by_inode.len() >= MAX_LISTENERS {
-            self.by_inode.clear();
+        if self.by_inode.len() >= self.prune_at {
+            self.prune();
         }
         let epoll = Epoll::new()?;
         epoll.add(&socket, 0, Interest::Readable)?;
@@ -67,6 +71,16 @@ impl Listeners {
         Ok(())
     }
 
+    /// Removes closed listeners, and all if that makes no room. Each that is left is examined again when there are twice as many.
+    fn prune(&mut self) {
+        self.by_inode.retain(|_, listener| listener.is_open());
+        if self.by_inode.len() >= self.capacity {
+            self.by_inode.clear();
+        }
+        let next = (self.by_inode.len() * 2).max(MIN_PRUNED);
+        self.prune_at = next.min(self.capacity);
+    }
+
     /// Whether one of them listens at this address, in the namespace of wake-up connections.
     pub(super) fn listen_at(&self, addr: SocketAddr) -> bool {
         self.by_inode
@@ -76,10 +90,13 @@ impl Listeners {
 }
 
 impl WatchedListener {
-    /// Whether a process has the socket open: the epoll instance has a target (proc_pid_fdinfo(5)).
+    /// Whether a process has the socket open: the epoll instance has a target (proc_pid_fdinfo(5)). Without a descriptor to
+    /// read that, it is assumed to be.
     fn is_open(&self) -> bool {
         let path = format!("/proc/self/fdinfo/{}", self.epoll.as_fd().as_raw_fd());
-        fs::read_to_string(path).is_ok_and(|info| info.lines().any(|line| line.starts_with("tfd:")))
+        fs::read_to_string(path).map_or(true, |info| {
+            info.lines().any(|line| line.starts_with("tfd:"))
+        })
     }
 
     /// Whether it is open and was not shut down.
@@ -90,5 +107,7 @@ impl WatchedListener {
     }
 }
 
-/// The capacity. Beyond it all are forgotten, and those that are still used are shown again with the next connection.
-const MAX_LISTENERS: usize = 1024;
+/// The highest capacity.
+pub(super) const MAX_LISTENERS: usize = 1024;
+/// So few are not worth examining.
+const MIN_PRUNED: usize = 64;
