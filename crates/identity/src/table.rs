@@ -197,14 +197,12 @@ impl<'m> Table<'m> {
         slots.filter_map(|(index, (key, value))| Self::occupied(index, key, value))
     }
 
-    /// Whether a sweep is needed before this socket's client can be stored: its window has no free slot, or its key is in the
-    /// table.
+    /// Whether a sweep is needed before this socket's client can be stored: its window has no free slot. A key that is in the
+    /// table is no reason: the kernel lists this socket under it, so a sweep does not free it.
     pub fn needs_sweep_for(self, key: SocketKey) -> bool {
-        let mut keys = self
+        !self
             .window(key)
-            .map(|(_, slot, _)| slot.load(Ordering::Relaxed));
-        let is_free = keys.clone().any(|word| word == FREE);
-        !is_free || keys.any(|word| word == key.word())
+            .any(|(_, slot, _)| slot.load(Ordering::Relaxed) == FREE)
     }
 
     /// Begins a mark-and-sweep that needs no memory of its own: [`Table::mark`] each socket that the kernel lists, then

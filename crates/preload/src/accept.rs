@@ -216,7 +216,7 @@ impl Arrival {
                 }
                 Ok(Some((self.socket, shown)))
             }
-            // The header is still unread: the header waiter sweeps the table, peeks again, and refuses the connection
+            // The header is still unread: the header waiter sweeps a full table, peeks again, and refuses the connection
             // if the table is still full, or has its key.
             (Step::Refuse(Counter::Full | Counter::KeyInUse), _)
                 if !standalone::is_standalone() =>
