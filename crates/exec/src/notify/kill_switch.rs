@@ -1,8 +1,8 @@
 //! The kill switch: the kernel ends the processes that accept, if the supervisor and its monitor are killed at once.
 //!
-//! No process is left to end them then, and accept(2) would fail with ENOSYS from that moment on. So every process that has
-//! accepted once, the program's first process, and the process groups that these lead, are killed by the kernel together with the last of the two, before any
-//! call fails.
+//! No process is left to end them then, and accept(2) would fail with ENOSYS from that moment on. So the kernel kills the
+//! program's first process, each process that has accepted once, and the process groups that these lead. It does so when the
+//! last of supervisor and monitor ends, before any call fails.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -24,7 +24,8 @@ pub(super) struct KillSwitch {
 }
 
 impl KillSwitch {
-    /// Creates a kill switch for the program's first process, and the group that it leads. This process, the supervisor, inhibits it.
+    /// Creates a kill switch for the program's first process, and the group that it leads. The supervisor, which is this
+    /// process, inhibits it.
     ///
     /// # Errors
     ///
