@@ -22,7 +22,6 @@ mod request_channel;
 mod wakeup_connection;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -42,6 +41,7 @@ use crate::socket_queries::ProgramSocket;
 use listeners::{Listeners, MAX_LISTENERS};
 use wakeup_connection::WakeupConnection;
 
+pub use listeners::ListenerAddr;
 pub use request_channel::RequestChannel;
 
 /// The pending connections (their header is incomplete), the ready ones, and the wake-up connections.
@@ -57,7 +57,7 @@ pub struct HeaderWaiter {
     pending: BTreeMap<u64, PendingConnection>,
     /// Pending connections to check without waiting for bytes: with a judge the library also parks those without a header.
     unchecked: Vec<u64>,
-    ready: HashMap<SocketAddr, VecDeque<ReadyConnection>>,
+    ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
     listeners: Listeners,
     wakeups: HashMap<u64, WakeupConnection>,
     /// A buffer for the largest header.
@@ -67,7 +67,7 @@ pub struct HeaderWaiter {
 #[derive(Debug)]
 struct PendingConnection {
     connection: ForeignFd,
-    listener: SocketAddr,
+    listener: ListenerAddr,
     deadline: Instant,
     /// Whether a first byte has come.
     has_begun: bool,
@@ -112,17 +112,17 @@ impl HeaderWaiter {
     }
 
     /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
-    pub(crate) fn note_listener(&mut self, socket: impl AsFd, addr: SocketAddr) {
+    pub(crate) fn note_listener(&mut self, socket: impl AsFd, at: ListenerAddr) {
         // Without a descriptor for it, those are refused.
-        let _ = self.listeners.add(socket, addr);
+        let _ = self.listeners.add(socket, at);
     }
 
     /// Parks a connection of this listener with an incomplete header. Beyond [`MAX_WAITING`], and beyond the limit of
     /// descriptors, the connection is refused.
     pub fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {
         let (pending, ready) = self.counts();
-        if pending + ready >= self.capacity || self.listeners.add(listener, listener.addr).is_err()
-        {
+        let at = ListenerAddr::from(listener);
+        if pending + ready >= self.capacity || self.listeners.add(listener, at).is_err() {
             return self.refuse(connection, Counter::WaiterUnavailable);
         }
         let id = self.new_id();
@@ -134,7 +134,7 @@ impl HeaderWaiter {
         let waited = socket_info::defer_accept_delay(&connection).min(self.header_timeout / 2);
         let pending = PendingConnection {
             connection,
-            listener: listener.addr,
+            listener: at,
             deadline: Instant::now() + self.header_timeout - waited,
             has_begun: false,
         };
@@ -145,7 +145,7 @@ impl HeaderWaiter {
     }
 
     /// Takes the oldest ready connection of this listener.
-    pub fn take_ready(&mut self, listener: SocketAddr) -> Option<ForeignFd> {
+    pub fn take_ready(&mut self, listener: ListenerAddr) -> Option<ForeignFd> {
         let queue = self.ready.get_mut(&listener)?;
         let ready = queue.pop_front();
         if queue.is_empty() {
@@ -155,7 +155,7 @@ impl HeaderWaiter {
     }
 
     /// Returns a ready connection after a failed handoff. It is the next to be taken, and its listener is woken.
-    pub fn return_ready(&mut self, connection: ForeignFd, listener: SocketAddr) {
+    pub fn return_ready(&mut self, connection: ForeignFd, listener: ListenerAddr) {
         let ready = ReadyConnection {
             connection,
             woken: None,
@@ -166,11 +166,11 @@ impl HeaderWaiter {
 
     /// Makes the listener readable, for one ready connection. If none of the program's listeners listens there any more,
     /// all ready connections of that address are refused.
-    pub fn wake_listener(&mut self, listener: SocketAddr) {
+    pub fn wake_listener(&mut self, listener: ListenerAddr) {
         if !self.listeners.listen_at(listener) {
             return self.refuse_ready(listener);
         }
-        match WakeupConnection::open(listener, self.table.settings().wakeup_ports()) {
+        match WakeupConnection::open(listener.addr, self.table.settings().wakeup_ports()) {
             Ok(wakeup) => self.keep_wakeup(wakeup),
             Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
                 return self.refuse_ready(listener);
@@ -191,7 +191,7 @@ impl HeaderWaiter {
     /// # Errors
     ///
     /// epoll_wait(2)'s.
-    pub fn process_due(&mut self) -> Result<Vec<SocketAddr>> {
+    pub fn process_due(&mut self) -> Result<Vec<ListenerAddr>> {
         let mut ready = Vec::new();
         for id in std::mem::take(&mut self.unchecked) {
             ready.extend(self.check_pending(id, None));
@@ -266,7 +266,7 @@ impl HeaderWaiter {
     }
 
     /// Peeks at a pending connection, because of an event, or without one.
-    fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<SocketAddr> {
+    fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<ListenerAddr> {
         self.make_room_for(self.pending.get(&id)?.connection.as_fd());
         let pending = self.pending.get_mut(&id)?;
         let outcome = peek_again(
@@ -297,7 +297,7 @@ impl HeaderWaiter {
         }
     }
 
-    fn make_ready(&mut self, id: u64) -> Option<SocketAddr> {
+    fn make_ready(&mut self, id: u64) -> Option<ListenerAddr> {
         let PendingConnection {
             connection,
             listener,
@@ -321,7 +321,7 @@ impl HeaderWaiter {
 
     /// Expires pending connections after their deadline. Where headers are optional, a peer that has sent nothing is assumed
     /// to wait for the server to speak first, and its connection becomes ready.
-    fn expire(&mut self) -> Vec<SocketAddr> {
+    fn expire(&mut self) -> Vec<ListenerAddr> {
         let (now, mut ready) = (Instant::now(), Vec::new());
         let optional = !self.table.settings().policy().header_required;
         while let Some((&id, pending)) = self.pending.first_key_value() {
@@ -338,7 +338,7 @@ impl HeaderWaiter {
     }
 
     /// Makes a connection ready whose peer has sent nothing: the peer is the client.
-    fn admit_silent(&mut self, id: u64) -> Option<SocketAddr> {
+    fn admit_silent(&mut self, id: u64) -> Option<ListenerAddr> {
         let connection = &self.pending.get(&id)?.connection;
         let peer = socket_info::peer_addr(connection).ok();
         let judged = self.judge.as_deref().zip(peer);
@@ -386,14 +386,14 @@ impl HeaderWaiter {
     /// their accept backlog.
     fn wake_again(&mut self) {
         let due = Instant::now().checked_sub(WAKE_AGAIN_AFTER);
-        let unresponsive: Vec<SocketAddr> = self
+        let unresponsive: Vec<ListenerAddr> = self
             .ready
             .iter_mut()
             .filter(|(listener, _)| {
                 !self
                     .wakeups
                     .values()
-                    .any(|wakeup| wakeup.is_for(**listener))
+                    .any(|wakeup| wakeup.is_for(listener.addr))
             })
             .filter_map(|(&listener, queue)| {
                 let late = queue
@@ -420,7 +420,7 @@ impl HeaderWaiter {
         }
     }
 
-    fn refuse_ready(&mut self, listener: SocketAddr) {
+    fn refuse_ready(&mut self, listener: ListenerAddr) {
         let queue = self.ready.remove(&listener).into_iter().flatten();
         queue.for_each(|ready| refuse(ready.connection));
     }

@@ -11,7 +11,27 @@ use std::time::Duration;
 
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
+
+/// The address of a listener. Each network namespace can have a listener at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerAddr {
+    /// The socket's own address.
+    pub addr: SocketAddr,
+    /// The network namespace (SO_NETNS_COOKIE; 0 if unknown).
+    pub namespace: u64,
+}
+
+impl From<&ForeignListener> for ListenerAddr {
+    fn from(listener: &ForeignListener) -> Self {
+        let namespace = listener.netns_cookie;
+        Self {
+            addr: listener.addr,
+            namespace: namespace.unwrap_or_else(|| socket_info::netns_cookie(listener)),
+        }
+    }
+}
 
 /// The listeners that processes of the program have shown.
 #[derive(Debug)]
@@ -28,9 +48,7 @@ pub(super) struct Listeners {
 
 #[derive(Debug)]
 struct WatchedListener {
-    addr: SocketAddr,
-    /// Whether it is in the namespace of wake-up connections.
-    is_reachable: bool,
+    at: ListenerAddr,
     epoll: Epoll,
 }
 
@@ -50,10 +68,10 @@ impl Listeners {
     /// # Errors
     ///
     /// Those of fstat(2), epoll_create1(2) and epoll_ctl(2): there is no descriptor, or no memory.
-    pub(super) fn add(&mut self, socket: impl AsFd, addr: SocketAddr) -> Result<()> {
+    pub(super) fn add(&mut self, socket: impl AsFd, at: ListenerAddr) -> Result<()> {
         let inode = socket_info::inode(&socket)?;
         let known = self.by_inode.get(&inode);
-        if known.is_some_and(|known| known.addr == addr && known.is_open()) {
+        if known.is_some_and(|known| known.at == at && known.is_open()) {
             return Ok(());
         }
         if self.by_inode.len() >= self.prune_at {
@@ -61,13 +79,7 @@ impl Listeners {
         }
         let epoll = Epoll::new()?;
         epoll.add(&socket, 0, Interest::Readable)?;
-        let listener = WatchedListener {
-            addr,
-            is_reachable: self.namespace == 0
-                || socket_info::netns_cookie(socket) == self.namespace,
-            epoll,
-        };
-        self.by_inode.insert(inode, listener);
+        self.by_inode.insert(inode, WatchedListener { at, epoll });
         Ok(())
     }
 
@@ -82,10 +94,10 @@ impl Listeners {
     }
 
     /// Whether one of them listens at this address, in the namespace of wake-up connections.
-    pub(super) fn listen_at(&self, addr: SocketAddr) -> bool {
-        self.by_inode
-            .values()
-            .any(|listener| listener.addr == addr && listener.is_reachable && listener.listens())
+    pub(super) fn listen_at(&self, at: ListenerAddr) -> bool {
+        let is_reachable = self.namespace == 0 || at.namespace == self.namespace;
+        let mut watched = self.by_inode.values();
+        is_reachable && watched.any(|listener| listener.at == at && listener.listens())
     }
 }
 

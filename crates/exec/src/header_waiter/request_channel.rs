@@ -21,7 +21,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 use peername_sys::{NameCall, Result, SyscallError};
 
-use super::HeaderWaiter;
+use super::{HeaderWaiter, ListenerAddr};
 
 /// The header waiter's ends of the open channels.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Conversation {
     socket: ForeignFd,
     begun: Instant,
     /// A connection that was handed over and is not confirmed yet, and its listener.
-    lent: Option<(ForeignFd, SocketAddr)>,
+    lent: Option<(ForeignFd, ListenerAddr)>,
 }
 
 impl RequestChannel {
@@ -164,10 +164,10 @@ impl Conversation {
                 false
             }
             Some(WaiterRequest::Listening) => {
-                waiter.note_listener(&listener, listener.addr);
+                waiter.note_listener(&listener, (&listener).into());
                 false
             }
-            _ => self.lend(waiter, listener.addr),
+            _ => self.lend(waiter, (&listener).into()),
         }
     }
 
@@ -175,7 +175,7 @@ impl Conversation {
         receive_foreign_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)
     }
 
-    fn lend(&mut self, waiter: &mut HeaderWaiter, listener: SocketAddr) -> bool {
+    fn lend(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
         let Some(connection) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);
             return false;
@@ -203,16 +203,9 @@ impl Conversation {
     }
 }
 
-/// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers, in the network
-/// namespace of the header waiter: in another one, any process can listen at the addresses of the others.
+/// Examines a socket that was sent as a listener. `None` unless it is a TCP listener that expects headers.
 fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<ForeignListener> {
-    let own = settings.policy().namespace;
-    let is_here = |listener: &ForeignListener| match socket_info::netns_cookie(listener) {
-        0 => true,
-        theirs => own == 0 || theirs == own,
-    };
-    ForeignListener::from_fd(socket)
-        .filter(|listener| settings.covers(listener.addr.port()) && is_here(listener))
+    ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
 }
 
 /// Whether the socket can be a connection that was accepted from this listener: it has the listener's address.

@@ -1,7 +1,6 @@
 //! Pending calls of accept(2): those that wait for a connection.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
@@ -13,6 +12,7 @@ use peername_sys::tcp::foreign_listener::ForeignListener;
 
 use super::epoll_token::EpollToken;
 use super::inflight_calls::InflightSlot;
+use crate::header_waiter::ListenerAddr;
 
 /// A call of accept(2) or accept4(2).
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct AcceptCall {
     pub(super) thread: Rc<PidFd>,
     /// The number of the listener's descriptor in the program, and the listener's address.
     pub(super) number: RawFd,
-    pub(super) listener: SocketAddr,
+    pub(super) listener: ListenerAddr,
     pub(super) peer: AddressBuffer,
     /// The requested flags of the new socket.
     pub(super) nonblocking: bool,
@@ -91,7 +91,7 @@ impl PendingAccepts {
     }
 
     /// The serial number of the oldest call that waits at this address.
-    pub(super) fn oldest_at(&self, listener: SocketAddr) -> Option<u64> {
+    pub(super) fn oldest_at(&self, listener: ListenerAddr) -> Option<u64> {
         let mut all = self.all.iter();
         all.find_map(|(&serial, wait)| (wait.call.listener == listener).then_some(serial))
     }

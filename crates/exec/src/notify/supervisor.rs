@@ -5,7 +5,6 @@ mod channel;
 mod serve;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -33,7 +32,7 @@ use super::refusal_log::RefusalLog;
 use super::supervised_process::SupervisedProcess;
 use super::thread_cache::ThreadCache;
 use crate::client_judge::ClientJudge;
-use crate::header_waiter::{HeaderWaiter, RequestChannel};
+use crate::header_waiter::{HeaderWaiter, ListenerAddr, RequestChannel};
 use crate::socket_queries::ProgramSocket;
 
 /// The state of the loop.
@@ -272,7 +271,7 @@ impl Supervisor {
                             tid,
                             thread,
                             number: listener,
-                            listener: listening.addr,
+                            listener: (&listening).into(),
                             peer,
                             nonblocking,
                             close_on_exec,
@@ -355,7 +354,7 @@ impl Supervisor {
     }
 
     /// Hands a ready connection to the oldest pending call at its listener, or returns it to the header waiter.
-    fn offer(&mut self, connection: ForeignFd, listener: SocketAddr) {
+    fn offer(&mut self, connection: ForeignFd, listener: ListenerAddr) {
         match self
             .pending
             .oldest_at(listener)
@@ -375,7 +374,9 @@ impl Supervisor {
         let listening = call.thread.get_fd(call.number).ok().map(ForeignFd::from);
         let settings = self.table.settings();
         let listening = listening.and_then(|socket| self.listeners.check(settings, socket));
-        let Some(listening) = listening.filter(|listening| listening.addr == call.listener) else {
+        let Some(listening) =
+            listening.filter(|listening| ListenerAddr::from(listening) == call.listener)
+        else {
             // EINVAL: the socket does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
         };

@@ -5,9 +5,10 @@ use std::os::fd::RawFd;
 use peername_sys::Errno;
 use peername_sys::seccomp::{AddFdOutcome, Notification, NotificationListener};
 use peername_sys::socket::upstream::local_addr;
+use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
-use crate::header_waiter::RequestChannel;
+use crate::header_waiter::{ListenerAddr, RequestChannel};
 
 impl Supervisor {
     pub(super) fn serve_channel(&mut self) {
@@ -24,7 +25,9 @@ impl Supervisor {
             && let Ok(addr) = local_addr(&socket)
             && self.table.settings().covers(addr.port())
         {
-            self.waiter.note_listener(&socket, addr);
+            let namespace = socket_info::netns_cookie(&socket);
+            self.waiter
+                .note_listener(&socket, ListenerAddr { addr, namespace });
         }
     }
 }

@@ -91,7 +91,7 @@ impl Supervisor {
     ) -> Answer {
         // A connection that was reset has no peer any more, but its client may still be in the table. The kernel, too, would
         // return such a connection.
-        let unknown = SocketAddr::new(unspecified(call.listener), 0);
+        let unknown = SocketAddr::new(unspecified(call.listener.addr), 0);
         let peer = socket_info::peer_addr(&connection).unwrap_or(unknown);
         let from = lookup_identity(self.table, &connection).map_or(peer, |identity| {
             as_socket_family(identity.client, peer.is_ipv6())
