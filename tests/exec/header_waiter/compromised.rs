@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process};
-use crate::harness::rig::exec::{ProgramRig, v2};
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 
 /// Sockets that linger, silent channels, and requests that are none: headers in two pieces are completed nevertheless.
 #[test]
@@ -50,28 +50,40 @@ fn supervisor_connects_to_no_listener_of_others() {
     line(&other, "no connection");
 }
 
-/// The kernel lets another network namespace's listener have the same address. The connection is parked for one of them.
+/// The kernel lets a listener of another network namespace have the same address. The connection is parked for one of them.
 #[test]
 fn connections_are_handed_to_no_listener_of_another_namespace() {
-    let program = start(Lab::without_routes(), ELSEWHERE);
-    for wanted in ["elsewhere: b''", "here: b'+'"] {
-        let is_it = |line: &str| (line == wanted).then_some(());
-        program.process.wait_line(wanted, is_it);
+    for (mechanism, take) in [(PRELOAD, TAKE_BY_REQUEST), (NOTIFY, TAKE_BY_ACCEPT)] {
+        let script = format!("{SERVER}{take}{ELSEWHERE}");
+        let command = ["/usr/bin/python3", "-uc", &script];
+        let program = ProgramRig::with_mode(mechanism, OPTIONS, &command);
+        for wanted in ["elsewhere: nothing", "here: a connection"] {
+            let is_it = |line: &str| (line == wanted).then_some(());
+            program.process.wait_line(wanted, is_it);
+        }
     }
+}
+
+/// In a network namespace of its own, a process can connect from any address, that of a trusted peer as well.
+#[test]
+fn no_connection_of_another_namespace_is_handed_to_the_program() {
+    let script = format!("{TAKE_BY_REQUEST}{INJECTING}");
+    let program = start(Lab::without_routes(), &script);
+    let wanted = "here: nothing";
+    let is_it = |line: &str| (line == wanted).then_some(());
+    program.process.wait_line(wanted, is_it);
 }
 
 fn start(lab: Lab, child: &str) -> ProgramRig {
     let script = format!("{SERVER}{child}");
-    ProgramRig::start_in(
-        lab,
-        &["--ports=8443,9000-9009", "--header-timeout=20s"],
-        &["/usr/bin/python3", "-uc", &script],
-    )
+    ProgramRig::start_in(lab, OPTIONS, &["/usr/bin/python3", "-uc", &script])
 }
+
+const OPTIONS: &[&str] = &["--ports=8443,9000-9009", "--header-timeout=20s"];
 
 /// The parent serves its clients; the child, what follows here, is compromised.
 const SERVER: &str = r#"
-import array, ctypes, os, platform, socket, struct, time
+import array, ctypes, fcntl, os, platform, socket, struct, time
 listener = socket.create_server(("10.81.0.1", 8443), backlog=64)
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +100,16 @@ def request(bytes, *passed):
     rights = array.array("i", [one.fileno() for one in passed])
     socket_.sendmsg([bytes], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     return socket_
+
+def listen_elsewhere(address):
+    CLONE_NEWUSER, CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x10000000, 0x40000000, 0x8914, 1
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    elsewhere = socket.socket()
+    fcntl.ioctl(elsewhere, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
+    elsewhere.bind(address)
+    elsewhere.listen()
+    return elsewhere
 
 if os.fork() != 0:
     while True:
@@ -178,32 +200,59 @@ for number in range(2000):
 const ELSEWHERE: &str = r#"
 header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
 own = socket.create_server(("127.0.0.1", 9000))
+own.setblocking(False)
 client = socket.create_connection(own.getsockname())
-client.sendall(b"PROXY UNKNOWN\r\n")
-served, _ = own.accept()
 client.sendall(header[:20])
 time.sleep(0.1)
-request(b"P", served, own)
-time.sleep(0.2)
+try:
+    own.accept()
+except BlockingIOError:
+    pass
 client.sendall(header[20:])
 time.sleep(0.5)
 
-IP_FREEBIND, CLONE_NEWUSER, CLONE_NEWNET = 15, 0x10000000, 0x40000000
-if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-    raise OSError(ctypes.get_errno(), "unshare")
-elsewhere = socket.socket()
-elsewhere.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)
-elsewhere.bind(own.getsockname())
-elsewhere.listen()
+elsewhere = listen_elsewhere(own.getsockname())
+elsewhere.setblocking(False)
+print("elsewhere:", "a connection" if take(elsewhere) else "nothing")
+print("here:", "a connection" if take(own) else "nothing")
+time.sleep(60)
+"#;
 
-def take(what, listener):
+/// Parks a connection from a network namespace of its own for a listener of the program.
+const INJECTING: &str = r#"
+header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
+own = socket.create_server(("127.0.0.1", 9000))
+elsewhere = listen_elsewhere(own.getsockname())
+client = socket.create_connection(elsewhere.getsockname())
+client.sendall(b"PROXY UNKNOWN\r\n")
+connection, _ = elsewhere.accept()
+client.sendall(header[:20])
+time.sleep(0.1)
+request(b"P", connection, own)
+connection.close()
+time.sleep(0.3)
+try:
+    client.sendall(header[20:])
+except ConnectionError:
+    pass
+time.sleep(0.5)
+print("here:", "a connection" if take(own) else "nothing")
+time.sleep(60)
+"#;
+
+const TAKE_BY_REQUEST: &str = r#"
+def take(listener):
     waiter = request(b"T", listener)
     waiter.settimeout(10)
-    print(f"{what}: {waiter.recv(1)}")
+    return waiter.recv(1) == b"+"
+"#;
 
-take("elsewhere", elsewhere)
-take("here", own)
-time.sleep(60)
+const TAKE_BY_ACCEPT: &str = r#"
+def take(listener):
+    try:
+        return listener.accept()
+    except BlockingIOError:
+        return None
 "#;
 
 /// Has two connections of its own, from a listener of its own, without a client in the table. Each has half of another header

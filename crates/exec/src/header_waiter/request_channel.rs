@@ -208,15 +208,20 @@ fn covered_listener(settings: Settings<'_>, socket: ForeignFd) -> Option<Foreign
     ForeignListener::from_fd(socket).filter(|listener| settings.covers(listener.addr.port()))
 }
 
-/// Whether the socket can be a connection that was accepted from this listener: it has the listener's address.
+/// Whether the socket can be a connection that was accepted from this listener: it has the listener's address, in the same
+/// network namespace. In one of its own a process can have any peer.
 fn is_accepted_from(listener: &ForeignListener, connection: &ForeignFd) -> bool {
-    let (at, own) = (listener.addr, local_addr(connection).ok());
+    let (at, own) = (ListenerAddr::from(listener), local_addr(connection).ok());
     let is_at = |own: SocketAddr| {
-        own.port() == at.port()
-            && (at.ip().is_unspecified() || at.ip().to_canonical() == own.ip().to_canonical())
+        own.port() == at.addr.port()
+            && (at.addr.ip().is_unspecified()
+                || at.addr.ip().to_canonical() == own.ip().to_canonical())
     };
     let is_tcp = socket_info::protocol(connection).is_some();
-    is_tcp && !socket_info::is_listener(connection) && own.is_some_and(is_at)
+    is_tcp
+        && !socket_info::is_listener(connection)
+        && own.is_some_and(is_at)
+        && socket_info::netns_cookie(connection) == at.namespace
 }
 
 /// Keeps files open that were sent instead of sockets: closing one may wait for a file system that does not answer. A process
