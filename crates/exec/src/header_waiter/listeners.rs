@@ -121,5 +121,5 @@ impl WatchedListener {
 
 /// The highest capacity.
 pub(super) const MAX_LISTENERS: usize = 1024;
-/// So few are not worth examining.
+/// Below this number closed ones are kept: examining them would cost more.
 const MIN_PRUNED: usize = 64;

@@ -35,10 +35,9 @@ impl Drop for ForeignFd {
     }
 }
 
-/// Makes a system call that may close sockets of other programs, and limits the wait for each by [`CLOSE_LIMIT`]. A call that
-/// the timer interrupts otherwise is made again (SA_RESTART), or fails with EINTR (signal(7)).
-///
-/// The kernel closes them when the call returns, after its result is known: so that fails for no descriptor of a message.
+/// Makes a system call that may close sockets of other programs, and limits the wait for each by [`CLOSE_LIMIT`]. The kernel
+/// closes them on return from the call, when its result is known, so the timer's signal loses nothing that was received. A call
+/// that it interrupts before is made again (SA_RESTART), or fails with EINTR (signal(7)).
 pub(super) fn within_close_limit<T>(call: impl FnOnce() -> T) -> T {
     // Without a handler the timer must not start: SIGALRM would end the process.
     let is_handled = *IS_HANDLED.get_or_init(|| handle_alarm().is_ok());
