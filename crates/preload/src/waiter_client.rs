@@ -39,9 +39,13 @@ pub(crate) fn take(listener: Socket, flags: c_int) -> Result<Option<Socket>> {
     Ok(Some(connection))
 }
 
-/// Reports that this socket listens now. Without a header waiter nothing happens.
+/// Reports that this socket listens now, and waits until the supervisor has closed its copy: the program could not bind the
+/// port again before. Without a header waiter nothing happens.
 pub(crate) fn listening(listener: Socket) {
-    let _ = request(WaiterRequest::Listening, &[listener.0]).map(Socket::close);
+    if let Ok(waiter) = request(WaiterRequest::Listening, &[listener.0]) {
+        kernel::wait_readable(waiter.0, ANSWER_TIMEOUT_MS);
+        waiter.close();
+    }
 }
 
 /// Sends a request that has no answer. Without a header waiter nothing happens.
