@@ -86,7 +86,7 @@ fn ssh_and_git_over_ssh_reach_a_listed_host() {
         scratch.path_text("user_key")
     );
     let script = format!(
-        "{ssh} root@a.test echo hello && cd $(mktemp -d) && GIT_SSH_COMMAND='{ssh}' git clone -q \
+        "dir=$(mktemp -d); trap 'rm -rf $dir' EXIT; {ssh} root@a.test echo hello && cd $dir && GIT_SSH_COMMAND='{ssh}' git clone -q \
          ssh://root@a.test{}/repo.git c && git -C c log --format=%s",
         scratch.path_text("").trim_end_matches('/')
     );

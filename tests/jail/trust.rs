@@ -48,8 +48,7 @@ fn git_clones_over_https() {
          cd .. && git clone -q --bare work repo.git && git -C repo.git update-server-info && chmod -R a+rX repo.git"
     );
     rig.stage.lab.client.run("sh", &["-ec", &make]);
-    let script =
-        "cd $(mktemp -d) && git clone -q https://a.test/repo.git c && git -C c log --format=%s";
+    let script = "dir=$(mktemp -d); trap 'rm -rf $dir' EXIT; cd $dir && git clone -q https://a.test/repo.git c && git -C c log --format=%s";
     assert_eq!(rig.succeeds(User::Nobody, &[], script), "first\n");
 }
 

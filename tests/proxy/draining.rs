@@ -65,7 +65,7 @@ fn draining_proxy_finishes_open_connections() {
 /// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
 #[test]
 fn draining_proxy_serves_connections_that_wait_for_a_permit() {
-    let few = ["prlimit", "--nofile=104:104"];
+    let few = ["prlimit", "--nofile=96:96"];
     let mut rig = ProxyRig::start_through(&few, &["--drain=20s"]);
     let all = 90;
     let open = |_| {
@@ -98,11 +98,11 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
 /// backend yet.
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
-    let few = ["prlimit", "--nofile=104:104"];
+    let few = ["prlimit", "--nofile=96:96"];
     let args = [
         "--drain=20s",
-        "--max-pending=20",
-        "--max-pending-per-peer=20",
+        "--max-pending=100",
+        "--max-pending-per-peer=100",
     ];
     let rig = ProxyRig::start_through(&few, &args);
     let ask = |down: &Conn| {

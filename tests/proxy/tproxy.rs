@@ -301,9 +301,9 @@ fn removing_rules_needs_no_nf_tables() {
         "#!/bin/sh\necho 'netlink: Error: Protocol not supported' >&2\nexit 1\n",
     );
     host.run("chmod", &["+x", &nft]);
-    let path = format!("PATH={}:/usr/bin:/bin", scratch.path_text("."));
-    let removed =
-        Peername::run_with_input(&host, &["env", &path, BINARY], &["routes", "remove"], "");
+    let mount = format!("mount --bind {nft} /usr/sbin/nft && exec \"$@\"");
+    let without = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let removed = Peername::run_with_input(&host, &without, &["routes", "remove"], "");
     assert!(removed.status.success(), "{removed:?}");
     let left = host_run(&host, &["routes", "show"]);
     assert!(
@@ -312,7 +312,7 @@ fn removing_rules_needs_no_nf_tables() {
     );
     // Commands that need nf_tables report that.
     let args = ["routes", "add", "--tproxy-ports=53"];
-    let refused = Peername::run_with_input(&host, &["env", &path, BINARY], &args, "");
+    let refused = Peername::run_with_input(&host, &without, &args, "");
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
