@@ -139,7 +139,7 @@ pub enum Failure {
     /// NAT rules of this host replace the client's address on the way to the backend.
     #[error(
         "the backend {target} would see another address than {client}: NAT rules of this host apply to it; exempt \
-         connections to {target} from the rule that masquerades {ip} ({LIST_RULES}); for a backend on this host \
+         connections to {target} from the rule that masquerades {ip} ({LIST_RULES}); for a backend on loopback \
          `--setup-routes` does it",
         ip = client.ip()
     )]

@@ -68,7 +68,10 @@ pub async fn add_untracked() -> Result<(), Error> {
     let owner = TableSlot::PERSISTENT.table();
     let mut rules = Netlink::open()?.rules(PROTOCOL).await?;
     rules.retain(|rule| rule.table == owner);
-    FilterRules::Untracked { rules, owner }.install()
+    match FilterRules::untracked(rules, owner) {
+        Some(table) => table.install(),
+        None => Ok(()),
+    }
 }
 
 /// Returns those of the backends that are on this host. [`add`] fails for the others.

@@ -70,11 +70,10 @@ impl KeptRoutes {
             let table = KeptTable::install(FilterRules::Replies { mark, owner })?;
             self.tables.push(table);
         }
-        let rules = self.installed.backend_rules();
-        if rules.is_empty() {
+        let Some(untracked) = FilterRules::untracked(self.installed.backend_rules(), owner) else {
             return Ok(());
-        }
-        match KeptTable::install(FilterRules::Untracked { rules, owner }) {
+        };
+        match KeptTable::install(untracked) {
             Ok(table) => self.tables.push(table),
             Err(error) => {
                 self.note = Some(format!(

@@ -35,7 +35,7 @@ pub enum FilterRules {
         /// The routing table of the owner; `None` for the administrator.
         owner: Option<u32>,
     },
-    /// Connections from clients' addresses to backends on this host are untracked, so that no NAT rule applies to them.
+    /// Connections from clients' addresses to backends on loopback are untracked, so that no NAT rule applies to them.
     Untracked {
         /// The routing rules of the backends.
         rules: Vec<Rule>,
@@ -45,6 +45,15 @@ pub enum FilterRules {
 }
 
 impl FilterRules {
+    /// The rules for those of the backends that are on loopback; `None` if none is. A connection to another address of this
+    /// host may have to be redirected to a container that publishes the port (DNAT).
+    pub(super) fn untracked(mut rules: Vec<Rule>, owner: u32) -> Option<Self> {
+        rules.retain(
+            |rule| matches!(rule.selector, Selector::From { from, .. } if from.is_loopback()),
+        );
+        (!rules.is_empty()).then_some(Self::Untracked { rules, owner })
+    }
+
     /// Whether it sets the firewall mark, and so needs the rules of [`super::fwmark`].
     pub(super) fn needs_fwmark(&self) -> bool {
         match self {
@@ -386,5 +395,26 @@ mod tests {
         assert_eq!(rules(&text).collect::<Vec<_>>(), [own, local, routed]);
         assert!(filter.needs_fwmark());
         assert_eq!(filter.name(), "peername_tproxy_8443");
+    }
+
+    #[test]
+    fn only_backends_on_loopback_are_untracked() {
+        let rule = |from: &str| Rule {
+            selector: Selector::From {
+                from: from.parse().unwrap(),
+                prefix: 32,
+                traffic: Traffic::Port(Transport::Tcp, 80),
+            },
+            table: 21101,
+            priority: 2111,
+            protocol: 211,
+        };
+        let untracked = |from: &[&str]| {
+            let rules = from.iter().copied().map(rule).collect();
+            FilterRules::untracked(rules, 21101).map(|filter| filter.to_string())
+        };
+        assert_eq!(untracked(&["10.0.0.5"]), None);
+        let text = untracked(&["10.0.0.5", "127.0.0.1"]).unwrap();
+        assert!(text.contains("127.0.0.1/32") && !text.contains("10.0.0.5"));
     }
 }

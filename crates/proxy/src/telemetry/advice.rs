@@ -97,7 +97,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "A rule of the firewall or a plug-in of the network changes the source: look for SNAT and MASQUERADE towards the backend."
         }
         "source_translated" => {
-            "A NAT rule of this host masquerades the client towards the backend: exempt the backend from it, or use --setup-routes. `peername doctor` names the rule."
+            "A NAT rule of this host masquerades the client towards the backend: exempt the backend from it; for one on loopback --setup-routes does. `peername doctor` names the rule."
         }
         "local_error" => "A system call failed on this host: the log names it, and its cause.",
         "lost" | "unwatched" => "Memory or watches are used up: raise fs.epoll.max_user_watches.",

@@ -106,7 +106,7 @@ impl Masked<'_> {
             CHECK,
             format!("{target} would see {seen} instead of {client}{rule}"),
             format!(
-                "`--setup-routes` or `peername routes add` exempts a backend on this host; otherwise `{program} -t nat -I \
+                "`--setup-routes` or `peername routes add` exempts a backend on loopback; otherwise `{program} -t nat -I \
                  POSTROUTING -d {} -p {} --dport {} -j ACCEPT`, or the same in the program that has the rule",
                 target.ip(),
                 backend.transport.name(),
