@@ -4,8 +4,8 @@
 usage: leftovers.py COMMAND [ARGUMENT...]
 
 Orphans of the command become children of this process (PR_SET_CHILD_SUBREAPER), so each process that it has started is found,
-whatever its environment, user or session, and no other program of the host. Temporary files are in a directory of the run.
-Elsewhere, what is new counts only if it has peername's name or number, and no running process uses it."""
+whatever its environment, user or session, and no other program of the host. Temporary files are in a directory of the run,
+which is removed with it. Elsewhere, what is new counts only if it has peername's name or number, and no running process uses it."""
 
 import ctypes
 import glob
@@ -115,6 +115,14 @@ def left_processes():
     return found
 
 
+def remove_tables():
+    """Starts `peername exec`, which removes the tables of supervisors that were killed: those of tests are, with their namespaces."""
+    program = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "debug", "peername")
+    options = ["--mode", "notify", "--trust", "loopback", "--ports", "1"]
+    if os.path.exists(program):
+        subprocess.run([program, "exec", *options, "--", "true"], stderr=subprocess.DEVNULL, timeout=30)
+
+
 def run(command, temporary):
     child = subprocess.Popen(command, env={**os.environ, "TMPDIR": temporary})
     # Orphans are reaped meanwhile: a test may wait until a daemon is gone.
@@ -132,7 +140,7 @@ def main():
     os.chmod(temporary, 0o1777)
     code = run(sys.argv[1:], temporary)
     left = left_processes()
-    left += sorted(f"file {path}" for path in glob.glob(f"{temporary}/*"))
+    remove_tables()
     left += sorted(entry for entry in outside() - before if not is_used(entry))
     shutil.rmtree(temporary, ignore_errors=True)
     for entry in left:
