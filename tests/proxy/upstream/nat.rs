@@ -24,8 +24,11 @@ fn client_that_a_rule_masquerades_is_refused() {
         }
         rig.assert_serves(fresh_client_v4());
         rig.assert_serves(fresh_client_v6());
-        let said = rig.proxy.log();
-        assert!(said.contains("iptables -t nat -S POSTROUTING"), "{said}");
+        rig.proxy
+            .wait_line("the commands that list the rules", |line| {
+                line.contains("iptables -t nat -S POSTROUTING")
+                    .then_some(())
+            });
         rig.proxy.wait_outcome("source_translated");
         wait_for(rules.program, || {
             let said = get(&rig.lab.server, &[], "/readyz");
