@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use peername_sys::Result as SysResult;
+use peername_sys::random;
 use peername_sys::socket::egress_probe::EgressProbe;
 pub use peername_sys::socket::egress_probe::Emitted;
 
@@ -36,6 +37,15 @@ pub fn emitted(
     })
 }
 
+/// A source for a probe from this address. Each probe has another port: connection tracking remembers how it translated the
+/// last one.
+pub fn fresh_source(ip: IpAddr) -> SocketAddr {
+    let [word] = random::words::<1>();
+    SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16)
+}
+
+/// A port from here on is no service's.
+const FIRST_PROBE_PORT: u16 = 0x8000;
 /// The commands that list the rules.
 pub(crate) const LIST_RULES: &str =
     "`nft list ruleset`, `iptables -t nat -S POSTROUTING`, `ip6tables -t nat -S POSTROUTING`";

@@ -85,7 +85,7 @@ fn flushed_table_of_a_mark_is_restored() {
     });
     assert!(flushed_at.elapsed() < Duration::from_secs(1));
     assert_served();
-    proxy.wait_line("who did it", |line| {
+    proxy.wait_line("the process that removed them", |line| {
         (line.contains("was removed by process") && line.contains("(nft)")).then_some(())
     });
     proxy.stop();

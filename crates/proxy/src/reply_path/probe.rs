@@ -15,13 +15,13 @@ use peername_sys::socket::upstream;
 use peername_sys::socket::upstream::UpstreamSocket;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
-use peername_sys::{NameCall, SyscallError, random};
+use peername_sys::{NameCall, SyscallError};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::routes::{BackendLocation, add_command, has_rule, locate_backend};
-use crate::translation::{Emitted, LIST_RULES, emitted};
+use crate::translation::{Emitted, LIST_RULES, emitted, fresh_source};
 
 /// What a successful probe has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,8 +183,7 @@ fn verify_emitted(
     target: Backend,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
-    let [word] = random::words::<1>();
-    let from = SocketAddr::new(foreign_addr(target.address.ip()), FIRST_PORT | word as u16);
+    let from = fresh_source(foreign_addr(target.address.ip()));
     match emitted(target, mark, from) {
         Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
             Err(ReplyPathError::Rewritten {
@@ -329,8 +328,6 @@ impl std::fmt::Display for Milliseconds {
         write!(f, "{} ms", self.0.as_millis())
     }
 }
-
-const FIRST_PORT: u16 = 0x8000;
 /// How long a handshake over loopback may take. It takes well under a millisecond; the rest is for a host that is busy
 /// while it boots.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,15 +1,14 @@
 //! A client that was refused because NAT rules replace its address: whether they still do.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use parking_lot::Mutex;
-use peername_sys::random;
 use tokio::time::Instant;
 
 use super::state::RETRY_INTERVAL;
 use crate::backend::Backend;
-use crate::translation::emitted;
+use crate::translation::{emitted, fresh_source};
 
 /// The client that was refused first, until its address is kept again.
 #[derive(Debug, Default)]
@@ -82,14 +81,8 @@ impl TranslatedClient {
 }
 
 impl Refused {
-    /// Each probe has another port: connection tracking remembers how it translated the last one.
     fn is_replaced(&self) -> bool {
-        let [word] = random::words::<1>();
-        let port = FIRST_PORT | (word & 0x7fff) as u16;
-        let client = SocketAddr::new(self.client, port);
-        emitted(self.backend, self.mark, client)
+        emitted(self.backend, self.mark, fresh_source(self.client))
             .is_ok_and(|emitted| emitted.is_some_and(|it| it.source.ip() != self.client))
     }
 }
-
-const FIRST_PORT: u16 = 0x8000;

@@ -14,6 +14,20 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
+impl Message<'_> {
+    /// The error in `struct nlmsgerr`, a negative number, of a message of kind [`NLMSG_ERROR`].
+    pub(crate) fn error(&self) -> io::Error {
+        match self
+            .body
+            .first_chunk()
+            .map(|&error| i32::from_ne_bytes(error))
+        {
+            Some(error @ ..0) => io::Error::from_raw_os_error(error.saturating_neg()),
+            _ => io::ErrorKind::InvalidData.into(),
+        }
+    }
+}
+
 /// Opens a socket; `None` is NETLINK_ROUTE.
 pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
     let socket = socket_with(

@@ -62,7 +62,7 @@ fn receive_dump(diag: &OwnedFd, sockets: &mut Vec<ListedSocket>) -> io::Result<(
             match message.kind {
                 NLMSG_DONE => return Ok(()),
                 // A failed or interrupted dump may omit sockets, which would be taken for closed.
-                NLMSG_ERROR => return Err(error_of(message.body)),
+                NLMSG_ERROR => return Err(message.error()),
                 _ if message.flags & INTERRUPTED != 0 => {
                     return Err(ErrorKind::Interrupted.into());
                 }
@@ -70,14 +70,6 @@ fn receive_dump(diag: &OwnedFd, sockets: &mut Vec<ListedSocket>) -> io::Result<(
             }
             rest = after;
         }
-    }
-}
-
-/// The error in `struct nlmsgerr`, a negative number.
-fn error_of(body: &[u8]) -> io::Error {
-    match body.first_chunk().map(|&error| i32::from_ne_bytes(error)) {
-        Some(error @ ..0) => io::Error::from_raw_os_error(error.saturating_neg()),
-        _ => ErrorKind::InvalidData.into(),
     }
 }
 

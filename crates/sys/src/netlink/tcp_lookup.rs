@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, netlink};
 
 use super::LOOPBACK;
-use super::raw::{self, Message, NLMSG_ERROR};
+use super::raw::{self, NLMSG_ERROR};
 use super::sock_diag::{IPPROTO_TCP, SOCK_DIAG_BY_FAMILY};
 use crate::{NameCall, Result};
 
@@ -56,7 +56,7 @@ impl TcpLookup {
 fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
     let (message, _) = raw::split_first(answer).ok_or(ErrorKind::InvalidData)?;
     if message.kind == NLMSG_ERROR {
-        let error = error_of(&message);
+        let error = message.error();
         return match error.raw_os_error() {
             Some(libc::ENOENT) => Ok(TcpSocket::Missing),
             _ => Err(error),
@@ -68,13 +68,6 @@ fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
         Some(_) => TcpSocket::Connection,
         None => return Err(ErrorKind::InvalidData.into()),
     })
-}
-
-fn error_of(message: &Message<'_>) -> io::Error {
-    match message.body.first_chunk() {
-        Some(code) => io::Error::from_raw_os_error(-i32::from_ne_bytes(*code)),
-        None => ErrorKind::InvalidData.into(),
-    }
 }
 
 /// `struct inet_diag_req_v2` (linux/inet_diag.h) with a complete `struct inet_diag_sockid`.

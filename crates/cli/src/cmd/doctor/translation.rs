@@ -8,9 +8,9 @@ use std::process::Command;
 use ipnet::IpNet;
 use peername_proxy::reply_path::probe::foreign_addr;
 use peername_proxy::routes::{Backend, BackendLocation, locate_backend};
-use peername_proxy::translation::emitted;
+use peername_proxy::translation::{emitted, fresh_source};
+use peername_sys::SyscallError;
 use peername_sys::netlink::Netlink;
-use peername_sys::{SyscallError, random};
 
 use super::finding::Finding;
 
@@ -31,10 +31,7 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
     }
     let mut kept = 0_u32;
     for (&client, rule) in &clients.rules {
-        // Connection tracking remembers how it translated a port before.
-        let [word] = random::words::<1>();
-        let from = SocketAddr::new(client, FIRST_PORT | word as u16);
-        match emitted(backend, mark, from) {
+        match emitted(backend, mark, fresh_source(client)) {
             Ok(Some(seen)) if seen.source.ip() != client => {
                 let masked = Masked {
                     backend,
@@ -146,10 +143,10 @@ impl Clients {
         for (network, rule) in networks {
             let client = network
                 .hosts()
-                .take(MOST_OWN)
+                .take(MAX_OWN_ADDRESSES)
                 .find(|host| !own.contains(host) && !host.is_loopback());
             if let Some(client) = client.filter(|client| client.is_ipv4() == target.is_ipv4())
-                && rules.len() < MOST_CLIENTS
+                && rules.len() < MAX_CLIENTS
             {
                 let named = rules.entry(client).or_insert_with(String::new);
                 if named.is_empty() {
@@ -200,10 +197,9 @@ fn networks_in(rules: &str) -> impl Iterator<Item = (IpNet, String)> {
 }
 
 const CHECK: &str = "clients' addresses";
-const FIRST_PORT: u16 = 0x8000;
 /// Bounds for hosts with long lists of addresses in their rules, and with many addresses of their own.
-const MOST_CLIENTS: usize = 2000;
-const MOST_OWN: usize = 1000;
+const MAX_CLIENTS: usize = 2000;
+const MAX_OWN_ADDRESSES: usize = 1000;
 
 #[cfg(test)]
 mod tests {

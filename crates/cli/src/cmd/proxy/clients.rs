@@ -117,15 +117,19 @@ impl Args {
 impl HealthCheckArgs {
     /// These options with other values.
     pub(crate) fn map_values(&self, value: fn(&str) -> String) -> Self {
-        let networks = self.health_checks_from.iter();
         Self {
-            health_checks_from: networks.map(|text| value(text)).collect(),
+            health_checks_from: self
+                .health_checks_from
+                .iter()
+                .map(|text| value(text))
+                .collect(),
         }
     }
 
     /// These options as words of a command line.
     pub(crate) fn words(&self) -> impl Iterator<Item = String> {
-        let networks = self.health_checks_from.iter();
-        networks.map(|value| format!("--health-checks-from={value}"))
+        self.health_checks_from
+            .iter()
+            .map(|value| format!("--health-checks-from={value}"))
     }
 }
