@@ -5,14 +5,19 @@ set -euo pipefail
 
 threads=${1:-4}
 times=$(mktemp)
-trap 'rm -f "$times"' EXIT
+output=$(mktemp)
+failures=$(mktemp)
+trap 'rm -f "$times" "$output" "$failures"' EXIT
 export PEERNAME_TEST_TIMES=$times
 
 step() {
     local name=$1 start=$SECONDS
     shift
     echo "test: $name"
-    "$@" || failed+=("$name")
+    "$@" 2>&1 | tee "$output" || {
+        failed+=("$name")
+        sed -n '/^failures:$/,$p; /^test: left behind/p' "$output" >> "$failures"
+    }
     steps+=("$(printf '%5d s  %s' $((SECONDS - start)) "$name")")
 }
 
@@ -34,6 +39,9 @@ printf '\nThe slowest black-box tests:\n'
 sort -rn "$times" | sed -n 1,10p
 
 if [[ ${#failed[@]} -gt 0 ]]; then
+    # Once more at the end, where a reader of a long log looks first.
+    printf '\nWhat failed:\n'
+    tail -n 150 "$failures"
     printf '\ntest: FAILED: %s\n' "${failed[@]}"
     exit 1
 fi
