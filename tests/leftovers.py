@@ -20,6 +20,8 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 # How long servers may take to exit after the tests have ended, on a busy machine.
 PATIENCE = 10
+# How old the table of a killed supervisor has to be until it is removed (STALE_AFTER of crates/exec/src/table.rs), and a bit.
+STALE_AFTER = 32
 # peername's number in routing rules and routes (RTPROT, docs/routes.md).
 PROTOCOL = "211"
 FILES = ["/dev/shm/peername-*", "/run/peername*"]
@@ -119,8 +121,12 @@ def remove_tables():
     """Starts `peername exec`, which removes the tables of supervisors that were killed: those of tests are, with their namespaces."""
     program = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "debug", "peername")
     options = ["--mode", "notify", "--trust", "loopback", "--ports", "1"]
-    if os.path.exists(program):
+    deadline = time.monotonic() + STALE_AFTER
+    while os.path.exists(program) and any(not is_used(f"file {path}") for path in glob.glob("/dev/shm/peername-*")):
         subprocess.run([program, "exec", *options, "--", "true"], stderr=subprocess.DEVNULL, timeout=30)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(1)
 
 
 def run(command, temporary):

@@ -143,8 +143,8 @@ impl Rules {
     }
 }
 
-/// Removes stale tables, which no process has open: those of runs that were killed together with their supervisor. Tables
-/// of other users can't be opened and are skipped.
+/// Removes stale tables, which no process has open: those of runs that were killed together with their supervisor. Root
+/// removes those of every user; others can open their own only.
 fn remove_stale() {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let ours = |name: &str| name.starts_with(PREFIX);
@@ -152,8 +152,8 @@ fn remove_stale() {
         // Metadata of the entry itself: it may be another user's symbolic link.
         let old = entry.metadata().is_ok_and(|about| {
             let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-            let own = about.is_file() && about.uid() == user::effective_uid();
-            own && age.is_some_and(|age| age > STALE_AFTER)
+            let own = user::is_root() || about.uid() == user::effective_uid();
+            about.is_file() && own && age.is_some_and(|age| age > STALE_AFTER)
         });
         let file = old.then(|| shared_memory::open(&entry.path()));
         if let Some(Ok(file)) = file
