@@ -4,7 +4,7 @@ use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const EXPECT: &str = include_str!("../harness/expect.py");
 const QUESTION: &str = "is not on the lists";
-const PROMPT: &str = r"see:\[d\]eny: ";
+const PROMPT: &str = r"see:or deny: ";
 
 /// Runs a shell command in a terminal: `$JAIL` is `peername jail` with the options that every test needs. Returns what
 /// it printed.
@@ -42,7 +42,7 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
         PROMPT,
         r"type:yes\n",
         PROMPT,
-        r"type:o\n",
+        r"type:once\n",
         r"see:404",
         r"see:a.test:443 is not on the lists: GET /echo\r\n",
         PROMPT,
@@ -50,7 +50,7 @@ fn answers_on_the_terminal_decide_on_what_no_rule_matches() {
         r"see:GET a.test .*\r\nGET a.test ",
         r"see:a.test:80 is not on the lists: GET /%c3%a4\r\n",
         PROMPT,
-        r"type:d\n",
+        r"type:deny\n",
         "see:denied on the terminal",
         "see:denied on the terminal",
         "see:denied by the rule deny h1.test",
@@ -73,7 +73,7 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
         r"see:\$ ",
         r"type:$CURL https://a.test/echo\n",
         PROMPT,
-        r"type:a\n",
+        r"type:always\n",
         "see:GET a.test ",
         r"see:\$ ",
         // Ctrl-C at a question is the job's.
@@ -91,7 +91,7 @@ fn question_takes_the_foreground_of_a_job_and_returns_it() {
         // Nothing of what follows is an answer.
         r"type:$CURL https://b.test/echo; echo code $?\n",
         PROMPT,
-        r"type:o\n",
+        r"type:once\n",
         "see:GET b.test ",
         "see:code 0",
         r"type:exit 3\n",
@@ -112,7 +112,7 @@ fn question_without_an_answer_denies_that_request_only() {
         "see:peername: no answer: denied",
         "see:there was no answer on the terminal",
         PROMPT,
-        r"type:o\n",
+        r"type:once\n",
         "see:GET a.test ",
     ];
     let printed = run_in_terminal(&rig, User::Nobody, &steps, &["sh", "-c", &command]);
@@ -127,8 +127,8 @@ fn job_in_the_background_does_not_ask() {
         r"see:\$ ",
         r#"type:$JAIL --ask --ask-timeout=1s -- sh -c "$CURL https://a.test/echo" </dev/null &\n"#,
         r"see:\$ ",
-        r"type:o\n",
-        "see:o: command not found",
+        r"type:once\n",
+        "see:once: command not found",
         "see:there was no answer on the terminal",
         r"type:exit 4\n",
     ];
@@ -145,8 +145,8 @@ fn program_can_not_answer_its_own_question() {
     let program = rig.scratch().write("adversary.py", ADVERSARY);
     let command = format!("exec $JAIL --ask --ask-timeout=3s -- /usr/bin/python3 {program}");
     let steps = [
-        r"see:(?s)(?=.*\[d\]eny: )(?=.*typing failed: 1\r)(?=.*taken\r)",
-        r"type:a\n",
+        r"see:(?s)(?=.*or deny: )(?=.*typing failed: 1\r)(?=.*taken\r)",
+        r"type:always\n",
         "see:no answer on the terminal",
     ];
     for user in USERS {

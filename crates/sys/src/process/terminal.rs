@@ -48,13 +48,14 @@ impl Terminal {
         let group = tcgetpgrp(&self.0).call("tcgetpgrp(3)")?;
         let modes = tcgetattr(&self.0).call("tcgetattr(3)")?;
         tcsetpgrp(&self.0, getpgrp()).call("tcsetpgrp(3)")?;
-        let own = line_modes(modes.clone());
         let guard = ForegroundGuard {
             terminal: &mut self.0,
             group,
+            line_modes: line_modes(modes.clone()),
             modes,
         };
-        tcsetattr(&guard.terminal, OptionalActions::Now, &own).call("tcsetattr(3)")?;
+        let set = tcsetattr(&guard.terminal, OptionalActions::Now, &guard.line_modes);
+        set.call("tcsetattr(3)")?;
         tcflush(&guard.terminal, QueueSelector::IFlush).call("tcflush(3)")?;
         Ok(guard)
     }
@@ -79,7 +80,8 @@ pub enum Typed {
     Line(Vec<u8>),
     /// Ctrl-C or Ctrl-Z, which mean the process group that had the foreground.
     Signal(TypedSignal),
-    /// Nothing until the deadline, the end of the file, an error, or the other descriptor is readable.
+    /// Nothing until the deadline, the end of the file, an error, or the other descriptor is readable; or another process has
+    /// changed the terminal's modes meanwhile.
     Nothing,
 }
 
@@ -97,7 +99,10 @@ pub enum TypedSignal {
 pub struct ForegroundGuard<'a> {
     terminal: &'a mut File,
     group: Pid,
+    /// Those of before.
     modes: Termios,
+    /// Those of the question.
+    line_modes: Termios,
 }
 
 impl ForegroundGuard<'_> {
@@ -118,12 +123,26 @@ impl ForegroundGuard<'_> {
         }
         let mut line = [0; MAX_LINE];
         let length = self.terminal.read(&mut line).unwrap_or_default();
+        if !self.has_line_modes() {
+            return Typed::Nothing;
+        }
         match line.get(..length) {
             Some([line @ .., b'\n']) => Typed::Line(line.to_vec()),
             Some([.., INTERRUPT]) => Typed::Signal(TypedSignal::Interrupt),
             Some([.., STOP]) => Typed::Signal(TypedSignal::Stop),
             _ => Typed::Nothing,
         }
+    }
+
+    /// Whether no other process, which may ignore SIGTTOU, has changed the modes since: what was typed may not be what was read.
+    fn has_line_modes(&self) -> bool {
+        tcgetattr(&self.terminal).is_ok_and(|now| {
+            let wanted = &self.line_modes;
+            (now.input_modes, now.local_modes) == (wanted.input_modes, wanted.local_modes)
+                && SPECIAL_CHARACTERS
+                    .iter()
+                    .all(|&(character, value)| now.special_codes[character] == value)
+        })
     }
 
     /// Returns the foreground, and sends the signal to the process group that gets it.
@@ -168,15 +187,20 @@ pub fn wait_closed(fd: impl AsFd, left: Duration) -> bool {
     poll(&mut fds, left.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// The modes in which a line can be typed, whatever the program has set. Ctrl-C and Ctrl-Z end the line: as signals they
-/// would go to this process group.
+/// The modes in which a line can be typed, whatever the program has set: all but the speed and the size of a character. Ctrl-C
+/// and Ctrl-Z end the line: as signals they would go to this process group.
 fn line_modes(mut modes: Termios) -> Termios {
-    modes.local_modes |= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ECHOE;
-    modes.local_modes -= LocalModes::ISIG;
-    modes.input_modes |= InputModes::ICRNL;
-    modes.output_modes |= OutputModes::OPOST | OutputModes::ONLCR;
-    modes.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
-    modes.special_codes[SpecialCodeIndex::VEOL2] = STOP;
+    modes.input_modes = InputModes::ICRNL | InputModes::IUTF8;
+    modes.output_modes = OutputModes::OPOST | OutputModes::ONLCR;
+    modes.local_modes = LocalModes::ICANON
+        | LocalModes::ECHO
+        | LocalModes::ECHOE
+        | LocalModes::ECHOK
+        // For the second character that ends a line.
+        | LocalModes::IEXTEN;
+    for (character, value) in SPECIAL_CHARACTERS {
+        modes.special_codes[character] = value;
+    }
     modes
 }
 
@@ -184,6 +208,24 @@ fn to_u32(pid: Pid) -> u32 {
     pid.as_raw_pid().cast_unsigned()
 }
 
+/// What each special character of the terminal is during a question: the usual one, or none.
+const SPECIAL_CHARACTERS: [(SpecialCodeIndex, u8); 13] = [
+    (SpecialCodeIndex::VERASE, 0x7f),
+    (SpecialCodeIndex::VKILL, 0x15),
+    (SpecialCodeIndex::VEOF, 4),
+    (SpecialCodeIndex::VEOL, INTERRUPT),
+    (SpecialCodeIndex::VEOL2, STOP),
+    (SpecialCodeIndex::VINTR, DISABLED),
+    (SpecialCodeIndex::VQUIT, DISABLED),
+    (SpecialCodeIndex::VSUSP, DISABLED),
+    (SpecialCodeIndex::VSTART, DISABLED),
+    (SpecialCodeIndex::VSTOP, DISABLED),
+    (SpecialCodeIndex::VWERASE, DISABLED),
+    (SpecialCodeIndex::VLNEXT, DISABLED),
+    (SpecialCodeIndex::VREPRINT, DISABLED),
+];
+/// `_POSIX_VDISABLE`.
+const DISABLED: u8 = 0;
 const INTERRUPT: u8 = 3;
 const STOP: u8 = 26;
 /// The longest line of a terminal (N_TTY_BUF_SIZE).

@@ -96,15 +96,16 @@ fn read_answer(
     channel: &OwnedFd,
 ) -> Answer {
     loop {
-        let prompt = "peername: allow it? [o]nce, [a]lways, [d]eny: ";
+        // Whole words: a line that has lost characters does not allow anything.
+        let prompt = "peername: allow it? once, always or deny: ";
         if foreground.write(prompt).is_err() {
             return Answer::Unanswered;
         }
         match foreground.read_line(deadline, channel) {
             Typed::Line(line) => match line.trim_ascii() {
-                b"o" | b"once" => return Answer::Once,
-                b"a" | b"always" => return Answer::Always,
-                b"d" | b"deny" => return Answer::Never,
+                b"once" => return Answer::Once,
+                b"always" => return Answer::Always,
+                b"deny" | b"d" | b"no" | b"n" => return Answer::Never,
                 _ => {}
             },
             Typed::Signal(signal) => {
