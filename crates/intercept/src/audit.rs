@@ -3,6 +3,7 @@
 //! Plain data, except for [`otlp`], which sends it by the HTTP client of the check: the stages fill in an [`AuditRecord`], which is written once the request is over. Text from a
 //! peer is escaped and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
 
+pub mod admission;
 mod line;
 pub mod otlp;
 #[cfg(feature = "opentelemetry")]
@@ -209,6 +210,11 @@ impl AuditRecord {
     /// Notes that nothing decides on requests.
     pub(crate) fn set_unchecked(&mut self) {
         self.set_decision(FinalDecision::Unchecked, "no_check");
+    }
+
+    /// The path as it is written: escaped and capped.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     pub(crate) fn set_decision(&mut self, decision: FinalDecision, how: &'static str) {

@@ -28,4 +28,4 @@ mod request;
 mod stream;
 mod tls;
 
-pub use audit::otlp;
+pub use audit::{admission, otlp};

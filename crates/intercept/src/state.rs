@@ -15,6 +15,7 @@ use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::audit::admission::AdmissionLog;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::{
@@ -116,6 +117,7 @@ pub struct InterceptState {
     pub(crate) client_limit: Arc<ClientLimit>,
     check: Arc<ArcSwapOption<CheckService>>,
     approver: Option<Arc<dyn Approver>>,
+    admissions: Option<Arc<dyn AdmissionLog>>,
     draining: watch::Sender<bool>,
 }
 
@@ -140,6 +142,7 @@ impl InterceptState {
             client_limit: Arc::new(ClientLimit::new(connections)),
             check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             approver: None,
+            admissions: None,
             draining,
         }
     }
@@ -148,6 +151,12 @@ impl InterceptState {
     #[must_use]
     pub fn with_approver(self, approver: Option<Arc<dyn Approver>>) -> Self {
         Self { approver, ..self }
+    }
+
+    /// The same, with a log without whose record no request is sent.
+    #[must_use]
+    pub fn with_admission_log(self, admissions: Option<Arc<dyn AdmissionLog>>) -> Self {
+        Self { admissions, ..self }
     }
 
     /// The same, with a queue for the spans of requests.
@@ -218,6 +227,7 @@ impl InterceptState {
             client_limit: Arc::clone(&self.client_limit),
             check: Arc::clone(&self.check),
             approver: self.approver.clone(),
+            admissions: self.admissions.clone(),
             draining: self.draining.clone(),
         }
     }
@@ -268,6 +278,7 @@ impl InterceptState {
         Authorizer {
             rules,
             approver: self.approver.clone(),
+            admissions: self.admissions.clone(),
             check: self.check(),
             relays_tunnel,
             client,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 
+use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
@@ -67,6 +68,8 @@ pub(crate) struct Authorizer<'a> {
     pub(crate) rules: Option<Arc<AccessRules>>,
     /// What decides where no rule matches; `None` where that is a denial.
     pub(crate) approver: Option<Arc<dyn Approver>>,
+    /// Where an allowed request is recorded before it is sent, if anywhere.
+    pub(crate) admissions: Option<Arc<dyn AdmissionLog>>,
     /// `None` where no check service is configured.
     pub(crate) check: Option<authz::CheckClient>,
     /// Whether a tunnel to the target is relayed unopened.
@@ -82,8 +85,28 @@ impl Authorizer<'_> {
     ///
     /// # Errors
     ///
-    /// [`Denied`]: a rule or the service denied it, or the service gave no answer and `--on-check-failure` denies.
+    /// [`Denied`]: a rule or the service denied it, the service gave no answer and `--on-check-failure` denies, or it can't be
+    /// recorded.
     pub(crate) async fn authorize(
+        self,
+        kind: RequestKind,
+        parts: &Parts,
+        body: BodyInfo<'_>,
+        record: &mut AuditRecord,
+    ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
+        let (admissions, target) = (self.admissions.clone(), self.target);
+        let changes = self.decide(kind, parts, body, record).await?;
+        let Some(admissions) = admissions else {
+            return Ok(changes);
+        };
+        let admitted = AdmittedRequest::new(&record.id, kind, target, &parts.method, record.path());
+        match admissions.record(&admitted) {
+            Ok(()) => Ok(changes),
+            Err(_) => Err(deny_unrecorded(record)),
+        }
+    }
+
+    async fn decide(
         self,
         kind: RequestKind,
         parts: &Parts,
@@ -203,6 +226,17 @@ impl Authorizer<'_> {
                 Subject::OpenedTunnel | Subject::RelayedTunnel => "",
             },
         }
+    }
+}
+
+fn deny_unrecorded(record: &mut AuditRecord) -> Denied {
+    let reason = "the audit log is not writable";
+    let denial = Denial::new(StatusCode::SERVICE_UNAVAILABLE, reason);
+    record.set_decision(FinalDecision::Denied, "audit_failed");
+    record.set_denial_reason(&denial.reason);
+    Denied {
+        denial: Arc::new(denial),
+        failed: false,
     }
 }
 

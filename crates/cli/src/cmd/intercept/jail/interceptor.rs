@@ -26,11 +26,12 @@ use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
-use peername_sys::process::core_dump;
 use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::secrets;
 use tokio::time::timeout;
 use tracing::Level;
 
+use super::admission_log::AdmissionFile;
 use super::approval::{Mode, OutsideApprover};
 use super::helper::Helper;
 use super::options::Args;
@@ -178,7 +179,7 @@ impl Interceptor {
         log: Option<File>,
         helper: Option<OwnedFd>,
     ) -> anyhow::Result<()> {
-        core_dump::disable()?;
+        secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = setup.check.clone().map(CheckService::new);
@@ -200,13 +201,16 @@ impl Interceptor {
         let exporter = setup.start_exporter()?;
         let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
+        let admissions = log.as_ref().map(File::try_clone).transpose()?;
+        let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
         confinement.log();
         let approver = self.mode.zip(helper);
         let approver = approver.map(|(mode, channel)| OutsideApprover::new(mode, channel));
         let approver = approver.transpose()?.map(|one| Arc::new(one) as _);
         let spans = exporter.as_ref().map(SpanExporter::queue);
-        let state = Arc::new(state.with_approver(approver).with_spans(spans));
+        let state = state.with_approver(approver).with_admission_log(admissions);
+        let state = Arc::new(state.with_spans(spans));
         setup.warn_of_exposed_secrets();
         if let Some(check) = check {
             check.await_services();

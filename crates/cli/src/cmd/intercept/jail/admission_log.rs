@@ -1,0 +1,69 @@
+//! Writes a line into the file of `--log` before each request is sent.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use peername_intercept::admission::{AdmissionLog, AdmittedRequest};
+use peername_intercept::authz::RequestKind;
+use serde_json::json;
+
+/// The file, open for appending.
+#[derive(Debug)]
+pub(super) struct AdmissionFile {
+    file: File,
+    has_failed: AtomicBool,
+}
+
+impl AdmissionFile {
+    pub(super) fn new(file: File) -> Self {
+        Self {
+            file,
+            has_failed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl AdmissionLog for AdmissionFile {
+    /// One write(2) for each line, which O_APPEND keeps whole. What was written of a line that did not fit is ended by the next
+    /// one's line break.
+    fn record(&self, request: &AdmittedRequest<'_>) -> io::Result<()> {
+        let line = json!({
+            "timestamp": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+            "level": "INFO",
+            "message": match request.kind {
+                RequestKind::Connect => "tunnel admitted",
+                RequestKind::Request => "request admitted",
+            },
+            "id": request.id,
+            "host": request.host,
+            "port": request.port,
+            "method": request.method.as_str(),
+            "path": request.path,
+        });
+        let broken = if self.has_failed.load(Relaxed) {
+            "\n"
+        } else {
+            ""
+        };
+        let line = format!("{broken}{line}\n");
+        let written = (&self.file).write(line.as_bytes()).and_then(|length| {
+            let is_whole = length == line.len();
+            is_whole
+                .then_some(())
+                .ok_or_else(|| io::ErrorKind::StorageFull.into())
+        });
+        let had_failed = self.has_failed.swap(written.is_err(), Relaxed);
+        match &written {
+            Err(error) if !had_failed => {
+                eprintln!(
+                    "peername: --log can't be written: {error}: requests are denied until it can"
+                );
+            }
+            Ok(()) if had_failed => eprintln!("peername: --log is written again"),
+            _ => {}
+        }
+        written
+    }
+}
