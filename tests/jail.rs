@@ -6,6 +6,7 @@
 //! ```
 
 mod ask;
+mod audit;
 mod basics;
 mod bypasses;
 mod files;
@@ -15,3 +16,4 @@ mod process;
 mod tcp;
 mod tools;
 mod trust;
+mod unix_sockets;

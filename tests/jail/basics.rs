@@ -113,7 +113,7 @@ fn audit_lines_go_to_the_file() {
     );
 }
 
-/// A Unix socket of the host is covered, unless it or its directory is listed.
+/// A Unix socket of the host is out of reach, unless it or its directory is listed.
 #[test]
 fn unix_socket_is_reachable_on_request_only() {
     let rig = JailRig::new();
@@ -126,10 +126,10 @@ fn unix_socket_is_reachable_on_request_only() {
     });
     let script = format!("socat -u UNIX-CONNECT:{path} -");
     for user in USERS {
-        let covered = rig.run(user, &[], &script);
+        let refused = rig.run(user, &[], &script);
         assert!(
-            !covered.status.success() && covered.stdout.is_empty(),
-            "{covered:?}"
+            !refused.status.success() && refused.stdout.is_empty(),
+            "{refused:?}"
         );
         for allowed in [&path, &rig.scratch().path_text("")] {
             let printed = rig.succeeds(user, &["--allow-unix", allowed], &script);
@@ -139,7 +139,7 @@ fn unix_socket_is_reachable_on_request_only() {
     drop(service);
 }
 
-/// What the inner interceptor dials is checked by the outer one, by name.
+/// What the inner interceptor dials is checked by the outer one, by name. The inner jail needs mounts.
 #[test]
 fn jail_in_a_jail_is_checked_by_both() {
     let rig = JailRig::new();
@@ -149,7 +149,9 @@ fn jail_in_a_jail_is_checked_by_both() {
         rig.scratch().path_text("peername")
     );
     for user in USERS {
-        let printed = rig.succeeds(user, &[&option], &inner);
+        let refused = rig.run(user, &[&option], &inner);
+        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        let printed = rig.succeeds(user, &[&option, "--allow-mounts"], &inner);
         assert!(printed.starts_with("GET a.test "), "{user:?}: {printed}");
         assert!(
             printed.contains("no such host for you"),

@@ -7,7 +7,8 @@ mod attempts;
 mod httpjail;
 
 use std::collections::BTreeSet;
-use std::process::Output;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
 
 use crate::harness::lab::{Process, wait_for};
 use crate::harness::rig::jail::{JailRig, USERS, User};
@@ -45,6 +46,21 @@ impl Canaries {
     }
 }
 
+/// Removes what stays without a process.
+impl Drop for Canaries {
+    fn drop(&mut self) {
+        let script = format!(
+            "import ctypes; ctypes.CDLL('librt.so.1').mq_unlink(b'/peername-canary-{0}'); \
+             libc = ctypes.CDLL(None); libc.shmctl(libc.shmget(0x70000000 + {0}, 0, 0), 0, None)",
+            self.local.pid()
+        );
+        let removed = Command::new("/usr/bin/python3")
+            .args(["-c", &script])
+            .status();
+        assert!(removed.is_ok_and(|status| status.success()));
+    }
+}
+
 struct Range {
     rig: JailRig,
     canaries: Canaries,
@@ -56,8 +72,14 @@ struct Range {
 impl Range {
     fn new(user: User) -> Self {
         let rig = JailRig::new();
-        std::fs::create_dir(rig.scratch().path("hidden")).expect("a directory");
-        rig.scratch().write("hidden/file", "");
+        for hidden in ["hidden", "open/hidden"] {
+            std::fs::create_dir_all(rig.scratch().path(hidden)).expect("a directory");
+            rig.scratch().write(&format!("{hidden}/file"), "");
+        }
+        for writable in ["open", "open/hidden"] {
+            let mode = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(rig.scratch().path(writable), mode).expect("chmod(2)");
+        }
         let (_check, check) = rig.start_check(&["a.test"]);
         let canaries = Canaries::start(&rig, user);
         Self {
@@ -87,10 +109,27 @@ impl Range {
     }
 
     fn inside(&self, attempt: &Attempt) -> Output {
-        let hide = self.rig.scratch().path_text("hidden");
-        let options = [self.check.as_str(), "--hide", &hide];
+        let hidden = ["hidden", "open/hidden"].map(|path| {
+            let path = self.rig.scratch().path_text(path);
+            format!("--hide={path}")
+        });
+        let options = [self.check.as_str(), &hidden[0], &hidden[1]];
         let script = format!("export PEERNAME_JAIL_TEST=1; {}", self.script(attempt));
         self.rig.run(self.user, &options, &script)
+    }
+}
+
+impl Range {
+    /// What shows that the attempt has got out, or was none.
+    fn failure(&self, attempt: &Attempt) -> Option<String> {
+        let contacts_before = self.canaries.contacts().len();
+        let output = self.inside(attempt);
+        let text = printed(&output);
+        let is_closed = text.contains("closed") || text.contains("skipped");
+        let contacts = self.canaries.contacts().split_off(contacts_before);
+        let name = attempt.name;
+        (!is_closed || text.contains("OUT") || !contacts.is_empty())
+            .then(|| format!("{name}: {contacts:?}: {output:?}"))
     }
 }
 
@@ -104,21 +143,9 @@ fn no_attempt_gets_out() {
     for user in USERS {
         let range = Range::new(user);
         let seen_by_origin = range.rig.scratch().read("access.log");
-        for attempt in attempts::all().filter(|attempt| attempt.applies_to(user)) {
-            let output = range.inside(attempt);
-            let text = printed(&output);
-            assert!(
-                (text.contains("closed") || text.contains("skipped")) && !text.contains("OUT"),
-                "{}, {user:?}: {output:?}",
-                attempt.name
-            );
-            let contacts = range.canaries.contacts();
-            assert!(
-                contacts.is_empty(),
-                "{}, {user:?}: {contacts:?}",
-                attempt.name
-            );
-        }
+        let tried = attempts::all().filter(|attempt| attempt.applies_to(user));
+        let got_out: Vec<_> = tried.filter_map(|attempt| range.failure(attempt)).collect();
+        assert!(got_out.is_empty(), "{user:?}: {got_out:#?}");
         assert_eq!(range.rig.scratch().read("access.log"), seen_by_origin);
     }
 }
@@ -201,9 +228,12 @@ for function, *arguments in threads:
 print("ready", flush=True)
 "#;
 
-/// Unix sockets with an abstract name and with a path, and TCP on loopback, on the jail's own host.
+/// Unix sockets, TCP on loopback, shared memory and a message queue, on the jail's own host.
 const LOCAL: &str = r#"
-import os, socket, sys, threading
+import ctypes, os, socket, sys, threading, time
+
+libc = ctypes.CDLL(None)
+path = sys.argv[1]
 
 def serve(server, name):
     while True:
@@ -212,17 +242,53 @@ def serve(server, name):
         connection.sendall(b"hello")
         connection.close()
 
-def unix(address):
-    server = socket.socket(socket.AF_UNIX)
+def unix(address, kind=socket.SOCK_STREAM):
+    server = socket.socket(socket.AF_UNIX, kind)
     server.bind(address)
-    server.listen()
+    if address[0] != "\0":
+        os.chmod(address, 0o777)
+    if kind != socket.SOCK_DGRAM:
+        server.listen()
     return server
 
-path = unix(sys.argv[1])
-os.chmod(sys.argv[1], 0o777)
-abstract = unix("\0peername-canary")
-loopback = socket.create_server(("127.0.0.1", 7001))
-for server, name in [(path, "path"), (abstract, "abstract"), (loopback, "loopback")]:
+def linked():
+    server = unix(path + ".first")
+    os.link(path + ".first", path + ".linked")
+    os.unlink(path + ".first")
+    return server
+
+def renamed():
+    server = unix(path + ".second")
+    os.rename(path + ".second", path + ".renamed")
+    return server
+
+def later():
+    while True:
+        server = unix(path + ".third")
+        os.rename(path + ".third", path + ".later")
+        server.settimeout(0.3)
+        try:
+            serve(server, "later")
+        except OSError:
+            pass
+
+def datagrams():
+    server = unix(path + ".datagrams", socket.SOCK_DGRAM)
+    while True:
+        server.recv(100)
+        print("datagram", flush=True)
+
+libc.shmget(0x70000000 + os.getpid(), 4096, 0o1600)
+queue = b"/peername-canary-%d" % os.getpid()
+ctypes.CDLL("librt.so.1").mq_open(queue, 0o102, 0o600, None)
+servers = [
+    (unix(path), "path"), (unix("\0peername-canary"), "abstract"), (linked(), "linked"), (renamed(), "renamed"),
+    (unix(path + ".packets", socket.SOCK_SEQPACKET), "packets"), (socket.create_server(("127.0.0.1", 7001)), "loopback"),
+]
+for server, name in servers:
     threading.Thread(target=serve, args=(server, name)).start()
+threading.Thread(target=later).start()
+threading.Thread(target=datagrams).start()
+time.sleep(0.2)
 print("ready", flush=True)
 "#;

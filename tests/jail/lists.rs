@@ -57,3 +57,19 @@ fn program_does_not_hold_an_injected_secret() {
         );
     }
 }
+
+/// The credentials of an outer proxy are in no command line that the program can read.
+#[test]
+fn credentials_of_the_outer_proxy_are_not_shown() {
+    let rig = JailRig::new();
+    let option = "--upstream-proxy=http://user:SECRET@10.81.0.1:3128";
+    let script = format!("pgrep -a -f '{}'", rig.interceptor_pattern());
+    for user in USERS {
+        let printed = rig.succeeds(user, &["-q", option], &script);
+        assert!(
+            printed.contains("http://***********@10.81.0.1:3128"),
+            "{printed}"
+        );
+        assert!(!printed.contains("SECRET"), "{printed}");
+    }
+}

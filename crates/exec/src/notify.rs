@@ -27,7 +27,6 @@ mod refusal_log;
 mod supervised_process;
 mod supervisor;
 mod supervisor_monitor;
-mod thread_cache;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process;

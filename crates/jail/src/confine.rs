@@ -1,34 +1,56 @@
 //! The last steps before the program is executed: what was set up is put out of its reach.
 
-use peername_sys::Result;
+use peername_sys::Errno;
 use peername_sys::process::confine::scopes;
 use peername_sys::process::descriptors;
 use peername_sys::process::namespace::{Unshared, unshare_with_new_user_namespace};
-use peername_sys::seccomp::deny_escapes;
+use peername_sys::seccomp::{JailRules, UnixSockets, confine_calls};
 
 use crate::JailError;
+use crate::mediator::MediatorChannel;
 
 /// Moves this process, which must have one thread only, into the user namespace in which the program runs, and restricts it
-/// for good. Execute the program next.
+/// for good. Execute the program next. `mounts`: whether it may change mounts in mount namespaces of its own.
 ///
 /// - The mounts that cover files are locked, and the network namespace belongs to another user namespace than the program's:
 ///   no capability that it has or gains applies to either.
+/// - System V IPC and POSIX message queues are those of a namespace of its own.
 /// - It sends no signals to processes outside (Linux 6.12).
-/// - It makes none of the system calls that would reach a network past its namespace ([`deny_escapes`]).
+/// - Of the system calls that would reach past its namespaces, it makes none, or its mediator makes them ([`confine_calls`]).
 /// - It inherits the descriptors 0, 1 and 2 only: a socket that was opened outside would stay connected to the outside.
+///
+/// Returns what became of its Unix sockets: they are refused where a mediator exists already, of an outer jail or a container
+/// manager, because there can be only one.
 ///
 /// no_new_privs is not set. An ordinary user's user namespace has no other user, so set-user-ID programs gain nothing there;
 /// root's has all users, and they go on to work.
 ///
 /// # Errors
 ///
-/// [`JailError::Confine`].
-pub fn confine() -> std::result::Result<(), JailError> {
-    let confined = || -> Result<()> {
-        unshare_with_new_user_namespace(Unshared::Mounts)?;
-        scopes::isolate()?;
-        deny_escapes()?;
-        descriptors::close_on_exec_above_stderr()
+/// [`JailError::Confine`], [`JailError::Mediator`].
+pub fn confine(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, JailError> {
+    unshare_with_new_user_namespace(Unshared::MountsAndIpc).map_err(JailError::Confine)?;
+    scopes::isolate().map_err(JailError::Confine)?;
+    let unix_sockets = confine_to_mediator(mediator, mounts)?;
+    descriptors::close_on_exec_above_stderr().map_err(JailError::Confine)?;
+    Ok(unix_sockets)
+}
+
+fn confine_to_mediator(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, JailError> {
+    let with = |unix_sockets| {
+        confine_calls(JailRules {
+            mounts,
+            unix_sockets,
+        })
     };
-    confined().map_err(JailError::Confine)
+    match with(UnixSockets::Mediated) {
+        Ok(Some(listener)) => mediator.start(&listener).map(|()| UnixSockets::Mediated),
+        Err(error) if error.errno() != Some(Errno::BUSY.raw_os_error()) => {
+            Err(JailError::Confine(error))
+        }
+        _ => {
+            with(UnixSockets::Refused).map_err(JailError::Confine)?;
+            Ok(UnixSockets::Refused)
+        }
+    }
 }

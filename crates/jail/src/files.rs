@@ -2,10 +2,10 @@
 
 mod devices;
 mod hashed_dirs;
+mod kernel_mounts;
 mod private_dir;
 mod trust_stores;
 
-use std::collections::BTreeSet;
 use std::env;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,6 @@ use peername_sys::fs::mounts;
 
 use crate::JailError;
 pub use private_dir::PrivateDir;
-
-/// What is covered.
-#[derive(Clone, Debug, Default)]
-pub struct Covers {
-    /// Files and directories that the program sees empty (`--hide`).
-    pub hidden: Vec<PathBuf>,
-    /// The host's Unix sockets ([`crate::unix_sockets::find`]), to which the program can't connect.
-    pub sockets: BTreeSet<PathBuf>,
-    /// Sockets, or directories with sockets, to which it can: without symbolic links.
-    pub reachable: Vec<PathBuf>,
-}
 
 /// The authorities that the program trusts: the interceptor's, and the host's.
 #[derive(Clone, Debug)]
@@ -41,7 +30,8 @@ pub struct TrustFiles {
 }
 
 /// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
-/// `/etc/resolv.conf`, `/etc/hosts`, and what [`Covers`] lists. To be called in the jail's mount namespace.
+/// `/etc/resolv.conf`, `/etc/hosts`, what would act outside, and `hidden`, the files and directories that the program sees
+/// empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
 ///
 /// A cover stays while processes outside write to the file; where they replace it by another (rename(2), unlink(2)), the
 /// kernel removes the cover of a file, and keeps that of a directory above it.
@@ -49,12 +39,14 @@ pub struct TrustFiles {
 /// # Errors
 ///
 /// [`JailError::Cover`], [`JailError::Write`], [`JailError::NothingToHide`].
-pub fn cover(dir: &PrivateDir, trust: &TrustFiles, covers: &Covers) -> Result<(), JailError> {
+pub fn cover(dir: &PrivateDir, trust: &TrustFiles, hidden: &[PathBuf]) -> Result<(), JailError> {
+    mounts::stop_propagation().map_err(|source| failed(Path::new("/"), source))?;
     dir.mount()?;
     dir.write(&dir.certificates(), &trust.own)?;
     dir.write(&dir.bundle(), &trust.bundle)?;
     dir.write(&dir.truststore(), &trust.java)?;
     let hashed = hashed_dirs::copy(dir, trust)?;
+    let kernel_mounts = kernel_mounts::find(dir)?;
     write_names(dir)?;
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
@@ -70,9 +62,11 @@ pub fn cover(dir: &PrivateDir, trust: &TrustFiles, covers: &Covers) -> Result<()
     }
     cover_existing(Path::new("/etc/resolv.conf"), &dir.resolv_conf())?;
     cover_existing(Path::new("/etc/hosts"), &dir.hosts())?;
-    cover_sockets(dir, covers)?;
+    kernel_mounts
+        .iter()
+        .try_for_each(kernel_mounts::KernelMount::cover)?;
     devices::protect(&dir.empty_file())?;
-    hide(dir, &covers.hidden)?;
+    hide(dir, hidden)?;
     reenter_working_directory()
 }
 
@@ -86,15 +80,6 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
     let name = peername_sys::host_name();
     let text = format!("127.0.0.1 localhost {name}\n::1 localhost ip6-localhost ip6-loopback\n");
     dir.write(&dir.hosts(), text.as_bytes())
-}
-
-fn cover_sockets(dir: &PrivateDir, covers: &Covers) -> Result<(), JailError> {
-    let is_reachable = |socket: &Path| {
-        let mut reachable = covers.reachable.iter();
-        reachable.any(|path| socket.starts_with(path))
-    };
-    let mut sockets = covers.sockets.iter().filter(|path| !is_reachable(path));
-    sockets.try_for_each(|socket| cover_existing(socket, &dir.empty_file()))
 }
 
 fn hide(dir: &PrivateDir, hidden: &[PathBuf]) -> Result<(), JailError> {

@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`network`] | the namespaces, and the sockets that the interceptor gets |
 //! | [`files`] | what the program sees instead of the host's trusted authorities, name servers and sockets |
-//! | [`unix_sockets`] | finds the sockets of the host that have a path |
+//! | [`mediator`] | connects the program's sockets, to Unix sockets that it may connect to |
 //! | [`confine`] | the last steps before the program is executed |
 //! | [`forbidden`] | explains why this host refuses user namespaces |
 #![forbid(unsafe_code)]
@@ -34,8 +34,8 @@ use peername_sys::SyscallError;
 pub mod confine;
 pub mod files;
 pub mod forbidden;
+pub mod mediator;
 pub mod network;
-pub mod unix_sockets;
 
 /// Why the program can't be jailed. It was not executed then.
 #[derive(Debug, thiserror::Error)]
@@ -86,9 +86,12 @@ pub enum JailError {
         /// The error.
         failed: std::io::Error,
     },
-    /// The list of the host's Unix sockets can't be read.
-    #[error("/proc/net/unix: {0}")]
-    UnixSockets(std::io::Error),
+    /// The mediator of the program's sockets can't be started.
+    #[error("the mediator of the program's sockets: {0}")]
+    Mediator(SyscallError),
+    /// The mediator has exited, after a line on standard error.
+    #[error("the mediator of the program's sockets has exited")]
+    MediatorExited,
     /// The last steps failed.
     #[error("confining the program: {0}")]
     Confine(SyscallError),

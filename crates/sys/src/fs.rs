@@ -1,4 +1,28 @@
-//! Files that an operator writes, and mounts.
+//! Files that an operator writes, mounts, and files that are opened to be compared.
 
 pub mod mounts;
 pub mod text_file;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+
+/// Opens a file for fstat(2), for *at(2) calls, and for its path in /proc/self/fd, following symbolic links (O_PATH): no
+/// permission over the file itself is needed, and nothing is done to it. A working directory of another process is such a
+/// path, too (/proc/PID/cwd).
+///
+/// # Errors
+///
+/// ENOENT, ENOTDIR or EACCES where the path does not lead to a file; ELOOP, ENAMETOOLONG, EMFILE.
+pub fn open_path(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// Whether this process's real user may write to the file, or change the entries of the directory (access(2)).
+#[must_use]
+pub fn is_writable(path: &Path) -> bool {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok()
+}

@@ -2,7 +2,7 @@
 
 pub mod caps;
 pub mod confine;
-pub mod core_dump;
+
 pub mod daemonize;
 pub mod descriptors;
 pub mod executable;
@@ -12,6 +12,7 @@ pub mod limits;
 pub mod memory;
 pub mod namespace;
 pub mod pidfd;
+pub mod secrets;
 pub mod stderr;
 pub mod terminal;
 pub mod user;

@@ -12,15 +12,21 @@ mod filter;
 #[cfg(target_arch = "x86_64")]
 mod i386;
 mod jail;
+mod thread_cache;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
-use crate::{NameCall, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::process::pidfd::PidFd;
+use crate::{Errno, NameCall, Result};
 
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
-pub use jail::deny_escapes;
+pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
+pub use thread_cache::ThreadCache;
 
 /// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
 /// is pending; reports a hang-up once no process with the filter is left.
@@ -46,6 +52,17 @@ pub enum AddFdOutcome {
     CallOver,
     /// The program can't take another descriptor (EMFILE); the call is still pending.
     Rejected(io::Error),
+}
+
+/// Why [`NotificationListener::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// A call is pending.
+    Pending,
+    /// The time is over, or a signal has come.
+    TimedOut,
+    /// The process has exited, or none with the filter is left.
+    Exited,
 }
 
 /// Whether `no_new_privs` had to be set, so that the program can't gain privileges by exec.
@@ -107,7 +124,14 @@ pub fn install(
 fn install_once(program: &[libc::sock_filter]) -> Result<NotificationListener> {
     const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
     let fd = bpf::install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER).call(CALL)?;
-    let fd = RawFd::try_from(fd).map_err(io::Error::other).call(CALL)?;
+    listener_from(fd)
+}
+
+/// The listener of a filter that was just installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
+fn listener_from(fd: libc::c_long) -> Result<NotificationListener> {
+    let fd = RawFd::try_from(fd)
+        .map_err(io::Error::other)
+        .call("seccomp(2)")?;
     // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
     Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
@@ -134,6 +158,30 @@ impl NotificationListener {
             )
         };
         rc == 0
+    }
+
+    /// Waits for a call, until this process has exited, for this time at most; `None` without a limit.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn wait(&self, process: &PidFd, limit: Option<Duration>) -> Result<Waited> {
+        let limit = limit.map(Timespec::try_from).transpose();
+        let limit = limit.map_err(io::Error::other).call("poll(2)")?;
+        let mut polled = [
+            PollFd::new(&self.0, PollFlags::IN),
+            PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN),
+        ];
+        let ready = match poll(&mut polled, limit.as_ref()) {
+            Err(Errno::INTR) => return Ok(Waited::TimedOut),
+            ready => ready.call("poll(2)")?,
+        };
+        let [calls, exit] = polled.map(|polled| polled.revents());
+        Ok(match ready {
+            0 => Waited::TimedOut,
+            _ if calls == PollFlags::IN && exit.is_empty() => Waited::Pending,
+            _ => Waited::Exited,
+        })
     }
 
     /// Receives the next pending call. Blocks if there is none, so call it when the listener is readable.

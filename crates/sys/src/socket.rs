@@ -1,5 +1,6 @@
 //! Options and addresses that TCP and UDP sockets have in common.
 
+pub mod addressed;
 pub mod egress_probe;
 pub mod transparent;
 pub mod upstream;

@@ -2,6 +2,7 @@
 
 mod connections;
 mod processes;
+mod rights;
 
 use crate::harness::rig::jail::User;
 
@@ -41,6 +42,8 @@ pub(super) const PRELUDE: &str = r#"
 import ctypes, errno, fcntl, os, socket, struct, subprocess, sys, time
 SERVER, SERVER6 = "10.81.0.1", "fd81::1"
 VICTIM = int(os.environ["VICTIM"])
+# Of a System V segment of the canary.
+SHARED_KEY = 0x70000000 + VICTIM
 libc = ctypes.CDLL(None, use_errno=True)
 socket.setdefaulttimeout(2)
 
@@ -72,6 +75,26 @@ def tcp(address, port, family=socket.AF_INET, data=b"x"):
         report(error)
     print("OUT", received)
 
+def unix(path, kind=socket.SOCK_STREAM):
+    deadline = time.monotonic() + 1
+    while True:
+        client = socket.socket(socket.AF_UNIX, kind)
+        try:
+            client.connect(path)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                report(error)
+    print("OUT", client.recv(100))
+
+# Flags of unshare(2): a new user namespace, in which this is the same user, and others.
+def own_namespace(flags):
+    user, group = os.geteuid(), os.getegid()
+    call(libc.unshare(flags))
+    for name, text in ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"):
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+
 def udp(address, port, family=socket.AF_INET, data=b"x" * 20):
     client = socket.socket(family, socket.SOCK_DGRAM)
     client.settimeout(2)
@@ -95,5 +118,6 @@ def curl(*arguments):
 
 /// All attempts.
 pub(super) fn all() -> impl Iterator<Item = &'static Attempt> {
-    connections::ATTEMPTS.iter().chain(processes::ATTEMPTS)
+    let all = [connections::ATTEMPTS, rights::ATTEMPTS, processes::ATTEMPTS];
+    all.into_iter().flatten()
 }

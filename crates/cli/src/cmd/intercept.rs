@@ -35,7 +35,7 @@ use peername_server::workers::Capacity;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::listen_fds;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
-use peername_sys::process::core_dump;
+use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
@@ -67,7 +67,8 @@ async fn start(
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen()?;
     // Before the authority's key is read.
-    core_dump::disable()?;
+    secrets::disable_core_dumps()?;
+    secrets::mask_arguments()?;
     let check = setup.check.clone().map(CheckService::new);
     let check = check.transpose().map_err(Usage::from_error)?;
     let authority = setup.authority(&mut files)?;

@@ -15,7 +15,7 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::{
-    AddressBuffer, Endpoint, Notification, NotificationListener, NotifiedCall,
+    AddressBuffer, Endpoint, Notification, NotificationListener, NotifiedCall, ThreadCache,
 };
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
@@ -30,7 +30,6 @@ use super::liveness_socket::LivenessSocket;
 use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_process::SupervisedProcess;
-use super::thread_cache::ThreadCache;
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr, RequestChannel};
 use crate::socket_queries::ProgramSocket;

@@ -11,14 +11,14 @@ use peername_sys::process::user;
 use super::{cover_existing, failed};
 use crate::JailError;
 
-/// Covers disks, also those that a group of this user may open; and, as root, makes the kernel's settings read-only:
-/// `kernel.core_pattern` names a program that the kernel starts outside of the jail. Other users can't write those.
+/// Covers disks, also those that a group of this user may open; and makes what changes the kernel's settings read-only. Control
+/// groups (/sys/fs/cgroup) may be the user's own, and end or stop every process in them; in /proc, `kernel.core_pattern` names a
+/// program that the kernel starts outside of the jail, and only root can write it.
 pub(super) fn protect(empty: &Path) -> Result<(), JailError> {
-    if user::is_root() {
-        for path in KERNEL_SETTINGS.map(Path::new) {
-            if path.exists() {
-                mounts::make_read_only(path).map_err(|source| failed(path, source))?;
-            }
+    let of_root = KERNEL_SETTINGS.iter().filter(|_| user::is_root());
+    for path in of_root.chain(&[DEVICE_SETTINGS]).map(Path::new) {
+        if path.exists() {
+            mounts::make_read_only(path).map_err(|source| failed(path, source))?;
         }
     }
     disks(Path::new("/dev"))
@@ -53,10 +53,5 @@ fn is_pass_through(kind: FileType, path: &Path) -> bool {
     kind.is_char_device() && (is_disk || path.starts_with("/dev/bsg"))
 }
 
-const KERNEL_SETTINGS: [&str; 5] = [
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    "/proc/irq",
-    "/proc/bus",
-    "/sys",
-];
+const DEVICE_SETTINGS: &str = "/sys";
+const KERNEL_SETTINGS: [&str; 4] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"];

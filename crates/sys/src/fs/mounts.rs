@@ -6,7 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+};
 
 use crate::{NameCall, Result};
 
@@ -39,6 +41,16 @@ pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).call("mount(tmpfs)")
+}
+
+/// Keeps mounts that are made or removed outside from this namespace (MS_PRIVATE).
+///
+/// # Errors
+///
+/// EPERM without the capability.
+pub fn stop_propagation() -> Result<()> {
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", flags).call("mount(MS_PRIVATE)")
 }
 
 /// Makes `target` and everything mounted below it read-only in this namespace (mount_setattr(2), since Linux 5.12). Where

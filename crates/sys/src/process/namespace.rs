@@ -5,7 +5,8 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -96,8 +97,8 @@ pub fn allow_unprivileged_ports() -> Result<()> {
 /// The namespaces that [`unshare_with_new_user_namespace`] creates beside the user namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unshared {
-    /// A mount namespace.
-    Mounts,
+    /// A mount namespace, and one of System V IPC and POSIX message queues.
+    MountsAndIpc,
     /// A mount namespace and an empty network namespace.
     MountsAndNetwork,
 }
@@ -114,7 +115,7 @@ pub enum Unshared {
 /// EBUSY or EINVAL with several threads; EPERM, EACCES or ENOSPC where user namespaces are not allowed.
 pub fn unshare_with_new_user_namespace(what: Unshared) -> Result<()> {
     let others = match what {
-        Unshared::Mounts => UnshareFlags::NEWNS,
+        Unshared::MountsAndIpc => UnshareFlags::NEWNS | UnshareFlags::NEWIPC,
         Unshared::MountsAndNetwork => UnshareFlags::NEWNS | UnshareFlags::NEWNET,
     };
     let unshare = || {
@@ -187,6 +188,44 @@ impl IdMap {
         self.0.lines().count() > 1 || !self.0.trim_end().ends_with(" 1")
     }
 }
+
+/// A user namespace, held open.
+#[derive(Debug)]
+pub struct UserNamespace(fs::File);
+
+impl UserNamespace {
+    /// Opens the namespace of a process.
+    ///
+    /// # Errors
+    ///
+    /// EACCES without the rights of ptrace(2), which end at the user namespace of the caller; ENOENT or ESRCH where the
+    /// process has exited.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let file = fs::File::open(format!("/proc/{pid}/ns/user"));
+        file.map(Self).call("open(/proc/PID/ns/user)")
+    }
+
+    /// Whether this is that namespace, or below it (NS_GET_PARENT, ioctl_nsfs(2), since Linux 4.9).
+    #[must_use]
+    pub fn is_within(self, ancestor: &Self) -> bool {
+        let is_same = |one: &Self| match (one.0.metadata(), ancestor.0.metadata()) {
+            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+            _ => false,
+        };
+        std::iter::successors(Some(self), Self::parent).any(|one| is_same(&one))
+    }
+
+    /// `None` beyond the namespace of this process.
+    fn parent(&self) -> Option<Self> {
+        // SAFETY: the command takes no argument.
+        let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_PARENT) };
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        (fd >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+    }
+}
+
+/// From `linux/nsfs.h`.
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
 fn write(path: &'static str, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|error: io::Error| crate::SyscallError {

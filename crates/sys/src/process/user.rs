@@ -1,5 +1,8 @@
 //! The user this process acts as.
 
+pub mod act_as;
+pub mod task_status;
+
 use rustix::process::geteuid;
 
 /// The effective user id (credentials(7)).

@@ -5,8 +5,8 @@ use std::ffi::{c_long, c_ulong};
 use std::io;
 
 use libc::{
-    BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W,
-    SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET,
+    BPF_STMT, BPF_W, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
 };
 
 /// Installs a filter on this thread and what it executes, irrevocably. Returns what the kernel returns for `flags`
@@ -43,12 +43,32 @@ pub(super) fn deny_x32() -> Vec<sock_filter> {
     return Vec::new();
 }
 
-/// Runs `body`, which always returns, if the accumulator equals `value`; else continues.
+/// Runs `body` if the accumulator equals `value`; continues after it where it does not return.
 pub(super) fn if_equal(value: u32, body: &[sock_filter]) -> Vec<sock_filter> {
-    // Every body is shorter than a jump's 255.
-    let mut all = vec![jump(BPF_JEQ, value, 0, body.len() as u8)];
+    // The distance of a conditional jump has 8 bits, that of an unconditional one 32.
+    let mut all = vec![jump(BPF_JEQ, value, 1, 0), skip(body.len())];
     all.extend_from_slice(body);
     all
+}
+
+/// Fails with ENOSYS if the accumulator is in the range, which is not empty; else continues.
+pub(super) fn fail_within(range: std::ops::Range<u32>) -> [sock_filter; 3] {
+    [
+        jump(libc::BPF_JGE, range.end, 2, 0),
+        jump(libc::BPF_JGE, range.start, 0, 1),
+        ret(FAIL_ENOSYS),
+    ]
+}
+
+/// Clears the bits of the accumulator that are not in the mask.
+pub(super) fn mask(bits: u32) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_ALU | BPF_AND | BPF_K) as u16, bits) }
+}
+
+fn skip(instructions: usize) -> sock_filter {
+    // SAFETY: BPF_STMT only fills in a struct.
+    unsafe { BPF_STMT((BPF_JMP | BPF_JA) as u16, instructions as u32) }
 }
 
 pub(super) fn returns(table: &[(u32, u32)]) -> impl Iterator<Item = sock_filter> {
@@ -73,9 +93,13 @@ pub(super) fn jump(comparison: u32, value: u32, if_so: u8, if_not: u8) -> sock_f
 
 pub(super) const ARCHITECTURE: usize = std::mem::offset_of!(seccomp_data, arch);
 pub(super) const NUMBER: usize = std::mem::offset_of!(seccomp_data, nr);
-/// The lower half of the argument, on a little-endian machine; what is compared are ints.
+/// The lower half of the first argument, on a little-endian machine.
 pub(super) const FIRST_ARGUMENT: usize = std::mem::offset_of!(seccomp_data, args);
-pub(super) const SECOND_ARGUMENT: usize = FIRST_ARGUMENT + size_of::<u64>();
+
+/// The lower half of an argument, counted from zero: what the kernel reads of an int.
+pub(super) const fn argument(index: usize) -> usize {
+    FIRST_ARGUMENT + index * size_of::<u64>()
+}
 
 pub(super) const FAIL_ENOSYS: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
@@ -90,13 +114,13 @@ pub(super) const NATIVE: u32 = 0xc000_00f3;
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
-/// Evaluates a filter of these helpers as the kernel would (seccomp(2)), for a call's ABI, number and first arguments.
+/// Evaluates a filter of these helpers as the kernel would (seccomp(2)), for a call's ABI, number and arguments.
 #[cfg(test)]
 pub(super) fn evaluate(
     program: &[sock_filter],
     architecture: u32,
     number: u32,
-    args: [u64; 2],
+    args: [u64; 6],
 ) -> u32 {
     let (mut at, mut accumulator) = (0, 0);
     loop {
@@ -107,10 +131,15 @@ pub(super) fn evaluate(
             accumulator = match one.k as usize {
                 NUMBER => number,
                 ARCHITECTURE => architecture,
-                FIRST_ARGUMENT => args[0] as u32,
-                SECOND_ARGUMENT => args[1] as u32,
-                other => panic!("no field at {other}"),
+                argument => {
+                    let offset = argument - FIRST_ARGUMENT;
+                    (args[offset / 8] >> (8 * (offset % 8))) as u32
+                }
             };
+        } else if code == BPF_ALU | BPF_AND | BPF_K {
+            accumulator &= one.k;
+        } else if code == BPF_JMP | BPF_JA {
+            at += one.k as usize;
         } else if code == BPF_RET | BPF_K {
             return one.k;
         } else {

@@ -1,9 +1,7 @@
 //! Numbers of 32-bit system calls, from the kernel's `arch/x86/entry/syscalls/syscall_32.tbl`, and of the calls that
 //! socketcall(2) stands for, from `linux/net.h`.
 
-pub(super) const IOCTL: u32 = 54;
 pub(super) const SOCKETCALL: u32 = 102;
-pub(super) const SOCKET: u32 = 359;
 pub(super) const ACCEPT4: u32 = 364;
 pub(super) const GETSOCKNAME: u32 = 367;
 pub(super) const GETPEERNAME: u32 = 368;

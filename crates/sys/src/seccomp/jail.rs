@@ -1,87 +1,220 @@
-//! The system calls that a jailed program is denied: those by which a process reaches a network, or its terminal's other
-//! processes, past its namespaces.
+//! The system calls of a jailed program: those by which a process reaches a network, or other processes, past its namespaces,
+//! are denied, checked by their arguments, or made by a mediator.
 //!
-//! A deny-list, because the program is any program: everything else that the kernel allows goes on to work. It denies
+//! | module | |
+//! |---|---|
+//! | [`table`] | what becomes of each call |
+//! | [`call`] | decodes a call that the mediator has to make or to judge |
 //!
-//! - sockets of families that do not belong to a network namespace, or not in every kernel: AF_VSOCK, by which a virtual
-//!   machine reaches its host, and whatever a module may add. Allowed are those that do: Unix, IPv4, IPv6, netlink, packet,
-//!   CAN, and AF_ALG, which is no network.
-//! - io_uring_setup(2), because a ring opens sockets without socket(2) (IORING_OP_SOCKET, since Linux 5.19);
-//! - ioctl(2) with TIOCSTI and TIOCLINUX, which type into the terminal that the program shares with the shell outside;
-//! - calls of ABIs that the filter does not know; and socketcall(2) of 32-bit programs, whose arguments are in memory: their
-//!   C libraries use socket(2), too (Linux 4.3).
+//! Calls of ABIs that the filter does not know fail with ENOSYS.
 
-use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, sock_filter};
+mod call;
+mod table;
+
+use libc::{
+    SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF,
+    sock_filter,
+};
+use syscalls::Sysno;
 
 use super::bpf::{
-    ARCHITECTURE, FAIL_ENOSYS, FIRST_ARGUMENT, NATIVE, NUMBER, SECOND_ARGUMENT, deny_x32, if_equal,
-    install, load, ret, returns,
+    ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, fail_within, if_equal, install,
+    load, mask, ret, returns,
 };
-#[cfg(target_arch = "x86_64")]
-use super::i386;
+use super::{NotificationListener, listener_from};
 use crate::{NameCall, Result};
 
-/// Installs the filter on this thread and what it executes, irrevocably.
+pub use call::{AddressArgument, MediatedCall};
+use table::{Check, Decision, GROUPS};
+
+/// What a jailed program may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JailRules {
+    /// Whether it may change mounts, in mount namespaces of its own.
+    pub mounts: bool,
+    /// Unix sockets.
+    pub unix_sockets: UnixSockets,
+}
+
+/// How Unix sockets of the program are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnixSockets {
+    /// By the mediator.
+    Mediated,
+    /// Not at all: none can be opened, but for connected pairs.
+    Refused,
+}
+
+/// Installs the filter on this thread and what it executes, irrevocably. Returns the mediator's end if Unix sockets are
+/// mediated, and `None` if they are refused.
 ///
 /// # Errors
 ///
-/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs.
-pub fn deny_escapes() -> Result<()> {
-    let installed = install(&program(), 0);
-    installed.map(drop).call("seccomp(SECCOMP_SET_MODE_FILTER)")
+/// EACCES without CAP_SYS_ADMIN over the thread's user namespace, or no_new_privs. EBUSY if Unix sockets are to be mediated
+/// and an inherited filter has a mediator already: there can be only one.
+pub fn confine_calls(rules: JailRules) -> Result<Option<NotificationListener>> {
+    let program = program(rules);
+    match rules.unix_sockets {
+        UnixSockets::Mediated => {
+            const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
+            let fd = install(&program, SECCOMP_FILTER_FLAG_NEW_LISTENER).call(CALL)?;
+            listener_from(fd).map(Some)
+        }
+        UnixSockets::Refused => {
+            let installed = install(&program, 0);
+            installed.call("seccomp(SECCOMP_SET_MODE_FILTER)")?;
+            Ok(None)
+        }
+    }
 }
 
-fn program() -> Vec<sock_filter> {
+fn program(rules: JailRules) -> Vec<sock_filter> {
+    let native = |name: &str| name.parse::<Sysno>().ok().map(|call| call.id() as u32);
     let mut program = vec![load(ARCHITECTURE)];
-    program.extend(if_equal(NATIVE, &native()));
+    program.extend(if_equal(NATIVE, &of_abi(rules, native)));
     #[cfg(target_arch = "x86_64")]
-    program.extend(if_equal(i386::AUDIT_ARCH, &program_i386()));
+    {
+        let i386 = |name: &str| {
+            let call = name.parse::<syscalls::x86::Sysno>().ok()?;
+            Some(call.id() as u32)
+        };
+        program.extend(if_equal(super::i386::AUDIT_ARCH, &of_abi(rules, i386)));
+    }
     program.push(ret(FAIL_ENOSYS));
     program
 }
 
-fn native() -> Vec<sock_filter> {
-    let mut calls = vec![load(NUMBER)];
-    calls.extend(deny_x32());
-    calls.extend(denied(
-        libc::SYS_socket as u32,
-        libc::SYS_ioctl as u32,
-        libc::SYS_io_uring_setup as u32,
-    ));
-    calls
+/// The filter of an ABI, in which calls have these numbers.
+fn of_abi(rules: JailRules, number: impl Fn(&str) -> Option<u32>) -> Vec<sock_filter> {
+    let mut filter = vec![load(NUMBER)];
+    filter.extend(deny_x32());
+    let mut decided = Vec::new();
+    for group in GROUPS {
+        let body = rules.body(group.decision);
+        for number in group.calls.iter().filter_map(|name| number(name)) {
+            decided.push(number);
+            if let Some(body) = &body {
+                filter.extend(if_equal(number, body));
+            }
+        }
+    }
+    filter.extend(undecided(decided).into_iter().flat_map(fail_within));
+    filter.push(ALLOW);
+    filter
 }
 
-#[cfg(target_arch = "x86_64")]
-fn program_i386() -> Vec<sock_filter> {
-    let mut calls = vec![load(NUMBER)];
-    calls.extend(returns(&[(i386::SOCKETCALL, FAIL_ENOSYS)]));
-    calls.extend(denied(i386::SOCKET, i386::IOCTL, i386::IO_URING_SETUP));
-    calls
+/// The numbers that are not among these, as ranges.
+fn undecided(mut decided: Vec<u32>) -> Vec<std::ops::Range<u32>> {
+    decided.sort_unstable();
+    let mut next = 0;
+    let mut ranges = Vec::new();
+    for number in decided.into_iter().chain([u32::MAX]) {
+        if next < number {
+            ranges.push(next..number);
+        }
+        next = number.saturating_add(1);
+    }
+    ranges
 }
 
-/// The calls that are denied, by their numbers in one ABI; the accumulator has the number.
-fn denied(socket: u32, ioctl: u32, io_uring_setup: u32) -> Vec<sock_filter> {
-    let mut families = vec![load(FIRST_ARGUMENT)];
-    families.extend(returns(
-        &FAMILIES.map(|family| (family.cast_unsigned(), SECCOMP_RET_ALLOW)),
-    ));
-    families.push(ret(FAIL_EAFNOSUPPORT));
-    let mut commands = vec![load(SECOND_ARGUMENT)];
-    commands.extend(returns(
-        &TYPING_COMMANDS.map(|command| (command, FAIL_EPERM)),
-    ));
-    commands.push(ret(SECCOMP_RET_ALLOW));
-    let mut calls = Vec::new();
-    calls.extend(if_equal(socket, &families));
-    calls.extend(if_equal(ioctl, &commands));
-    calls.extend(returns(&[(io_uring_setup, FAIL_ENOSYS)]));
-    calls.push(ret(SECCOMP_RET_ALLOW));
-    calls
+impl JailRules {
+    /// The instructions for a call that is not allowed in any case. They change the accumulator.
+    fn body(self, decision: Decision) -> Option<Vec<sock_filter>> {
+        match decision {
+            Decision::Allow => None,
+            Decision::Check(check) => Some(self.check(check)),
+            Decision::Mediate => self
+                .is_mediated()
+                .then(|| vec![ret(SECCOMP_RET_USER_NOTIF)]),
+            Decision::Mount => (!self.mounts).then(|| vec![ret(FAIL_EPERM)]),
+            Decision::Fail(errno) => Some(vec![ret(failure(errno))]),
+        }
+    }
+
+    fn check(self, check: Check) -> Vec<sock_filter> {
+        match check {
+            Check::Socket => {
+                let families = FAMILIES.map(|family| (family.cast_unsigned(), SECCOMP_RET_ALLOW));
+                let mut checks = vec![load(argument(0))];
+                checks.extend(if_equal(libc::AF_UNIX as u32, &self.unix_types()));
+                checks.extend(returns(&families));
+                checks.push(ret(failure(libc::EAFNOSUPPORT)));
+                checks
+            }
+            Check::SocketPair => {
+                let mut checks = vec![load(argument(0))];
+                checks.extend(if_equal(libc::AF_UNIX as u32, &unix_streams()));
+                checks.push(ret(failure(libc::EOPNOTSUPP)));
+                checks
+            }
+            Check::Ioctl => {
+                let typing = TYPING_COMMANDS.map(|command| (command, FAIL_EPERM));
+                let mut checks = vec![load(argument(1))];
+                checks.extend(returns(&typing));
+                checks.push(ALLOW);
+                checks
+            }
+            Check::Process => self.process(0),
+            Check::NewLimit => {
+                // A pointer: both halves are zero.
+                let mut is_null = vec![load(argument(2) + size_of::<u32>())];
+                is_null.extend(if_equal(0, &[ALLOW]));
+                let mut checks = vec![load(argument(2))];
+                checks.extend(if_equal(0, &is_null));
+                checks.extend(self.process(0));
+                checks
+            }
+            Check::Which(process) => {
+                let mut checks = vec![load(argument(0))];
+                checks.extend(if_equal(process, &self.process(1)));
+                checks.push(ret(FAIL_EPERM));
+                checks
+            }
+        }
+    }
+
+    /// Allows a call about the caller, whose process id may be written as 0; others are for the mediator.
+    fn process(self, index: usize) -> Vec<sock_filter> {
+        let other = match self.unix_sockets {
+            UnixSockets::Mediated => SECCOMP_RET_USER_NOTIF,
+            UnixSockets::Refused => FAIL_EPERM,
+        };
+        let mut checks = vec![load(argument(index))];
+        checks.extend(if_equal(0, &[ALLOW]));
+        checks.push(ret(other));
+        checks
+    }
+
+    fn unix_types(self) -> Vec<sock_filter> {
+        match self.unix_sockets {
+            UnixSockets::Mediated => unix_streams(),
+            UnixSockets::Refused => vec![ret(failure(libc::EAFNOSUPPORT))],
+        }
+    }
+
+    fn is_mediated(self) -> bool {
+        self.unix_sockets == UnixSockets::Mediated
+    }
 }
 
-/// The families of sockets that may be opened.
-const FAMILIES: [i32; 7] = [
-    libc::AF_UNIX,
+/// Allows SOCK_STREAM and SOCK_SEQPACKET: datagrams are sent to any path without connect(2).
+fn unix_streams() -> Vec<sock_filter> {
+    let types = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+    let mut checks = vec![load(argument(1)), mask(SOCK_TYPE_MASK)];
+    checks.extend(returns(
+        &types.map(|kind| (kind.cast_unsigned(), SECCOMP_RET_ALLOW)),
+    ));
+    checks.push(ret(failure(libc::ESOCKTNOSUPPORT)));
+    checks
+}
+
+const fn failure(errno: i32) -> u32 {
+    SECCOMP_RET_ERRNO | errno.cast_unsigned()
+}
+
+/// The families of sockets that may be opened beside Unix sockets: those that belong to a network namespace, and AF_ALG, which
+/// is no network. AF_VSOCK does not, by which a virtual machine reaches its host, and a module may add others.
+const FAMILIES: [i32; 6] = [
     libc::AF_INET,
     libc::AF_INET6,
     libc::AF_NETLINK,
@@ -91,64 +224,156 @@ const FAMILIES: [i32; 7] = [
 ];
 /// TIOCSTI; and TIOCLINUX, which pastes on a virtual console.
 const TYPING_COMMANDS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
-const FAIL_EPERM: u32 = SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-const FAIL_EAFNOSUPPORT: u32 = SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT.cast_unsigned();
+/// From `linux/net.h`.
+const SOCK_TYPE_MASK: u32 = 0xf;
+const FAIL_EPERM: u32 = failure(libc::EPERM);
+const ALLOW: sock_filter = sock_filter {
+    code: (libc::BPF_RET | libc::BPF_K) as u16,
+    jt: 0,
+    jf: 0,
+    k: SECCOMP_RET_ALLOW,
+};
 
 #[cfg(test)]
 mod tests {
     use super::super::bpf::evaluate;
     use super::*;
 
-    fn native_call(number: i64, args: [u64; 2]) -> u32 {
-        evaluate(&program(), NATIVE, number as u32, args)
+    const STRICT: JailRules = JailRules {
+        mounts: false,
+        unix_sockets: UnixSockets::Mediated,
+    };
+    const NESTED: JailRules = JailRules {
+        mounts: true,
+        unix_sockets: UnixSockets::Refused,
+    };
+
+    fn native_call(rules: JailRules, number: i64, args: &[u64]) -> u32 {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        evaluate(&program(rules), NATIVE, number as u32, all)
+    }
+
+    fn socket(rules: JailRules, family: i32, kind: i32) -> u32 {
+        native_call(rules, libc::SYS_socket, &[family as u64, kind as u64])
     }
 
     #[test]
     fn sockets_of_other_families_are_denied() {
-        let socket = |family: i32| native_call(libc::SYS_socket, [family as u64, 1]);
         for family in FAMILIES {
-            assert_eq!(socket(family), SECCOMP_RET_ALLOW, "{family}");
+            assert_eq!(socket(STRICT, family, libc::SOCK_DGRAM), SECCOMP_RET_ALLOW);
         }
-        for family in 0..64 {
-            if !FAMILIES.contains(&family) {
-                assert_eq!(socket(family), FAIL_EAFNOSUPPORT, "{family}");
+        for family in (0..64).filter(|family| !FAMILIES.contains(family)) {
+            if family != libc::AF_UNIX {
+                assert_eq!(
+                    socket(STRICT, family, libc::SOCK_STREAM),
+                    failure(libc::EAFNOSUPPORT),
+                    "{family}"
+                );
             }
         }
         // The kernel reads an int.
         let padded = u64::from(libc::AF_VSOCK as u32) | 1 << 32;
+        let made = native_call(STRICT, libc::SYS_socket, &[padded, 1]);
+        assert_eq!(made, failure(libc::EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn unix_sockets_are_streams() {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+            assert_eq!(
+                socket(STRICT, libc::AF_UNIX, kind | flags),
+                SECCOMP_RET_ALLOW
+            );
+        }
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            let refused = failure(libc::ESOCKTNOSUPPORT);
+            assert_eq!(socket(STRICT, libc::AF_UNIX, kind | flags), refused);
+            let pair = [libc::AF_UNIX as u64, kind as u64];
+            assert_eq!(native_call(STRICT, libc::SYS_socketpair, &pair), refused);
+        }
+        let refused = failure(libc::EAFNOSUPPORT);
+        assert_eq!(socket(NESTED, libc::AF_UNIX, libc::SOCK_STREAM), refused);
+        let pair = [libc::AF_UNIX as u64, libc::SOCK_STREAM as u64];
         assert_eq!(
-            native_call(libc::SYS_socket, [padded, 1]),
-            FAIL_EAFNOSUPPORT
+            native_call(NESTED, libc::SYS_socketpair, &pair),
+            SECCOMP_RET_ALLOW
         );
     }
 
     #[test]
-    fn typing_into_a_terminal_and_io_uring_are_denied_and_other_calls_allowed() {
+    fn typing_into_a_terminal_is_denied() {
         for command in TYPING_COMMANDS {
-            let done = native_call(libc::SYS_ioctl, [0, command.into()]);
-            assert_eq!(done, FAIL_EPERM);
+            let made = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
+            assert_eq!(made, FAIL_EPERM);
         }
-        let other = native_call(libc::SYS_ioctl, [0, libc::TIOCGWINSZ]);
+        let other = native_call(STRICT, libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]);
         assert_eq!(other, SECCOMP_RET_ALLOW);
-        assert_eq!(native_call(libc::SYS_io_uring_setup, [1, 0]), FAIL_ENOSYS);
-        for allowed in [libc::SYS_read, libc::SYS_connect, libc::SYS_execve] {
-            assert_eq!(native_call(allowed, [0; 2]), SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn calls_about_the_caller_are_allowed_and_others_are_mediated() {
+        let both = [(STRICT, SECCOMP_RET_USER_NOTIF), (NESTED, FAIL_EPERM)];
+        for (rules, other) in both {
+            let affinity = |pid| native_call(rules, libc::SYS_sched_setaffinity, &[pid, 8, 1]);
+            assert_eq!([affinity(0), affinity(7)], [SECCOMP_RET_ALLOW, other]);
+            let priority = |which, who| native_call(rules, libc::SYS_setpriority, &[which, who]);
+            assert_eq!([priority(0, 0), priority(0, 7)], [SECCOMP_RET_ALLOW, other]);
+            assert_eq!([priority(1, 0), priority(2, 0)], [FAIL_EPERM; 2]);
+            let limit = |pid, new| native_call(rules, libc::SYS_prlimit64, &[pid, 1, new]);
+            assert_eq!([limit(0, 9), limit(7, 0)], [SECCOMP_RET_ALLOW; 2]);
+            assert_eq!([limit(7, 9), limit(7, 1 << 32)], [other; 2]);
         }
     }
 
     #[test]
+    fn connections_are_mediated_and_mounts_denied() {
+        for call in [libc::SYS_connect, libc::SYS_bind] {
+            assert_eq!(native_call(STRICT, call, &[]), SECCOMP_RET_USER_NOTIF);
+            assert_eq!(native_call(NESTED, call, &[]), SECCOMP_RET_ALLOW);
+        }
+        for call in [libc::SYS_mount, libc::SYS_umount2, libc::SYS_move_mount] {
+            assert_eq!(native_call(STRICT, call, &[]), FAIL_EPERM);
+            assert_eq!(native_call(NESTED, call, &[]), SECCOMP_RET_ALLOW);
+        }
+        for call in [libc::SYS_io_uring_setup, libc::SYS_request_key] {
+            assert_eq!(native_call(STRICT, call, &[]), FAIL_ENOSYS);
+        }
+        for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_shmget] {
+            assert_eq!(native_call(STRICT, call, &[]), SECCOMP_RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn undecided_numbers_are_denied() {
+        let newest = Sysno::last().id();
+        assert_eq!(native_call(STRICT, (newest + 1).into(), &[]), FAIL_ENOSYS);
+        assert_eq!(native_call(STRICT, (u32::MAX - 1).into(), &[]), FAIL_ENOSYS);
+        assert_eq!(undecided(vec![1, 2, 5, 0]), [3..5, 6..u32::MAX]);
+    }
+
+    #[test]
     fn other_abis_are_denied_or_filtered() {
-        let filter = program();
-        assert_eq!(evaluate(&filter, 0x1234, 0, [0; 2]), FAIL_ENOSYS);
+        let filter = program(STRICT);
+        assert_eq!(evaluate(&filter, 0x1234, 0, [0; 6]), FAIL_ENOSYS);
         #[cfg(target_arch = "x86_64")]
         {
+            use syscalls::x86::Sysno as I386;
             let x32 = 0x4000_0000 | libc::SYS_read as u32;
-            assert_eq!(evaluate(&filter, NATIVE, x32, [0; 2]), FAIL_ENOSYS);
-            let call = |number, first| evaluate(&filter, i386::AUDIT_ARCH, number, [first, 1]);
-            assert_eq!(call(i386::SOCKETCALL, 1), FAIL_ENOSYS);
-            assert_eq!(call(i386::SOCKET, libc::AF_VSOCK as u64), FAIL_EAFNOSUPPORT);
-            assert_eq!(call(i386::SOCKET, libc::AF_INET as u64), SECCOMP_RET_ALLOW);
-            assert_eq!(call(i386::IO_URING_SETUP, 1), FAIL_ENOSYS);
+            assert_eq!(evaluate(&filter, NATIVE, x32, [0; 6]), FAIL_ENOSYS);
+            let call = |call: I386, first: i32| {
+                let args = [first as u64, 1, 0, 0, 0, 0];
+                let architecture = super::super::i386::AUDIT_ARCH;
+                evaluate(&filter, architecture, call.id() as u32, args)
+            };
+            assert_eq!(call(I386::socketcall, 1), FAIL_ENOSYS);
+            let refused = failure(libc::EAFNOSUPPORT);
+            assert_eq!(call(I386::socket, libc::AF_VSOCK), refused);
+            assert_eq!(call(I386::socket, libc::AF_INET), SECCOMP_RET_ALLOW);
+            assert_eq!(call(I386::connect, 3), SECCOMP_RET_USER_NOTIF);
+            assert_eq!(call(I386::umount, 0), FAIL_EPERM);
+            assert_eq!(call(I386::io_uring_setup, 1), FAIL_ENOSYS);
         }
     }
 }

@@ -229,8 +229,7 @@ mount --bind {os.path.dirname(path)} /mnt; try /mnt/{os.path.basename(path)}
 mount --rbind {os.path.dirname(path)} /mnt; try /mnt/{os.path.basename(path)}
 mount --bind / /mnt; try /mnt{path}
 ln {path} {other}; try {other}
-mv {path} {other}; try {other}
-rm -f {path}; try {path}
+mv {path} {other} && {{ try {other}; mv {other} {path}; }}
 """
 for start in ([], ["unshare", "--user", "--map-root-user", "--mount"]):
     done = subprocess.run([*start, "sh", "-c", script], capture_output=True, text=True)

@@ -5,13 +5,14 @@
 //!   fork ───────────────────────────────▶ (outside, never confined by the namespaces)
 //!   enter the jail's network
 //!   ── listening sockets ───────────────────────────▶ start
-//!   cover files
+//!   cover files, fork ───▶ mediator (in the jail)
 //!   ◀─────────────────────────────────────── ready ──
 //!   confine this process, execute the program               serve
 //!   exit ───────────────────────────────────────────▶ exit
 //!                                         remove the private directory
 //! ```
 
+mod admission_log;
 mod approval;
 mod ask;
 mod environment;
@@ -27,16 +28,20 @@ use std::process::ExitCode;
 use anyhow::bail;
 use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_jail::files::{self, PrivateDir, TrustFiles};
+use peername_jail::mediator::{self, allowed::AllowedSockets};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::secrets;
 use peername_sys::random;
+use peername_sys::seccomp::UnixSockets;
 
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
-use hidden::{covers, hide_log, refuse_directories_as_streams};
+use crate::usage::Usage;
+use hidden::{hidden, hide_log, refuse_directories_as_streams};
 use interceptor::Interceptor;
 pub(crate) use options::Args;
 
@@ -46,6 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
+    secrets::mask_arguments()?;
     let authority = authority(args)?;
     let store = TrustStore::with_host_authorities(&authority, None);
     let trust = TrustFiles {
@@ -54,7 +60,9 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
         java: store.java,
         hashed: trust_store::hashed(&authority),
     };
-    let mut covers = covers(args)?;
+    let mut hidden = hidden(args)?;
+    let allowed = AllowedSockets::find(&args.allow_unix)
+        .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))?;
     refuse_directories_as_streams()?;
     let interceptor = Interceptor::new(args, authority)?;
     if interceptor.is_unchecked() && !args.logging.quiet {
@@ -68,20 +76,30 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             "peername: EVERYTHING IS ALLOWED (--learn): the program may send any request to every public host; {path} gets the list"
         );
     }
+    if args.allow_mounts {
+        eprintln!(
+            "peername: THE PROGRAM MAY CHANGE MOUNTS (--allow-mounts): it can uncover hidden files"
+        );
+    }
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
     let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
-    hide_log(args, &mut covers);
+    hide_log(args, &mut hidden);
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
-    files::cover(&dir, &trust, &covers)?;
+    files::cover(&dir, &trust, &hidden)?;
+    let mediator = mediator::spawn(allowed, args.logging.verbose > 0)?;
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
-    confine::confine()?;
+    if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
+        eprintln!(
+            "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
+        );
+    }
     Ok(launcher::execute(command))
 }
 
@@ -95,6 +113,7 @@ fn spawn(mut interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<Owned
     inherited.extend(interceptor.start_helper()?);
     daemonize::spawn_detached(inherited, |inherited| {
         daemonize::set_thread_name(c"peername-jail");
+        let _ = secrets::disable_core_dumps();
         let child = daemonize::fork_child(inherited, |inherited| interceptor.run(inherited));
         let ended = child.and_then(daemonize::wait_exit);
         dir.remove();

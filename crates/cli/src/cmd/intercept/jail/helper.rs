@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
+use peername_sys::process::secrets;
 use peername_sys::process::terminal::Terminal;
 
 use super::approval::{Answer, Mode, Question};
@@ -83,6 +84,7 @@ impl Helper {
 /// Answers questions until the interceptor has exited. Returns the exit code.
 fn serve(channel: &OwnedFd, mut answer: impl FnMut(&Question) -> Answer) -> u8 {
     daemonize::set_thread_name(c"peername-answer");
+    let _ = secrets::disable_core_dumps();
     while let Some(question) = Question::receive(channel) {
         let answer = answer(&question).to_byte();
         if send_bytes(channel, &[answer], None).is_err() {

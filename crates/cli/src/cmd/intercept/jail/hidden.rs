@@ -6,43 +6,31 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use peername_jail::files::Covers;
-use peername_jail::unix_sockets;
-
 use super::options::Args;
 use crate::usage::Usage;
 
-/// What is covered: `--hide`, and the secrets of the interceptor, which the program is not to hold: files of `--inject` and
-/// `--check-key`, and the directory of `--ca`. To be called before the network is left: the sockets are those of the host's.
+/// What the program sees empty: `--hide`, and the secrets of the interceptor, which the program is not to hold: files of
+/// `--inject` and `--check-key`, and the directory of `--ca`.
 ///
 /// # Errors
 ///
-/// [`Usage`]: what `--hide` names is needed by the jail, or there is nothing at `--allow-unix`. `/proc/net/unix` can't be read.
-pub(super) fn covers(args: &Args) -> anyhow::Result<Covers> {
+/// [`Usage`]: what `--hide` names is needed by the jail.
+pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     let secrets = args.intercept.0.secret_files().map(Path::to_owned);
     let own = args.ca().map(Path::to_owned).into_iter().chain(secrets);
     let hidden = args.hide.iter().cloned().chain(own);
     let hidden = outermost(hidden.map(resolve).collect::<Result<_, _>>()?);
     refuse_needed(&hidden)?;
-    let reachable = args.allow_unix.iter().map(|path| {
-        let found = path.canonicalize();
-        found.map_err(|error| Usage(format!("--allow-unix {}: {error}", path.display())))
-    });
-    Ok(Covers {
-        hidden,
-        reachable: reachable.collect::<Result<_, _>>()?,
-        sockets: unix_sockets::find().context("/proc/net/unix")?,
-    })
+    Ok(hidden)
 }
 
 /// Hides the file of `--log`, too, which exists now, unless it is a terminal or a pipe.
-pub(super) fn hide_log(args: &Args, covers: &mut Covers) {
+pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
     let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
     if let Some(file) = file.filter(|path| path.is_file())
-        && !covers.hidden.iter().any(|above| file.starts_with(above))
+        && !hidden.iter().any(|above| file.starts_with(above))
     {
-        covers.hidden.push(file);
+        hidden.push(file);
     }
 }
 

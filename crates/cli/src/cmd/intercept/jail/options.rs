@@ -47,6 +47,10 @@ pub(crate) struct Args {
     /// A Unix socket of this host that the program may connect to, or a directory of such; may be repeated [default: none]
     #[arg(long, value_name = "PATH")]
     pub(super) allow_unix: Vec<PathBuf>,
+    /// Let the program change mounts in mount namespaces of its own, as bwrap and container engines do; it can uncover hidden files
+    /// then, and a jail in this one needs it
+    #[arg(long)]
+    pub(super) allow_mounts: bool,
     /// Write the audit lines to this file [default: to standard error with -v, else nowhere]
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,

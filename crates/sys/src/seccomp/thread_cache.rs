@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::pidfd::PidFd;
-use peername_sys::seccomp::{Notification, NotificationListener};
-use peername_sys::{Errno, Result};
+use super::{Notification, NotificationListener};
+use crate::ipc::foreign_fd::ForeignFd;
+use crate::process::pidfd::PidFd;
+use crate::{Errno, Result};
 
 /// The threads that have called before: a thread is opened once, not at each call.
 #[derive(Debug, Default)]
-pub(super) struct ThreadCache(HashMap<u32, Rc<PidFd>>);
+pub struct ThreadCache(HashMap<u32, Rc<PidFd>>);
 
 impl ThreadCache {
     /// Copies the caller's descriptor of this number. `None` if the caller has exited.
@@ -19,7 +19,7 @@ impl ThreadCache {
     /// # Errors
     ///
     /// EBADF where nothing is open there, EPERM without the rights of ptrace(2).
-    pub(super) fn descriptor(
+    pub fn descriptor(
         &mut self,
         calls: &NotificationListener,
         call: &Notification,

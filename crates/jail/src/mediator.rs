@@ -1,0 +1,343 @@
+//! Makes connect(2) and bind(2) for the program, and judges calls about other processes (seccomp_unotify(2)).
+//!
+//! ```text
+//!   outside            │ jail                     │ program
+//!                      │ mediator ◀── listener ── │ connect(fd, "/run/x")
+//!                      │   opens /run/x as the program would, compares the file with those that it knows,
+//!                      │   connects a duplicate of fd to that file, answers
+//! ```
+//!
+//! A socket that the program may connect to is known as a file, never by its path: what the program renames, links or mounts
+//! changes nothing. No call is continued after its arguments were looked at in memory: another thread could change them, or
+//! put another socket at the descriptor.
+//!
+//! It runs in the jail's first user namespace: it reaches no network outside, and the program, which is in the second, has no
+//! access to it. If it is killed, these calls fail with ENOSYS, and the program has no network. It exits with the program, as the
+//! interceptor does.
+//!
+//! | module | |
+//! |---|---|
+//! | [`allowed`] | the sockets of `--allow-unix` |
+//! | [`bound`] | the sockets that the program has bound |
+//! | [`caller`] | the directories and the identity of a caller |
+//! | [`connects`] | connections, and those that wait |
+
+pub mod allowed;
+mod bound;
+mod caller;
+mod connects;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use peername_sys::ipc::fd_passing;
+use peername_sys::process::caps::{CapabilitySet, set_effective};
+use peername_sys::process::daemonize;
+use peername_sys::process::limits;
+use peername_sys::process::namespace::UserNamespace;
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::secrets;
+use peername_sys::seccomp::{
+    AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
+};
+use peername_sys::socket::addressed;
+use peername_sys::{Errno, Result};
+
+use crate::JailError;
+use allowed::AllowedSockets;
+use bound::BoundSockets;
+use caller::{Caller, Directories};
+use connects::{Connecting, PendingConnects, Target};
+
+/// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
+#[derive(Debug)]
+pub struct MediatorChannel(OwnedFd);
+
+/// Starts the mediator in this process's namespaces, which are the jail's, before the program has its own. `reports`: whether
+/// it writes a line to standard error for each connection that it refuses.
+///
+/// # Errors
+///
+/// [`JailError::Mediator`].
+pub fn spawn(
+    allowed: AllowedSockets,
+    reports: bool,
+) -> std::result::Result<MediatorChannel, JailError> {
+    let spawned = || -> Result<OwnedFd> {
+        let (here, there) = fd_passing::seqpacket_pair()?;
+        let program = std::process::id();
+        let (pinned, watched) = allowed.into_parts();
+        let mut inherited = vec![there, PidFd::current()?.into()];
+        inherited.extend(pinned);
+        daemonize::spawn_detached(inherited, |mut inherited| {
+            daemonize::set_thread_name(c"peername-jail");
+            let allowed = AllowedSockets::from_parts(inherited.split_off(2), watched);
+            let mut inherited = inherited.into_iter();
+            let (Some(channel), Some(exit)) = (inherited.next(), inherited.next()) else {
+                return 1;
+            };
+            match serve(
+                channel,
+                Program {
+                    id: program,
+                    exit: exit.into(),
+                },
+                allowed,
+                reports,
+            ) {
+                Ok(()) => 0,
+                Err(error) => {
+                    eprintln!("peername: the program has no network any more: {error}");
+                    1
+                }
+            }
+        })?;
+        Ok(here)
+    };
+    spawned().map(MediatorChannel).map_err(JailError::Mediator)
+}
+
+impl MediatorChannel {
+    /// Passes the listener of the program's filter, and waits until the mediator serves it.
+    ///
+    /// # Errors
+    ///
+    /// [`JailError::Mediator`]: it has exited.
+    pub fn start(self, listener: &NotificationListener) -> std::result::Result<(), JailError> {
+        let started = || -> Result<bool> {
+            fd_passing::send_word(&self.0, LISTENER, Some(listener.as_fd()))?;
+            Ok(fd_passing::receive_word(&self.0)?.is_some())
+        };
+        match started().map_err(JailError::Mediator)? {
+            true => Ok(()),
+            false => Err(JailError::MediatorExited),
+        }
+    }
+}
+
+/// The program's first process.
+struct Program {
+    id: u32,
+    exit: PidFd,
+}
+
+fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: bool) -> Result<()> {
+    secrets::disable_core_dumps()?;
+    let _ = limits::raise_open_files();
+    let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
+        // The jail could not be made, or the filter of another program has a mediator already.
+        return Ok(());
+    };
+    let mut mediator = Mediator {
+        calls: NotificationListener::from(listener),
+        threads: ThreadCache::default(),
+        namespace: UserNamespace::of_process(program.id)?,
+        program: program.exit,
+        directories: Directories::current()?,
+        bound: BoundSockets::default(),
+        pending: PendingConnects::default(),
+        allowed,
+        reports,
+    };
+    mediator.calls.enable_sync_wakeup();
+    // What a call needs for a Unix socket is made effective for that call.
+    set_effective(CapabilitySet::SYS_PTRACE)?;
+    fd_passing::send_word(&channel, READY, None)?;
+    drop(channel);
+    mediator.run()
+}
+
+struct Mediator {
+    calls: NotificationListener,
+    threads: ThreadCache,
+    program: PidFd,
+    /// The program's user namespace.
+    namespace: UserNamespace,
+    directories: Directories,
+    bound: BoundSockets,
+    allowed: AllowedSockets,
+    pending: PendingConnects,
+    reports: bool,
+}
+
+impl Mediator {
+    /// Serves until the program has exited.
+    fn run(&mut self) -> Result<()> {
+        loop {
+            match self
+                .calls
+                .wait(&self.program, self.pending.next_attempt())?
+            {
+                Waited::Pending => self.take()?,
+                Waited::TimedOut => {}
+                Waited::Exited => return Ok(()),
+            }
+            self.pending.retry(&self.calls);
+        }
+    }
+
+    fn take(&mut self) -> Result<()> {
+        let Ok(call) = self.calls.receive() else {
+            // Over before it was received.
+            return Ok(());
+        };
+        let made = match call.mediated_call() {
+            MediatedCall::Connect(argument) => self.connect(&call, argument),
+            MediatedCall::Bind(argument) => self.bind(&call, argument),
+            MediatedCall::ChangeProcess { process } => {
+                self.judge_change(&call, process);
+                return Ok(());
+            }
+        };
+        match made {
+            Ok(Made::Done) => self.calls.succeed(call.id),
+            Ok(Made::Waits | Made::CallOver) => {}
+            Err(Failed::Call(error)) => self.calls.fail(call.id, &error),
+            Err(Failed::Mediator(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        call: &Notification,
+        argument: AddressArgument,
+    ) -> std::result::Result<Made, Failed> {
+        let address = argument.read()?;
+        let Some((_, socket)) = self
+            .threads
+            .descriptor(&self.calls, call, argument.socket)?
+        else {
+            return Ok(Made::CallOver);
+        };
+        let target = match caller::unix_path(&address) {
+            None => Target::Address(address),
+            Some(path) => {
+                let caller = Caller::of(call)?;
+                let path = caller.own_path(path);
+                let file = self.directories.open(&caller, &path)?;
+                if !self.calls.is_pending(call.id) {
+                    return Ok(Made::CallOver);
+                }
+                if !self.admits(&file)? {
+                    self.report(&path);
+                    return Err(Errno::ACCESS.into());
+                }
+                Target::File { file, caller }
+            }
+        };
+        let mut connecting = Connecting::new(*call, socket, target);
+        match connecting.attempt() {
+            Some(outcome) => Ok(outcome.map(|()| Made::Done)?),
+            None => {
+                self.pending.add(connecting);
+                Ok(Made::Waits)
+            }
+        }
+    }
+
+    /// Whether the program may connect to the socket that is bound to this file.
+    fn admits(&self, file: &File) -> io::Result<bool> {
+        let about = file.metadata()?;
+        Ok(self.bound.has(&about) || self.allowed.has(&about))
+    }
+
+    fn bind(
+        &mut self,
+        call: &Notification,
+        argument: AddressArgument,
+    ) -> std::result::Result<Made, Failed> {
+        let address = argument.read()?;
+        let Some((_, socket)) = self
+            .threads
+            .descriptor(&self.calls, call, argument.socket)?
+        else {
+            return Ok(Made::CallOver);
+        };
+        let Some(path) = caller::unix_path(&address) else {
+            return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
+        };
+        let caller = Caller::of(call)?;
+        let path = caller.own_path(path);
+        if !self.calls.is_pending(call.id) {
+            return Ok(Made::CallOver);
+        }
+        let file = self.directories.bind(&caller, &socket, &path)?;
+        if !self.bound.insert(file) {
+            eprintln!(
+                "peername: the program has too many Unix sockets: it can't connect to the next ones"
+            );
+        }
+        Ok(Made::Done)
+    }
+
+    /// Lets the kernel make the call if the process belongs to the jail. Its arguments are in registers, where no other thread
+    /// changes them.
+    fn judge_change(&self, call: &Notification, process: i32) {
+        let is_of_jail = |process: u32| {
+            let namespace = UserNamespace::of_process(process);
+            namespace.is_ok_and(|namespace| namespace.is_within(&self.namespace))
+        };
+        // A PID namespace below has processes of the jail only, with numbers of its own; others name no process.
+        let is_own = has_own_numbers(call.tid) || u32::try_from(process).map_or(true, is_of_jail);
+        match is_own {
+            true => self.calls.continue_syscall(call.id),
+            false => self.calls.fail(call.id, &Errno::PERM.into()),
+        }
+    }
+
+    fn report(&self, path: &std::path::Path) {
+        if self.reports {
+            eprintln!(
+                "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"
+            );
+        }
+    }
+}
+
+/// Whether the thread is in a PID namespace below this process's.
+fn has_own_numbers(tid: u32) -> bool {
+    let own = fs::read_link("/proc/self/ns/pid");
+    let its = fs::read_link(format!("/proc/{tid}/ns/pid"));
+    matches!((own, its), (Ok(own), Ok(its)) if own != its)
+}
+
+/// What became of a call.
+enum Made {
+    /// It succeeds.
+    Done,
+    /// It is answered later.
+    Waits,
+    /// The caller has exited, or a signal has ended the call.
+    CallOver,
+}
+
+/// Why a call was not made.
+enum Failed {
+    /// The call fails with this error.
+    Call(io::Error),
+    /// This process can't go on.
+    Mediator(peername_sys::SyscallError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<Errno> for Failed {
+    fn from(error: Errno) -> Self {
+        Self::Call(error.into())
+    }
+}
+
+impl From<peername_sys::SyscallError> for Failed {
+    fn from(error: peername_sys::SyscallError) -> Self {
+        Self::Call(error.source)
+    }
+}
+
+const LISTENER: u64 = 1;
+const READY: u64 = 2;

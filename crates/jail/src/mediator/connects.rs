@@ -1,0 +1,164 @@
+//! Connections that the mediator makes. On a blocking socket the caller waits, and the mediator does not: it tries again until
+//! the connection is made or refused.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use peername_sys::Errno;
+use peername_sys::ipc::foreign_fd::ForeignFd;
+use peername_sys::seccomp::{Notification, NotificationListener};
+use peername_sys::socket::addressed::{connect, connect_timeout, is_blocking};
+
+use super::caller::{Caller, unix_address};
+
+/// Where a connection leads.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// An address that no path is in.
+    Address(Vec<u8>),
+    /// The file that a Unix socket is bound to.
+    File { file: File, caller: Caller },
+}
+
+/// A connection that is being made.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    call: Notification,
+    socket: ForeignFd,
+    target: Target,
+    started: Instant,
+    next: Instant,
+    /// Of a blocking socket (SO_SNDTIMEO).
+    deadline: Option<Instant>,
+}
+
+impl Connecting {
+    pub(super) fn new(call: Notification, socket: ForeignFd, target: Target) -> Self {
+        let now = Instant::now();
+        Self {
+            call,
+            socket,
+            target,
+            started: now,
+            next: now,
+            deadline: None,
+        }
+    }
+
+    /// Tries to connect. Returns the call's result, or `None` if the caller has to wait.
+    pub(super) fn attempt(&mut self) -> Option<io::Result<()>> {
+        match self.connect() {
+            Err(error) if is_waiting(&error) && is_blocking(&self.socket) => {}
+            result => return Some(result),
+        }
+        // In the jail's network, TCP is connected by now: the answer came while the call held the socket.
+        match self.connect() {
+            Err(error) if is_waiting(&error) => {}
+            result => return Some(result),
+        }
+        let limit = connect_timeout(&self.socket);
+        self.deadline = limit.map(|limit| self.started + limit);
+        self.next = Instant::now() + MIN_INTERVAL;
+        None
+    }
+
+    /// Tries again; `None` if the caller still has to wait.
+    fn retry(&mut self) -> Option<io::Result<()>> {
+        let error = match self.connect() {
+            Err(error) if is_waiting(&error) => error,
+            result => return Some(result),
+        };
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            // connect(2): the connection of TCP goes on.
+            let is_unix = matches!(self.target, Target::File { .. });
+            let over = if is_unix {
+                Errno::AGAIN
+            } else {
+                Errno::INPROGRESS
+            };
+            return Some(Err(over.into()));
+        }
+        let waited = now - self.started;
+        if waited > MAX_INTERVAL && Caller::of(&self.call).is_ok_and(|now| now.is_signalled()) {
+            return Some(Err(Errno::INTR.into()));
+        }
+        drop(error);
+        self.next = now + (waited / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        None
+    }
+
+    fn connect(&self) -> io::Result<()> {
+        let connected = match &self.target {
+            Target::Address(address) => connect(&self.socket, address),
+            Target::File { file, caller } => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let address = unix_address(Path::new(&path))?;
+                let acted = caller.act(|| connect(&self.socket, &address));
+                acted.map_err(|error| error.source)?
+            }
+        };
+        match connected {
+            // Made by an earlier attempt.
+            Err(error)
+                if error.raw_os_error() == Some(Errno::ISCONN.raw_os_error())
+                    && self.has_waited() =>
+            {
+                Ok(())
+            }
+            connected => connected,
+        }
+    }
+
+    fn has_waited(&self) -> bool {
+        self.next > self.started
+    }
+}
+
+/// Connections whose callers wait.
+#[derive(Debug, Default)]
+pub(super) struct PendingConnects(Vec<Connecting>);
+
+impl PendingConnects {
+    pub(super) fn add(&mut self, connecting: Connecting) {
+        self.0.push(connecting);
+    }
+
+    /// The time until the next attempt; `None` if nothing waits.
+    pub(super) fn next_attempt(&self) -> Option<Duration> {
+        let next = self.0.iter().map(|connecting| connecting.next).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Makes the attempts that are due, and answers those that are over.
+    pub(super) fn retry(&mut self, calls: &NotificationListener) {
+        let now = Instant::now();
+        self.0.retain_mut(|connecting| {
+            if connecting.next > now {
+                return true;
+            }
+            let id = connecting.call.id;
+            if !calls.is_pending(id) {
+                return false;
+            }
+            match connecting.retry() {
+                None => return true,
+                Some(Ok(())) => calls.succeed(id),
+                Some(Err(error)) => calls.fail(id, &error),
+            }
+            false
+        });
+    }
+}
+
+fn is_waiting(error: &io::Error) -> bool {
+    [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN]
+        .iter()
+        .any(|waiting| error.raw_os_error() == Some(waiting.raw_os_error()))
+}
+
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,0 +1,115 @@
+//! Making a call with another thread's identity: the kernel decides as it would for that thread.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::process::{chroot, fchdir};
+use rustix::thread::{self, CapabilitySet};
+
+use super::task_status::TaskStatus;
+use crate::process::caps::set_effective;
+use crate::{NameCall, Result};
+
+/// Runs `work` with this user, group, groups, umask, and those of the capabilities that this process is permitted. Only for
+/// processes with a single thread that is permitted CAP_SETUID and CAP_SETGID, where the identity differs.
+///
+/// # Errors
+///
+/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Then nothing was run.
+pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T> {
+    let own = Identity::current()?;
+    let wanted = Identity {
+        user: status.user,
+        group: status.group,
+        groups: status.groups.clone(),
+    };
+    let umask = set_umask(status.umask);
+    let result = wanted.assume(&own, status.capabilities).map(|()| work());
+    set_umask(umask);
+    // The user first: root regains its capabilities by that.
+    own.resume(&wanted)?;
+    result
+}
+
+/// Moves this process below this root directory, into this working directory (chroot(2), fchdir(2)). Needs CAP_SYS_CHROOT.
+///
+/// # Errors
+///
+/// EACCES or EPERM.
+pub fn enter_directories(root: impl AsFd, working: impl AsFd) -> Result<()> {
+    fchdir(root).call("fchdir(2)")?;
+    chroot(".").call("chroot(2)")?;
+    fchdir(working).call("fchdir(2)")
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+}
+
+impl Identity {
+    fn current() -> Result<Self> {
+        let groups = rustix::process::getgroups().call("getgroups(2)")?;
+        Ok(Self {
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            groups: groups
+                .into_iter()
+                .map(rustix::process::Gid::as_raw)
+                .collect(),
+        })
+    }
+
+    fn assume(&self, own: &Self, capabilities: CapabilitySet) -> Result<()> {
+        set_effective(CapabilitySet::all())?;
+        self.set_groups(own)?;
+        self.set_user(own)?;
+        set_effective(capabilities)
+    }
+
+    fn resume(&self, assumed: &Self) -> Result<()> {
+        set_effective(CapabilitySet::all())?;
+        self.set_user(assumed)?;
+        set_effective(CapabilitySet::all())?;
+        self.set_groups(assumed)
+    }
+
+    fn set_groups(&self, from: &Self) -> Result<()> {
+        if self.groups != from.groups {
+            let groups: Vec<_> = self
+                .groups
+                .iter()
+                .map(|&id| thread::Gid::from_raw(id))
+                .collect();
+            thread::set_thread_groups(&groups).call("setgroups(2)")?;
+        }
+        if self.group != from.group {
+            set_effective_id(libc::SYS_setresgid, self.group).call("setresgid(2)")?;
+        }
+        Ok(())
+    }
+
+    fn set_user(&self, from: &Self) -> Result<()> {
+        if self.user != from.user {
+            set_effective_id(libc::SYS_setresuid, self.user).call("setresuid(2)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Of this thread; the real and the saved id stay.
+fn set_effective_id(call: libc::c_long, id: u32) -> io::Result<()> {
+    const UNCHANGED: u32 = u32::MAX;
+    // SAFETY: the calls take integers and touch no memory.
+    match unsafe { libc::syscall(call, UNCHANGED, id, UNCHANGED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_umask(mask: u32) -> u32 {
+    // SAFETY: it takes an integer, and always succeeds.
+    unsafe { libc::umask(mask) }
+}

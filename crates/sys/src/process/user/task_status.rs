@@ -1,0 +1,92 @@
+//! The identity and the pending signals of another thread (/proc/TID/status, proc(5)).
+
+use std::fs;
+use std::io;
+use std::str::FromStr;
+
+use crate::process::caps::CapabilitySet;
+
+/// What a thread may do, and what waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskStatus {
+    /// The thread group: its process.
+    pub process: u32,
+    /// The effective user id.
+    pub user: u32,
+    /// The effective group id.
+    pub group: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// The file mode creation mask (since Linux 4.7).
+    pub umask: u32,
+    /// The effective capabilities.
+    pub capabilities: CapabilitySet,
+    /// Whether a signal is pending that the thread neither blocks nor ignores.
+    pub is_signalled: bool,
+}
+
+impl TaskStatus {
+    /// Reads the status of a thread; ids are those of this process's user namespace.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT or ESRCH where the thread has exited; [`io::ErrorKind::InvalidData`] for a kernel before Linux 4.7.
+    pub fn read(tid: u32) -> io::Result<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{tid}/status"))?)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        // Real, effective, saved, and that of the file system.
+        let effective = |name| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
+        let mask = |name| u64::from_str_radix(field(name)?.trim(), 16).ok();
+        let groups = field("Groups")?.split_ascii_whitespace();
+        let pending = mask("SigPnd")? | mask("ShdPnd")?;
+        Some(Self {
+            process: field("Tgid")?.trim().parse().ok()?,
+            user: effective("Uid")?,
+            group: effective("Gid")?,
+            groups: groups.map(u32::from_str).collect::<Result<_, _>>().ok()?,
+            umask: u32::from_str_radix(field("Umask")?.trim(), 8).ok()?,
+            capabilities: CapabilitySet::from_bits_retain(mask("CapEff")?),
+            is_signalled: pending & !mask("SigBlk")? & !mask("SigIgn")? != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_status_is_read() {
+        let status = TaskStatus::read(std::process::id()).unwrap();
+        assert_eq!(status.process, std::process::id());
+        assert_eq!(status.user, super::super::effective_uid());
+    }
+
+    #[test]
+    fn fields_are_parsed() {
+        let text = "Name:\tUid:\t9\nUmask:\t0022\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t4 20 \n\
+            SigPnd:\t0000000000000000\nShdPnd:\t0000000000004002\nSigBlk:\t0000000000004000\n\
+            SigIgn:\t0000000000000002\nCapEff:\t0000000000000001\n";
+        let status = TaskStatus::parse(text).unwrap();
+        let expected = TaskStatus {
+            process: 7,
+            user: 2,
+            group: 6,
+            groups: vec![4, 20],
+            umask: 0o22,
+            capabilities: CapabilitySet::CHOWN,
+            is_signalled: false,
+        };
+        assert_eq!(status, expected);
+        let signalled = text.replace("SigIgn:\t0000000000000002", "SigIgn:\t0000000000000000");
+        assert!(TaskStatus::parse(&signalled).unwrap().is_signalled);
+        assert_eq!(TaskStatus::parse("Tgid:\t7\n"), None);
+    }
+}

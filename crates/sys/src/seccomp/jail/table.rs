@@ -1,0 +1,326 @@
+//! What becomes of each system call of a jailed program.
+//!
+//! A call that is in no group, such as one of a newer kernel, fails with ENOSYS: the tests compare the groups with the lists
+//! of the kernel's headers and of the crate `syscalls`, so that a new call is denied until somebody decides. A group lists
+//! calls of all architectures; each takes those that it has.
+//!
+//! Calls that the kernel itself refuses across a user namespace need no rule here: the program runs in one that owns neither
+//! its network nor its mounts, and that no process outside belongs to.
+
+use libc::{ENOSYS, EPERM};
+
+/// Calls that are treated alike.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) decision: Decision,
+    /// Why, for a reader of the table.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "read by people, and by the test of the table")
+    )]
+    pub(super) reason: &'static str,
+    pub(super) calls: &'static [&'static str],
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Allow,
+    /// Allowed with some arguments.
+    Check(Check),
+    /// Made by the mediator for the program ([`MediatedCall`](super::MediatedCall)).
+    Mediate,
+    /// Changes mounts: fails with EPERM, unless mounts are allowed.
+    Mount,
+    /// Fails with this error number.
+    Fail(i32),
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// The family, and the type of a Unix socket.
+    Socket,
+    /// The type of a Unix socket.
+    SocketPair,
+    /// The command.
+    Ioctl,
+    /// The first argument is a process: the caller, or one for the mediator to check.
+    Process,
+    /// The same, where the third argument, the new limit, is not null.
+    NewLimit,
+    /// The second argument is a process, if the first has this value; users and process groups, in which there may be
+    /// processes outside, are refused.
+    Which(u32),
+}
+
+// One call per line would be as many lines as the kernel has calls.
+#[rustfmt::skip]
+pub(super) const GROUPS: &[Group] = &[
+    Group {
+        decision: Decision::Mediate,
+        reason: "a path or a name may lead to a Unix socket outside; a filter can't see what a descriptor is",
+        calls: &["connect", "bind"],
+    },
+    Group {
+        decision: Decision::Check(Check::Socket),
+        reason: "families that belong to no network namespace; Unix datagrams, which need no connect(2)",
+        calls: &["socket"],
+    },
+    Group {
+        decision: Decision::Check(Check::SocketPair),
+        reason: "Unix datagrams, which sendmsg(2) sends to any path, also from a connected pair",
+        calls: &["socketpair"],
+    },
+    Group {
+        decision: Decision::Check(Check::Ioctl),
+        reason: "TIOCSTI and TIOCLINUX type into the terminal",
+        calls: &["ioctl"],
+    },
+    Group {
+        decision: Decision::Check(Check::Process),
+        reason: "acts on any process of the same user",
+        calls: &["sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"],
+    },
+    Group {
+        decision: Decision::Check(Check::NewLimit),
+        reason: "limits any process of the same user",
+        calls: &["prlimit64"],
+    },
+    Group {
+        decision: Decision::Check(Check::Which(PRIO_PROCESS)),
+        reason: "acts on any process of the same user",
+        calls: &["setpriority"],
+    },
+    Group {
+        decision: Decision::Check(Check::Which(IOPRIO_WHO_PROCESS)),
+        reason: "acts on any process of the same user",
+        calls: &["ioprio_set"],
+    },
+    Group {
+        decision: Decision::Mount,
+        reason: "uncovers what is covered: a file that is moved to where no mount covers it",
+        calls: &[
+            "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree",
+            "open_tree_attr", "pivot_root", "umount", "umount2",
+        ],
+    },
+    Group {
+        decision: Decision::Fail(ENOSYS),
+        reason: "keys and keyrings belong to the user, and request_key(2) starts a program outside as root",
+        calls: &["add_key", "keyctl", "request_key"],
+    },
+    Group {
+        decision: Decision::Fail(ENOSYS),
+        reason: "a ring makes calls that no filter sees, such as connect(2)",
+        calls: &["io_uring_enter", "io_uring_register", "io_uring_setup"],
+    },
+    Group {
+        decision: Decision::Fail(ENOSYS),
+        reason: "its arguments are in memory; C libraries use the calls that it stands for (Linux 4.3)",
+        calls: &["socketcall"],
+    },
+    Group {
+        decision: Decision::Fail(EPERM),
+        reason: "opens a file by its number, past what covers it",
+        calls: &["open_by_handle_at"],
+    },
+    Group {
+        decision: Decision::Fail(EPERM),
+        reason: "programs for the kernel",
+        calls: &["bpf"],
+    },
+    Group {
+        decision: Decision::Fail(EPERM),
+        reason: "asks for no right over the process whose memory it frees",
+        calls: &["process_mrelease"],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "the program's own descriptors, and files, as the user may",
+        calls: &[
+            "_llseek", "access", "cachestat", "chdir", "chmod", "chown", "chown32", "chroot", "close",
+            "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3", "epoll_create",
+            "epoll_create1", "epoll_ctl", "epoll_ctl_old", "epoll_pwait", "epoll_pwait2", "epoll_wait",
+            "epoll_wait_old", "eventfd", "eventfd2", "faccessat", "faccessat2", "fadvise64",
+            "fadvise64_64", "fallocate", "fanotify_init", "fanotify_mark", "fchdir", "fchmod", "fchmodat",
+            "fchmodat2", "fchown", "fchown32", "fchownat", "fcntl", "fcntl64", "fdatasync", "fgetxattr",
+            "file_getattr", "file_setattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
+            "fstat64", "fstatat", "fstatat64", "fstatfs", "fstatfs64", "fsync", "ftruncate", "ftruncate64",
+            "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "getxattrat", "inotify_add_watch",
+            "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy", "io_getevents",
+            "io_pgetevents", "io_pgetevents_time64", "io_setup", "io_submit", "lchown", "lchown32",
+            "lgetxattr", "link", "linkat", "listmount", "listxattr", "listxattrat", "llistxattr",
+            "lremovexattr", "lseek", "lsetxattr", "lstat", "lstat64", "mkdir", "mkdirat", "mknod",
+            "mknodat", "name_to_handle_at", "newfstatat", "oldfstat", "oldlstat", "oldstat", "open",
+            "openat", "openat2", "pipe", "pipe2", "poll", "ppoll", "ppoll_time64", "pread64", "preadv",
+            "preadv2", "pselect6", "pselect6_time64", "pwrite64", "pwritev", "pwritev2", "read",
+            "readahead", "readdir", "readlink", "readlinkat", "readv", "removexattr", "removexattrat",
+            "rename", "renameat", "renameat2", "rmdir", "select", "_newselect", "sendfile", "sendfile64",
+            "setxattr", "setxattrat", "signalfd", "signalfd4", "splice", "stat", "stat64", "statfs",
+            "statfs64", "statmount", "statx", "symlink", "symlinkat", "sync", "sync_file_range", "syncfs",
+            "sysfs", "tee", "timerfd_create", "timerfd_gettime", "timerfd_gettime64", "timerfd_settime",
+            "timerfd_settime64", "truncate", "truncate64", "umask", "unlink", "unlinkat", "ustat", "utime",
+            "utimensat", "utimensat_time64", "utimes", "vmsplice", "write", "writev",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "sockets that are open, of the jail's network; those of Unix datagrams can't be opened",
+        calls: &[
+            "accept", "accept4", "getpeername", "getsockname", "getsockopt", "listen", "recvfrom",
+            "recvmmsg", "recvmmsg_time64", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt",
+            "shutdown",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "the caller's own memory, threads, identity, time and state",
+        calls: &[
+            "alarm", "arch_prctl", "break", "brk", "capget", "capset", "clock_adjtime",
+            "clock_adjtime64", "clock_getres", "clock_getres_time64", "clock_gettime", "clock_gettime64",
+            "clock_nanosleep", "clock_nanosleep_time64", "clone", "clone3", "execve", "execveat", "exit",
+            "exit_group", "fork", "ftime", "futex", "futex_requeue", "futex_time64", "futex_wait",
+            "futex_waitv", "futex_wake", "get_mempolicy", "get_thread_area", "getcpu", "getegid",
+            "getegid32", "geteuid", "geteuid32", "getgid", "getgid32", "getgroups", "getgroups32",
+            "getitimer", "getpgrp", "getpid", "getppid", "getrandom", "getresgid", "getresgid32",
+            "getresuid", "getresuid32", "getrlimit", "getrusage", "gettid", "gettimeofday", "getuid",
+            "getuid32", "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self",
+            "lsm_get_self_attr", "lsm_list_modules", "lsm_set_self_attr", "madvise", "map_shadow_stack",
+            "mbind", "membarrier", "memfd_create", "memfd_secret", "mincore", "mlock", "mlock2",
+            "mlockall", "mmap", "mmap2", "modify_ldt", "mprotect", "mremap", "mseal", "msync", "munlock",
+            "munlockall", "munmap", "nanosleep", "nice", "oldolduname", "olduname", "pause", "personality",
+            "pkey_alloc", "pkey_free", "pkey_mprotect", "prctl", "remap_file_pages", "restart_syscall",
+            "riscv_flush_icache", "riscv_hwprobe", "rseq", "rt_sigaction", "rt_sigpending",
+            "rt_sigprocmask", "rt_sigreturn", "rt_sigsuspend", "rt_sigtimedwait", "rt_sigtimedwait_time64",
+            "sched_get_priority_max", "sched_get_priority_min", "sched_yield", "seccomp", "set_mempolicy",
+            "set_mempolicy_home_node", "set_robust_list", "set_thread_area", "set_tid_address",
+            "setfsgid", "setfsgid32", "setfsuid", "setfsuid32", "setgid", "setgid32", "setgroups",
+            "setgroups32", "setitimer", "setns", "setregid", "setregid32", "setresgid", "setresgid32",
+            "setresuid", "setresuid32", "setreuid", "setreuid32", "setrlimit", "setsid", "setuid",
+            "setuid32", "sgetmask", "sigaction", "sigaltstack", "signal", "sigpending", "sigprocmask",
+            "sigreturn", "sigsuspend", "ssetmask", "sysinfo", "time", "timer_create", "timer_delete",
+            "timer_getoverrun", "timer_gettime", "timer_gettime64", "timer_settime", "timer_settime64",
+            "times", "ugetrlimit", "ulimit", "uname", "unshare", "uprobe", "uretprobe", "userfaultfd",
+            "vfork", "vm86", "vm86old", "wait4", "waitid", "waitpid",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "System V IPC and message queues: of a namespace of the jail",
+        calls: &[
+            "ipc", "mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedreceive_time64",
+            "mq_timedsend", "mq_timedsend_time64", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd",
+            "semctl", "semget", "semop", "semtimedop", "semtimedop_time64", "shmat", "shmctl", "shmdt",
+            "shmget",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "the kernel asks for the rights of ptrace(2), which end at the user namespace",
+        calls: &[
+            "get_robust_list", "kcmp", "migrate_pages", "move_pages", "perf_event_open", "pidfd_getfd",
+            "process_madvise", "process_vm_readv", "process_vm_writev", "ptrace",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "signals end at the scope of Landlock (Linux 6.12)",
+        calls: &[
+            "kill", "pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "tgkill",
+            "tkill",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "reads about a process what /proc shows, too; setpgid(2) changes the caller and its children only",
+        calls: &[
+            "getpgid", "getpriority", "getsid", "ioprio_get", "sched_getaffinity", "sched_getattr",
+            "sched_getparam", "sched_getscheduler", "sched_rr_get_interval",
+            "sched_rr_get_interval_time64", "setpgid",
+        ],
+    },
+    Group {
+        decision: Decision::Allow,
+        reason: "the kernel asks for a capability over the whole host, or over what the jail does not own",
+        calls: &[
+            "acct", "adjtimex", "clock_settime", "clock_settime64", "create_module", "delete_module",
+            "finit_module", "init_module", "ioperm", "iopl", "kexec_file_load", "kexec_load",
+            "lookup_dcookie", "quotactl", "quotactl_fd", "reboot", "setdomainname", "sethostname",
+            "settimeofday", "stime", "swapoff", "swapon", "syslog", "vhangup",
+        ],
+    },
+    Group {
+        decision: Decision::Fail(ENOSYS),
+        reason: "not in the kernel, or not any more",
+        calls: &[
+            "_sysctl", "afs_syscall", "bdflush", "get_kernel_syms", "getpmsg", "gtty", "idle", "lock", "mpx",
+            "nfsservctl", "prof", "profil", "putpmsg", "query_module", "security", "stty", "tuxcall",
+            "uselib", "vserver",
+        ],
+    },
+];
+
+/// From `linux/resource.h`.
+const PRIO_PROCESS: u32 = libc::PRIO_PROCESS;
+/// From `linux/ioprio.h`.
+const IOPRIO_WHO_PROCESS: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use syscalls::Sysno;
+
+    use super::*;
+
+    fn decided() -> BTreeSet<&'static str> {
+        GROUPS
+            .iter()
+            .flat_map(|group| group.calls)
+            .copied()
+            .collect()
+    }
+
+    #[test]
+    fn each_call_is_in_one_group_with_a_reason() {
+        let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for group in GROUPS {
+            assert!(!group.reason.is_empty());
+            for call in group.calls {
+                groups.entry(call).or_default().push(group.reason);
+            }
+        }
+        groups.retain(|_, reasons| reasons.len() > 1);
+        assert!(groups.is_empty(), "{groups:?}");
+    }
+
+    /// A call that fails here is new: add it to the group that it belongs to, or deny it.
+    #[test]
+    fn every_call_of_the_kernels_lists_is_decided() {
+        let decided = decided();
+        let known = Sysno::iter().map(|call| call.name());
+        let known = known.chain(syscalls::x86::Sysno::iter().map(|call| call.name()));
+        let known: BTreeSet<_> = known.map(|name| name.trim_start_matches("r#")).collect();
+        let missing: Vec<_> = known.difference(&decided).collect();
+        assert!(missing.is_empty(), "undecided: {missing:?}");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn every_call_of_the_headers_is_decided() {
+        let decided = decided();
+        for header in ["unistd_64.h", "unistd_32.h"] {
+            // Of Debian's linux-libc-dev, which every C compiler needs.
+            let path = format!("/usr/include/x86_64-linux-gnu/asm/{header}");
+            let text = std::fs::read_to_string(&path).expect("the kernel's headers");
+            let names: BTreeSet<_> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("#define __NR_")?.split(' ').next())
+                .collect();
+            assert!(names.len() > 300, "{header}");
+            let missing: Vec<_> = names.difference(&decided).collect();
+            assert!(missing.is_empty(), "{header}: undecided: {missing:?}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Unix sockets that programs of a jail use among themselves, and those of the host.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+fn python(rig: &JailRig, user: User, options: &[&str], script: &str) -> String {
+    let script = rig
+        .scratch()
+        .write("unix.py", &format!("{PRELUDE}\n{script}"));
+    rig.succeeds(user, options, &format!("/usr/bin/python3 {script}"))
+}
+
+/// By each kind of address, from each directory, and with the names that the programs have written.
+#[test]
+fn programs_of_a_jail_reach_each_other() {
+    let rig = JailRig::new();
+    for user in USERS {
+        let printed = python(&rig, user, &[], AMONG_THEMSELVES);
+        assert_eq!(printed, "ok\n", "{user:?}");
+    }
+}
+
+/// Blocking and non-blocking, with a full backlog, a time limit and a signal.
+#[test]
+fn connect_waits_as_it_does_without_a_jail() {
+    let rig = JailRig::new();
+    let inside = python(&rig, User::Nobody, &[], WAITING);
+    let script = rig.scratch().path_text("unix.py");
+    let outside = rig.run_outside(User::Nobody, &format!("/usr/bin/python3 {script}"));
+    assert_eq!(inside, String::from_utf8_lossy(&outside.stdout));
+    assert!(inside.ends_with("ok\n"), "{inside}");
+}
+
+/// The server's kernel tells it the client's user, not the mediator's.
+#[test]
+fn peer_has_the_users_identity() {
+    let rig = JailRig::new();
+    let printed = python(&rig, User::Root, &[], PEER);
+    assert_eq!(printed, "0 0\n1 1\n7 9\n");
+    let printed = python(&rig, User::Nobody, &[], "print(*peer(lambda: None))");
+    assert_eq!(printed, "65534 65534\n");
+}
+
+/// PostgreSQL accepts a user by the identity of a Unix socket's peer, and Redis by permission.
+#[test]
+fn servers_serve_their_clients_in_the_jail() {
+    let rig = JailRig::new();
+    let script = r#"
+        set -e
+        export PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1)
+        dir=$(mktemp -d) && chown postgres $dir
+        as() { setpriv --reuid=$1 --regid=$1 --clear-groups -- "${@:2}"; }
+        as postgres initdb -D $dir/data --auth=peer >/dev/null
+        as postgres pg_ctl -D $dir/data -w -o "-k $dir -c listen_addresses=" -l $dir/log start >/dev/null
+        as postgres psql -h $dir -Atc 'select current_user'
+        as daemon psql -h $dir -U postgres -Atc 'select 1' 2>&1 | grep -o 'Peer authentication failed' || true
+        as postgres pg_ctl -D $dir/data -m immediate stop >/dev/null
+        redis-server --port 0 --unixsocket $dir/redis --daemonize yes >/dev/null
+        until redis-cli -s $dir/redis ping 2>/dev/null; do sleep 0.1; done
+        redis-cli -s $dir/redis shutdown nosave
+        rm -r $dir
+    "#;
+    let output = rig.run_program(User::Root, &[], &["bash", "-c", script]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "postgres\nPeer authentication failed\nPONG\n",
+        "{output:?}"
+    );
+}
+
+/// A listed directory that the program may write is no way to other sockets: they could be moved there.
+#[test]
+fn socket_that_is_moved_to_a_listed_directory_is_refused() {
+    let rig = JailRig::new();
+    let [shared, other] = ["shared", "other"].map(|name| {
+        let path = rig.scratch().path(name);
+        fs::create_dir(&path).expect("a directory");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
+        path
+    });
+    let listeners = [shared.join("listed"), other.join("unlisted")].map(|path| {
+        let listener = UnixListener::bind(&path).expect("a socket");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
+        listener
+    });
+    let script = format!(
+        "connect() {{ socat -u OPEN:/dev/null UNIX-CONNECT:$1 2>/dev/null && echo connected || echo refused; }}; \
+         connect {shared}/listed; mv {other}/unlisted {shared}/moved; connect {shared}/moved; \
+         mv {shared}/listed {other}/away; connect {other}/away",
+        shared = shared.display(),
+        other = other.display()
+    );
+    let option = format!("--allow-unix={}", shared.display());
+    let printed = rig.succeeds(User::Nobody, &["-v", &option], &script);
+    assert_eq!(printed, "connected\nrefused\nconnected\n");
+    drop(listeners);
+}
+
+/// A name that is looked up in autofs asks a program outside: what is mounted there already stays, and nothing else is asked.
+#[test]
+fn automounter_is_not_asked() {
+    let rig = JailRig::new();
+    let script = rig.scratch().write("autofs.py", AUTOFS);
+    let point = rig.scratch().path_text("net");
+    fs::create_dir(&point).expect("a directory");
+    let jail = rig.scratch().path_text("peername");
+    let command = format!("unshare --mount /usr/bin/python3 {script} {point} {jail}");
+    let output = rig.run_outside(User::Root, &command);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        printed, "outside: asked for leak\njail: ['mounted']\n",
+        "{output:?}"
+    );
+}
+
+/// A program's own system calls do the same as those of the C library.
+#[test]
+fn program_of_32_bits_connects() {
+    let rig = JailRig::new();
+    let source = rig.scratch().write("small.c", SMALL);
+    let binary = rig.scratch().path_text("small");
+    let built = Command::new("cc")
+        .args([
+            "-m32",
+            "-static",
+            "-nostdlib",
+            "-fno-stack-protector",
+            "-o",
+            &binary,
+            &source,
+        ])
+        .status()
+        .expect("cc");
+    assert!(built.success());
+    let script = format!("{binary}; echo $?");
+    assert_eq!(rig.succeeds(User::Nobody, &[], &script), "0\n");
+}
+
+const PRELUDE: &str = r#"
+import array, ctypes, errno, fcntl, os, signal, socket, struct, sys, tempfile, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+directory = tempfile.mkdtemp()
+os.chmod(directory, 0o777)
+
+servers = []
+
+def listen(path, kind=socket.SOCK_STREAM, backlog=10):
+    server = socket.socket(socket.AF_UNIX, kind)
+    server.bind(path)
+    server.listen(backlog)
+    servers.append(server)
+    return server
+
+def connect(path, kind=socket.SOCK_STREAM):
+    client = socket.socket(socket.AF_UNIX, kind)
+    client.connect(path)
+    return client
+
+def error(call):
+    try:
+        call()
+        return None
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+def peer(become):
+    path = directory + "/peer-%d" % time.monotonic_ns()
+    server = listen(path)
+    os.chmod(path, 0o777)
+    if os.fork() == 0:
+        become()
+        connect(path)
+        os._exit(0)
+    accepted, _ = server.accept()
+    _, user, group = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    os.wait()
+    return user, group
+"#;
+
+const AMONG_THEMSELVES: &str = r#"
+path = directory + "/absolute"
+server = listen(path)
+client = connect(path)
+accepted, _ = server.accept()
+client.sendall(b"hello")
+assert accepted.recv(10) == b"hello"
+assert server.getsockname() == path and client.getpeername() == path
+assert os.stat(path).st_uid == os.getuid()
+
+os.chdir(directory)
+server = listen("relative")
+connect("relative"), connect("../%s/relative" % os.path.basename(directory)), connect(directory + "/relative")
+assert server.getsockname() == "relative"
+os.rename("relative", "renamed")
+connect("renamed")
+os.link("renamed", "linked")
+connect("linked")
+os.symlink("linked", "symbolic")
+connect("symbolic")
+assert error(lambda: connect("relative")) == "ENOENT"
+assert error(lambda: listen("renamed")) == "EADDRINUSE"
+os.umask(0o77)
+listen("private")
+assert os.stat("private").st_mode & 0o777 == 0o700
+open("file", "w")
+assert error(lambda: connect("file")) in ("ECONNREFUSED", "EACCES")
+os.unlink("linked")
+assert error(lambda: connect("missing/x")) == "ENOENT"
+
+file = os.open(directory, os.O_PATH)
+server = listen("/proc/self/fd/%d/by-descriptor" % file)
+connect(directory + "/by-descriptor"), connect("/proc/self/fd/%d/by-descriptor" % file), connect("/dev/fd/%d/by-descriptor" % file)
+
+server = listen("\0abstract")
+connect("\0abstract")
+auto = socket.socket(socket.AF_UNIX)
+auto.bind("")
+assert auto.getsockname()[0] == 0
+listen("packets", socket.SOCK_SEQPACKET)
+connect("packets", socket.SOCK_SEQPACKET)
+assert error(lambda: connect("packets")) == "EPROTOTYPE"
+one, other = socket.socketpair()
+one.sendall(b"x")
+assert other.recv(1) == b"x"
+assert error(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) == "ESOCKTNOSUPPORT"
+
+# By another process, in threads, and after its server has closed.
+if os.fork() == 0:
+    connect("renamed")
+    os._exit(0)
+assert os.wait()[1] == 0
+threads = [threading.Thread(target=lambda: [connect(path) for _ in range(5)]) for _ in range(2)]
+server = listen("many", backlog=1000)
+path = directory + "/many"
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+server.close()
+assert error(lambda: connect("many")) == "ECONNREFUSED"
+
+# From another root directory.
+if os.fork() == 0:
+    user = os.geteuid()
+    assert libc.unshare(0x10000000) == 0
+    for name, text in ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"):
+        open("/proc/self/" + name, "w").write(text)
+    os.chroot(directory)
+    server = listen("/rooted")
+    connect("/rooted"), connect("rooted")
+    assert server.getsockname() == "/rooted"
+    os._exit(0)
+assert os.wait()[1] == 0
+
+# TCP and UDP, blocking and not.
+server = socket.create_server(("127.0.0.1", 0))
+address = server.getsockname()
+socket.create_connection(address)
+client = socket.socket()
+client.setblocking(False)
+assert client.connect_ex(address) in (0, errno.EINPROGRESS)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.connect(("127.0.0.1", 9)), datagrams.connect(("127.0.0.1", 10))
+assert libc.connect(datagrams.fileno(), struct.pack("H14x", 0), 16) == 0
+blocking = socket.socket()
+assert error(lambda: blocking.connect(("127.0.0.1", 1))) == "ECONNREFUSED"
+assert fcntl.fcntl(blocking, fcntl.F_GETFL) & os.O_NONBLOCK == 0
+blocking = socket.create_connection(address)
+assert error(lambda: blocking.connect(address)) == "EISCONN"
+assert error(lambda: socket.socket().bind(address)) == "EADDRINUSE"
+assert libc.connect(99, b"", 0) == -1 and ctypes.get_errno() == errno.EBADF
+assert libc.connect(client.fileno(), ctypes.c_void_p(8), 16) == -1 and ctypes.get_errno() == errno.EFAULT
+assert libc.connect(client.fileno(), bytes(200), 200) == -1 and ctypes.get_errno() == errno.EINVAL
+
+# Of its own processes.
+os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, os.getpid(), os.getpriority(os.PRIO_PROCESS, 0))
+import resource
+resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))
+print("ok")
+"#;
+
+const WAITING: &str = r#"
+path = directory + "/full"
+server = listen(path, backlog=0)
+first = connect(path)
+
+client = socket.socket(socket.AF_UNIX)
+client.setblocking(False)
+print(error(lambda: client.connect(path)))
+
+# SO_SNDTIMEO.
+client = socket.socket(socket.AF_UNIX)
+client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("2l", 0, 200000))
+start = time.monotonic()
+address = struct.pack("H", socket.AF_UNIX) + path.encode() + b"\0"
+print(libc.connect(client.fileno(), address, len(address)), errno.errorcode[ctypes.get_errno()])
+assert 0.15 < time.monotonic() - start < 2
+
+# A signal without SA_RESTART.
+def interrupt(*_): pass
+signal.signal(signal.SIGALRM, interrupt)
+signal.siginterrupt(signal.SIGALRM, True)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+client = socket.socket(socket.AF_UNIX)
+start = time.monotonic()
+print(libc.connect(client.fileno(), address, len(address)), errno.errorcode[ctypes.get_errno()])
+assert 0.2 < time.monotonic() - start < 2
+
+# Until the server accepts.
+done = []
+def wait():
+    waiting = connect(path)
+    done.append(time.monotonic())
+thread = threading.Thread(target=wait)
+thread.start()
+time.sleep(0.3)
+assert not done
+# Others are served meanwhile.
+listen(directory + "/other")
+connect(directory + "/other")
+server.accept()
+thread.join(2)
+assert done
+print("ok")
+"#;
+
+const PEER: &str = r#"
+def become(user, group):
+    def now():
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(user)
+    return now
+print(*peer(lambda: None))
+print(*peer(become(1, 1)))
+print(*peer(become(7, 9)))
+"#;
+
+/// Mounts autofs at the first argument, answers one request for `mounted`, and runs a jail by the second.
+const AUTOFS: &str = r#"
+import ctypes, os, struct, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+point, jail = sys.argv[1:3]
+reader, writer = os.pipe()
+options = f"fd={writer},pgrp={os.getpgrp()},minproto=5,maxproto=5,indirect"
+libc.mount(None, b"/", None, 0x4000 | 0x40000, None)
+assert libc.mount(b"test", point.encode(), b"autofs", 0, options.encode()) == 0, ctypes.get_errno()
+# This process group is the automounter's: it may make directories there.
+os.mkdir(point + "/mounted")
+assert libc.mount(b"tmpfs", (point + "/mounted").encode(), b"tmpfs", 0, None) == 0
+control = os.open(point, os.O_RDONLY)
+
+def answer():
+    while True:
+        packet = os.read(reader, 4096)
+        token, = struct.unpack_from("I", packet, 8)
+        length, = struct.unpack_from("I", packet, 40)
+        print("outside: asked for", packet[44:44 + length].decode(), flush=True)
+        import fcntl
+        fcntl.ioctl(control, 0x9361, token)  # AUTOFS_IOC_FAIL
+
+threading.Thread(target=answer, daemon=True).start()
+lookup = "import os,sys; os.path.exists(sys.argv[1] + '/leak'); print('jail:', os.listdir(sys.argv[1])) if len(sys.argv) > 2 else None"
+subprocess.run(["/usr/bin/python3", "-c", lookup, point], start_new_session=True)
+subprocess.run([jail, "jail", "-q", "--", "/usr/bin/python3", "-c", lookup, point, "list"], start_new_session=True)
+"#;
+
+/// Binds, listens and connects to a Unix socket by `int $0x80`.
+const SMALL: &str = r#"
+static long call(long number, long a, long b, long c) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(number), "b"(a), "c"(b), "d"(c) : "memory");
+    return result;
+}
+static struct { unsigned short family; char path[16]; } address = { 1, "\0peername-32" };
+void _start(void) {
+    long server = call(359, 1, 1, 0), client = call(359, 1, 1, 0);
+    long result = call(361, server, (long)&address, sizeof address) || call(363, server, 5, 0) || call(362, client, (long)&address, sizeof address);
+    call(1, result != 0, 0, 0);
+}
+"#;
