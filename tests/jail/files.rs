@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::lab::{Process, wait_for};
+use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// A directory with a secret that every user may read.
@@ -111,10 +112,12 @@ fn request_of_a_process_left_behind_is_logged() {
     let lines = text
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok());
-    let paths: Vec<_> = lines
-        .filter_map(|line: Value| line["path"].as_str().map(str::to_owned))
+    let messages: Vec<_> = lines
+        .filter(|line: &Value| line["path"] == "/slow")
+        .map(|line| line["message"].as_str().map(str::to_owned))
         .collect();
-    assert_eq!(paths, ["/slow"], "{text}");
+    let expected = ["request admitted", "request"].map(|text| Some(text.to_owned()));
+    assert_eq!(messages, expected, "{text}");
 }
 
 /// What the program is given in place of the host's files is not its own to change.
@@ -167,4 +170,24 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     }
     let missing = rig.run(User::Nobody, &["--allow-unix", "/nonexistent"], "true");
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+}
+
+/// ssh(1) refuses included files of another user than root and itself: in an ordinary user's jail, root's belong to nobody.
+#[test]
+fn ssh_reads_the_configuration_of_the_system() {
+    let rig = JailRig::new();
+    let dir = rig.scratch().path_text("ssh_config.d");
+    fs::create_dir(&dir).expect("a directory");
+    rig.scratch().write(
+        "ssh_config.d/50-test.conf",
+        "Host configured\n  User someone\n",
+    );
+    let jail = rig.scratch().path_text("peername");
+    let user = [AS_NOBODY, NO_CAPABILITIES].concat().join(" ");
+    let script = format!(
+        "mount --bind {dir} /etc/ssh/ssh_config.d && exec {user} {jail} jail -q -- ssh -G configured"
+    );
+    let output = rig.run_outside(User::Root, &script);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("\nuser someone\n"), "{output:?}");
 }

@@ -52,6 +52,15 @@ fn git_clones_over_https() {
     assert_eq!(rig.succeeds(User::Nobody, &[], script), "first\n");
 }
 
+/// With JAVA_TOOL_OPTIONS it would write a line to standard error, which scripts read.
+#[test]
+fn java_writes_nothing_of_its_own() {
+    let rig = JailRig::new();
+    let output = rig.run(User::Nobody, &["-q"], "java -version");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.starts_with("openjdk version"), "{output:?}");
+}
+
 #[test]
 fn own_authority_is_used_on_request() {
     let rig = JailRig::new();

@@ -52,7 +52,7 @@ fn servers_serve_their_clients_in_the_jail() {
     let script = r#"
         set -e
         export PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1)
-        dir=$(mktemp -d) && chown postgres $dir
+        dir=$(mktemp -d) && chown postgres $dir && chmod 755 $dir
         as() { setpriv --reuid=$1 --regid=$1 --clear-groups -- "${@:2}"; }
         as postgres initdb -D $dir/data --auth=peer >/dev/null
         as postgres pg_ctl -D $dir/data -w -o "-k $dir -c listen_addresses=" -l $dir/log start >/dev/null

@@ -4,6 +4,7 @@ mod devices;
 mod hashed_dirs;
 mod kernel_mounts;
 mod private_dir;
+mod ssh_config;
 mod trust_stores;
 
 use std::env;
@@ -29,6 +30,13 @@ pub struct TrustFiles {
     pub hashed: Vec<(String, Vec<u8>)>,
 }
 
+/// What was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered {
+    /// Whether the keystores of a Java were: it needs no option to trust the interceptor.
+    pub java: bool,
+}
+
 /// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
 /// `/etc/resolv.conf`, `/etc/hosts`, what would act outside, and `hidden`, the files and directories that the program sees
 /// empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
@@ -39,7 +47,11 @@ pub struct TrustFiles {
 /// # Errors
 ///
 /// [`JailError::Cover`], [`JailError::Write`], [`JailError::NothingToHide`].
-pub fn cover(dir: &PrivateDir, trust: &TrustFiles, hidden: &[PathBuf]) -> Result<(), JailError> {
+pub fn cover(
+    dir: &PrivateDir,
+    trust: &TrustFiles,
+    hidden: &[PathBuf],
+) -> Result<Covered, JailError> {
     mounts::stop_propagation().map_err(|source| failed(Path::new("/"), source))?;
     dir.mount()?;
     dir.write(&dir.certificates(), &trust.own)?;
@@ -47,6 +59,7 @@ pub fn cover(dir: &PrivateDir, trust: &TrustFiles, hidden: &[PathBuf]) -> Result
     dir.write(&dir.truststore(), &trust.java)?;
     let hashed = hashed_dirs::copy(dir, trust)?;
     let kernel_mounts = kernel_mounts::find(dir)?;
+    let ssh_configs = ssh_config::copy(dir)?;
     write_names(dir)?;
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
@@ -57,8 +70,12 @@ pub fn cover(dir: &PrivateDir, trust: &TrustFiles, hidden: &[PathBuf]) -> Result
     for target in trust_stores::bundles() {
         cover_existing(&target, &dir.bundle())?;
     }
-    for target in trust_stores::java() {
-        cover_existing(&target, &dir.truststore())?;
+    ssh_configs
+        .iter()
+        .try_for_each(ssh_config::SshConfig::cover)?;
+    let keystores = trust_stores::java();
+    for target in &keystores {
+        cover_existing(target, &dir.truststore())?;
     }
     cover_existing(Path::new("/etc/resolv.conf"), &dir.resolv_conf())?;
     cover_existing(Path::new("/etc/hosts"), &dir.hosts())?;
@@ -67,7 +84,10 @@ pub fn cover(dir: &PrivateDir, trust: &TrustFiles, hidden: &[PathBuf]) -> Result
         .try_for_each(kernel_mounts::KernelMount::cover)?;
     devices::protect(&dir.empty_file())?;
     hide(dir, hidden)?;
-    reenter_working_directory()
+    reenter_working_directory()?;
+    Ok(Covered {
+        java: !keystores.is_empty(),
+    })
 }
 
 /// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would

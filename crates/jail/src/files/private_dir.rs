@@ -70,7 +70,7 @@ impl PrivateDir {
         self.file("empty")
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 

@@ -13,8 +13,13 @@ pub(super) fn bundles() -> BTreeSet<PathBuf> {
 /// The keystores of this host: those that distributions make, and those of each Java that is found.
 pub(super) fn java() -> BTreeSet<PathBuf> {
     let of_distribution = JAVA.iter().map(PathBuf::from);
-    let installed = fs::read_dir("/usr/lib/jvm").into_iter().flatten();
-    let homes = installed
+    let user = env::var_os("HOME").map(PathBuf::from);
+    let of_user = user
+        .iter()
+        .flat_map(|home| USER_JAVAS.map(|javas| home.join(javas)));
+    let homes = of_user
+        .chain([PathBuf::from("/usr/lib/jvm")])
+        .flat_map(|javas| fs::read_dir(javas).into_iter().flatten())
         .filter_map(|entry| Some(entry.ok()?.path()))
         .chain(env::var_os("JAVA_HOME").map(PathBuf::from))
         .chain(java_on_path());
@@ -50,6 +55,14 @@ const BUNDLES: [&str; 9] = [
     // SUSE.
     "/etc/ssl/ca-bundle.pem",
     "/var/lib/ca-certificates/ca-bundle.pem",
+];
+/// Where SDKMAN, IntelliJ, Gradle, asdf and mise install each Java, below the user's directory.
+const USER_JAVAS: [&str; 5] = [
+    ".sdkman/candidates/java",
+    ".jdks",
+    ".gradle/jdks",
+    ".asdf/installs/java",
+    ".local/share/mise/installs/java",
 ];
 const JAVA: [&str; 4] = [
     "/etc/ssl/certs/java/cacerts",

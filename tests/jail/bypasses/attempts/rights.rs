@@ -122,40 +122,6 @@ with tempfile.TemporaryDirectory() as dir:
     print("closed")"#,
     ),
     attempt(
-        "a hidden directory moved to where no mount covers it",
-        NotTried,
-        r#"
-open_dir = os.path.dirname(os.environ["CANARY"]) + "/open"
-for name in ("sibling", "view", "root"):
-    os.makedirs("%s/%s-%d" % (open_dir, name, os.getuid()), exist_ok=True)
-sibling, view, root = ("%s/%s-%d" % (open_dir, name, os.getuid()) for name in ("sibling", "view", "root"))
-directory = os.open(open_dir, os.O_RDONLY)
-ready, moved = os.pipe(), os.pipe()
-if os.fork() == 0:
-    own_namespace(0x10020000)
-    call(libc.mount(sibling.encode(), view.encode(), None, 0x1000, None))
-    os.write(ready[1], b"x")
-    os.read(moved[0], 1)
-    print("OUT", os.listdir(view + "/hidden"), flush=True)
-    os._exit(0)
-os.close(ready[1])
-if os.read(ready[0], 1) == b"":
-    report("no mount")
-if os.fork() == 0:
-    own_namespace(0x10020000)
-    call(libc.mount(b"t", root.encode(), b"tmpfs", 0, None))
-    os.mkdir(root + "/old")
-    call(libc.syscall(155, root.encode(), (root + "/old").encode()))
-    os.chdir("/")
-    call(libc.umount2(b"/old", 2))
-    os.rename("hidden", os.path.basename(sibling) + "/hidden", src_dir_fd=directory, dst_dir_fd=directory)
-    os._exit(0)
-os.wait()
-os.write(moved[1], b"x")
-os.wait()
-print("closed")"#,
-    ),
-    attempt(
         "mounts in a namespace of one's own",
         NotTried,
         r#"
@@ -310,6 +276,40 @@ for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1000]:
         print("OUT", path)
     except OSError:
         pass
+print("closed")"#,
+    ),
+    attempt(
+        "a hidden directory moved to where no mount covers it",
+        NotTried,
+        r#"
+open_dir = os.path.dirname(os.environ["CANARY"]) + "/open"
+for name in ("sibling", "view", "root"):
+    os.makedirs("%s/%s-%d" % (open_dir, name, os.getuid()), exist_ok=True)
+sibling, view, root = ("%s/%s-%d" % (open_dir, name, os.getuid()) for name in ("sibling", "view", "root"))
+directory = os.open(open_dir, os.O_RDONLY)
+ready, moved = os.pipe(), os.pipe()
+if os.fork() == 0:
+    own_namespace(0x10020000)
+    call(libc.mount(sibling.encode(), view.encode(), None, 0x1000, None))
+    os.write(ready[1], b"x")
+    os.read(moved[0], 1)
+    print("OUT", os.listdir(view + "/hidden"), flush=True)
+    os._exit(0)
+os.close(ready[1])
+if os.read(ready[0], 1) == b"":
+    report("no mount")
+if os.fork() == 0:
+    own_namespace(0x10020000)
+    call(libc.mount(b"t", root.encode(), b"tmpfs", 0, None))
+    os.mkdir(root + "/old")
+    call(libc.syscall(155, root.encode(), (root + "/old").encode()))
+    os.chdir("/")
+    call(libc.umount2(b"/old", 2))
+    os.rename("hidden", os.path.basename(sibling) + "/hidden", src_dir_fd=directory, dst_dir_fd=directory)
+    os._exit(0)
+os.wait()
+os.write(moved[1], b"x")
+os.wait()
 print("closed")"#,
     ),
 ];

@@ -88,10 +88,10 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
-    files::cover(&dir, &trust, &hidden)?;
+    let covered = files::cover(&dir, &trust, &hidden)?;
     let mediator = mediator::spawn(allowed, args.logging.verbose > 0)?;
     let mut command = launcher::command(&args.command);
-    environment::prepare(&mut command, &dir)?;
+    environment::prepare(&mut command, &dir, covered)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
-use peername_jail::files::PrivateDir;
+use peername_jail::files::{Covered, PrivateDir};
 
 use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_options};
 
@@ -15,14 +15,21 @@ use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_opt
 /// # Errors
 ///
 /// The path of the system's directory for temporary files is not UTF-8.
-pub(super) fn prepare(command: &mut Command, dir: &PrivateDir) -> anyhow::Result<()> {
+pub(super) fn prepare(
+    command: &mut Command,
+    dir: &PrivateDir,
+    covered: Covered,
+) -> anyhow::Result<()> {
     for name in BUNDLE_VARIABLES {
         command.env(name, dir.bundle());
     }
     for name in EXTRA_CA_VARIABLES {
         command.env(name, dir.certificates());
     }
-    command.env("JAVA_TOOL_OPTIONS", java_tool_options(&dir.truststore())?);
+    // With the variable each Java writes a line to standard error.
+    if !covered.java {
+        command.env("JAVA_TOOL_OPTIONS", java_tool_options(&dir.truststore())?);
+    }
     for name in PROXIES {
         command
             .env_remove(name)

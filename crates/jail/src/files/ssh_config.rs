@@ -1,0 +1,71 @@
+//! The system's configuration of ssh(1): it refuses an included file that belongs neither to root nor to the user, and in an
+//! ordinary user's jail, root's files belong to nobody.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use peername_sys::fs::mounts;
+use peername_sys::process::user;
+
+use super::failed;
+use super::private_dir::PrivateDir;
+use crate::JailError;
+
+/// A file or directory, and a copy that belongs to the user.
+#[derive(Debug)]
+pub(super) struct SshConfig {
+    original: PathBuf,
+    copy: PathBuf,
+}
+
+/// Copies what is there, as far as the user may read it. To be called after the user namespace was entered.
+pub(super) fn copy(dir: &PrivateDir) -> Result<Vec<SshConfig>, JailError> {
+    let mut copies = Vec::new();
+    // Root's jail has every user.
+    let included = INCLUDED.iter().filter(|_| !user::is_root());
+    for (number, original) in included.map(Path::new).enumerate() {
+        let name = format!("ssh-{number}");
+        let copy = if original.is_dir() {
+            let copy = dir.create_dir(&name)?;
+            for entry in fs::read_dir(original).into_iter().flatten().flatten() {
+                copy_file(dir, &entry.path(), &copy.join(entry.file_name()))?;
+            }
+            copy
+        } else {
+            let copy = dir.file(&name);
+            copy_file(dir, original, &copy)?;
+            copy
+        };
+        if copy.exists()
+            && let Ok(original) = original.canonicalize()
+        {
+            copies.push(SshConfig { original, copy });
+        }
+    }
+    Ok(copies)
+}
+
+/// Follows symbolic links. What is no file, or can't be read, is left out.
+fn copy_file(dir: &PrivateDir, original: &Path, copy: &Path) -> Result<(), JailError> {
+    match fs::read(original) {
+        Ok(content) if content.len() <= MAX_BYTES => dir.write(copy, &content),
+        _ => Ok(()),
+    }
+}
+
+impl SshConfig {
+    pub(super) fn cover(&self) -> Result<(), JailError> {
+        let covered = mounts::bind_over(&self.original, &self.copy);
+        covered.map_err(|source| failed(&self.original, source))
+    }
+}
+
+/// What the files of distributions include: Debian, Fedora, Arch; SUSE; and, in one of Fedora's, the system's cryptographic
+/// policy.
+const INCLUDED: [&str; 3] = [
+    "/etc/ssh/ssh_config.d",
+    "/usr/etc/ssh/ssh_config.d",
+    "/etc/crypto-policies/back-ends/openssh.config",
+];
+/// Of one file.
+const MAX_BYTES: usize = 256 * 1024;
