@@ -18,9 +18,9 @@
 //! | module | |
 //! |---|---|
 //! | [`allowed`] | the sockets of `--allow-unix` |
-//! | [`bound`] | the sockets that the program has bound |
-//! | [`caller`] | the directories and the identity of a caller |
-//! | [`connects`] | connections, and those that wait |
+//! | `bound` | the sockets that the program has bound |
+//! | `caller` | the directories and the identity of a caller |
+//! | `connects` | connections, and those that wait |
 
 pub mod allowed;
 mod bound;
@@ -227,7 +227,8 @@ impl Mediator {
                 Target::File { file, caller }
             }
         };
-        let mut connecting = Connecting::new(*call, socket, target);
+        // The caller, which waits, has the socket open: closing the duplicate before the answer takes no time.
+        let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         match connecting.attempt() {
             Some(outcome) => Ok(outcome.map(|()| Made::Done)?),
             None => {

@@ -3,14 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use peername_sys::Errno;
-use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp::{Notification, NotificationListener};
-use peername_sys::socket::addressed::{connect, connect_timeout, is_blocking};
+use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
 
 use super::caller::{Caller, unix_address};
 
@@ -27,7 +26,7 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Connecting {
     call: Notification,
-    socket: ForeignFd,
+    socket: OwnedFd,
     target: Target,
     started: Instant,
     next: Instant,
@@ -36,7 +35,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    pub(super) fn new(call: Notification, socket: ForeignFd, target: Target) -> Self {
+    pub(super) fn new(call: Notification, socket: OwnedFd, target: Target) -> Self {
         let now = Instant::now();
         Self {
             call,
@@ -51,13 +50,9 @@ impl Connecting {
     /// Tries to connect. Returns the call's result, or `None` if the caller has to wait.
     pub(super) fn attempt(&mut self) -> Option<io::Result<()>> {
         match self.connect() {
-            Err(error) if is_waiting(&error) && is_blocking(&self.socket) => {}
-            result => return Some(result),
-        }
-        // In the jail's network, TCP is connected by now: the answer came while the call held the socket.
-        match self.connect() {
-            Err(error) if is_waiting(&error) => {}
-            result => return Some(result),
+            Ok(Connected::Blocks) => {}
+            Ok(Connected::Now(result)) => return Some(result),
+            Err(error) => return Some(Err(error)),
         }
         let limit = connect_timeout(&self.socket);
         self.deadline = limit.map(|limit| self.started + limit);
@@ -67,18 +62,20 @@ impl Connecting {
 
     /// Tries again; `None` if the caller still has to wait.
     fn retry(&mut self) -> Option<io::Result<()>> {
-        let error = match self.connect() {
-            Err(error) if is_waiting(&error) => error,
-            result => return Some(result),
-        };
+        match self.connect() {
+            Ok(Connected::Blocks) => {}
+            // By an earlier attempt.
+            Ok(Connected::Now(Err(error))) if is_connected(&error) => return Some(Ok(())),
+            Ok(Connected::Now(result)) => return Some(result),
+            Err(error) => return Some(Err(error)),
+        }
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             // connect(2): the connection of TCP goes on.
             let is_unix = matches!(self.target, Target::File { .. });
-            let over = if is_unix {
-                Errno::AGAIN
-            } else {
-                Errno::INPROGRESS
+            let over = match is_unix {
+                true => Errno::AGAIN,
+                false => Errno::INPROGRESS,
             };
             return Some(Err(over.into()));
         }
@@ -86,13 +83,12 @@ impl Connecting {
         if waited > MAX_INTERVAL && Caller::of(&self.call).is_ok_and(|now| now.is_signalled()) {
             return Some(Err(Errno::INTR.into()));
         }
-        drop(error);
         self.next = now + (waited / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
         None
     }
 
-    fn connect(&self) -> io::Result<()> {
-        let connected = match &self.target {
+    fn connect(&self) -> io::Result<Connected> {
+        match &self.target {
             Target::Address(address) => connect(&self.socket, address),
             Target::File { file, caller } => {
                 let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -100,21 +96,7 @@ impl Connecting {
                 let acted = caller.act(|| connect(&self.socket, &address));
                 acted.map_err(|error| error.source)?
             }
-        };
-        match connected {
-            // Made by an earlier attempt.
-            Err(error)
-                if error.raw_os_error() == Some(Errno::ISCONN.raw_os_error())
-                    && self.has_waited() =>
-            {
-                Ok(())
-            }
-            connected => connected,
         }
-    }
-
-    fn has_waited(&self) -> bool {
-        self.next > self.started
     }
 }
 
@@ -154,10 +136,8 @@ impl PendingConnects {
     }
 }
 
-fn is_waiting(error: &io::Error) -> bool {
-    [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN]
-        .iter()
-        .any(|waiting| error.raw_os_error() == Some(waiting.raw_os_error()))
+fn is_connected(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ISCONN.raw_os_error())
 }
 
 const MIN_INTERVAL: Duration = Duration::from_millis(1);

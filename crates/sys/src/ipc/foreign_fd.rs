@@ -22,6 +22,16 @@ impl From<OwnedFd> for ForeignFd {
     }
 }
 
+impl ForeignFd {
+    /// Gives up the limit: for a socket that the program can't close meanwhile, or only to its own harm.
+    #[must_use]
+    pub fn into_owned(self) -> OwnedFd {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once, as `this` is not dropped.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
 impl AsFd for ForeignFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -8,19 +8,42 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
 
-use crate::{NameCall, Result};
+use crate::{Errno, NameCall, Result};
+
+/// What became of a connection.
+#[derive(Debug)]
+pub enum Connected {
+    /// The result of connect(2), also EINPROGRESS and EAGAIN of a non-blocking socket.
+    Now(io::Result<()>),
+    /// The socket is a blocking one, and the call would block.
+    Blocks,
+}
 
 /// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only.
 ///
 /// # Errors
 ///
-/// EINPROGRESS (TCP) or EAGAIN (Unix) where the call would block; else those of connect(2).
-pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
+/// EBADF where the descriptor is closed; those of connect(2) are in the value.
+pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
     let flags = fcntl_getfl(&socket)?;
-    let blocking = !flags.contains(OFlags::NONBLOCK);
-    if blocking {
-        fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
+    if flags.contains(OFlags::NONBLOCK) {
+        return Ok(Connected::Now(connect_once(&socket, address)));
     }
+    fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
+    let mut result = connect_once(&socket, address);
+    if is_errno(&result, Errno::INPROGRESS) {
+        // On loopback, TCP is connected by now: the answer came while the call held the socket.
+        result = connect_once(&socket, address);
+    }
+    fcntl_setfl(&socket, flags)?;
+    let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN];
+    Ok(match waits.iter().any(|&errno| is_errno(&result, errno)) {
+        true => Connected::Blocks,
+        false => Connected::Now(result),
+    })
+}
+
+fn connect_once(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads the address, which lives across the call, up to its length.
     let rc = unsafe {
         libc::connect(
@@ -29,15 +52,16 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
             address.len() as libc::socklen_t,
         )
     };
-    let result = if rc == 0 {
+    if rc == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
-    };
-    if blocking {
-        fcntl_setfl(&socket, flags)?;
     }
-    result
+}
+
+fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {
+    let error = result.as_ref().err();
+    error.and_then(io::Error::raw_os_error) == Some(errno.raw_os_error())
 }
 
 /// Binds the socket.
@@ -59,11 +83,6 @@ pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
-}
-
-/// Whether calls on the socket wait (no O_NONBLOCK).
-pub fn is_blocking(socket: impl AsFd) -> bool {
-    fcntl_getfl(socket).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
 }
 
 /// How long connect(2) waits on a blocking socket (SO_SNDTIMEO); `None` without a limit.

@@ -45,7 +45,7 @@ use hidden::{hidden, hide_log, refuse_directories_as_streams};
 use interceptor::Interceptor;
 pub(crate) use options::Args;
 
-/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`](crate::usage::Usage) if the options contradict each other.
+/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     launcher::exit_code(start(args))
 }
