@@ -1,5 +1,6 @@
 //! What the program sees instead of files of the host, in its mount namespace alone.
 
+mod browser_policies;
 mod devices;
 mod hashed_dirs;
 mod kernel_mounts;
@@ -57,22 +58,17 @@ pub fn cover(
     dir.write(&dir.certificates(), &trust.own)?;
     dir.write(&dir.bundle(), &trust.bundle)?;
     dir.write(&dir.truststore(), &trust.java)?;
-    let hashed = hashed_dirs::copy(dir, trust)?;
+    let mut covers = hashed_dirs::copy(dir, trust)?;
+    covers.extend(browser_policies::copy(dir, trust)?);
+    covers.extend(ssh_config::copy(dir)?);
     let kernel_mounts = kernel_mounts::find(dir)?;
-    let ssh_configs = ssh_config::copy(dir)?;
     write_names(dir)?;
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
-    for (original, copy) in &hashed {
-        let covered = mounts::bind_recursively_over(original, copy);
-        covered.map_err(|source| failed(original, source))?;
-    }
+    covers.iter().try_for_each(Cover::mount)?;
     for target in trust_stores::bundles() {
         cover_existing(&target, &dir.bundle())?;
     }
-    ssh_configs
-        .iter()
-        .try_for_each(ssh_config::SshConfig::cover)?;
     let keystores = trust_stores::java();
     for target in &keystores {
         cover_existing(target, &dir.truststore())?;
@@ -88,6 +84,27 @@ pub fn cover(
     Ok(Covered {
         java: !keystores.is_empty(),
     })
+}
+
+/// A file or directory of the host, and the copy that covers it.
+#[derive(Debug)]
+struct Cover {
+    original: PathBuf,
+    copy: PathBuf,
+}
+
+impl Cover {
+    fn new(original: impl Into<PathBuf>, copy: PathBuf) -> Self {
+        Self {
+            original: original.into(),
+            copy,
+        }
+    }
+
+    fn mount(&self) -> Result<(), JailError> {
+        let covered = mounts::bind_recursively_over(&self.original, &self.copy);
+        covered.map_err(|source| failed(&self.original, source))
+    }
 }
 
 /// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would

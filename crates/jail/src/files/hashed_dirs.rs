@@ -11,22 +11,19 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 
 use super::private_dir::{PrivateDir, failed_write};
-use super::{TrustFiles, failed};
+use super::{Cover, TrustFiles, failed};
 use crate::JailError;
 
-/// Copies each such directory, and adds the interceptor's authority. Returns the pairs of directory and copy. Symbolic links
+/// Copies each such directory, and adds the interceptor's authority. Symbolic links
 /// are copied as such, so that relative ones lead where they did.
-pub(super) fn copy(
-    dir: &PrivateDir,
-    trust: &TrustFiles,
-) -> Result<Vec<(&'static Path, PathBuf)>, JailError> {
+pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, JailError> {
     let mut copies = Vec::new();
     for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
         if is_hashed(original) {
             let copy = dir.create_dir(&format!("hashed-{number}"))?;
             copy_entries(dir, original, &copy)?;
             add(dir, &copy, &trust.hashed)?;
-            copies.push((original, copy));
+            copies.push(Cover::new(original, copy));
         }
     }
     Ok(copies)

@@ -2,24 +2,16 @@
 //! ordinary user's jail, root's files belong to nobody.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
-use super::failed;
+use super::Cover;
 use super::private_dir::PrivateDir;
 use crate::JailError;
 
-/// A file or directory, and a copy that belongs to the user.
-#[derive(Debug)]
-pub(super) struct SshConfig {
-    original: PathBuf,
-    copy: PathBuf,
-}
-
 /// Copies what is there, as far as the user may read it. To be called after the user namespace was entered.
-pub(super) fn copy(dir: &PrivateDir) -> Result<Vec<SshConfig>, JailError> {
+pub(super) fn copy(dir: &PrivateDir) -> Result<Vec<Cover>, JailError> {
     let mut copies = Vec::new();
     // Root's jail has every user.
     let included = INCLUDED.iter().filter(|_| !user::is_root());
@@ -39,7 +31,7 @@ pub(super) fn copy(dir: &PrivateDir) -> Result<Vec<SshConfig>, JailError> {
         if copy.exists()
             && let Ok(original) = original.canonicalize()
         {
-            copies.push(SshConfig { original, copy });
+            copies.push(Cover::new(original, copy));
         }
     }
     Ok(copies)
@@ -50,13 +42,6 @@ fn copy_file(dir: &PrivateDir, original: &Path, copy: &Path) -> Result<(), JailE
     match fs::read(original) {
         Ok(content) if content.len() <= MAX_BYTES => dir.write(copy, &content),
         _ => Ok(()),
-    }
-}
-
-impl SshConfig {
-    pub(super) fn cover(&self) -> Result<(), JailError> {
-        let covered = mounts::bind_over(&self.original, &self.copy);
-        covered.map_err(|source| failed(&self.original, source))
     }
 }
 

@@ -1,0 +1,131 @@
+//! Policies of browsers, which read no bundle and no variable: they name further authorities.
+//!
+//! A browser reads them from a directory below /etc, which is covered by a copy with one more file. Where the directory is missing,
+//! nothing can be mounted there.
+
+use std::fs;
+use std::path::Path;
+
+use super::private_dir::{PrivateDir, failed_write};
+use super::{Cover, TrustFiles};
+use crate::JailError;
+
+/// Copies the directories that exist, and adds the interceptor's authority.
+pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, JailError> {
+    let mut copies = Vec::new();
+    for (number, browser) in BROWSERS.iter().enumerate() {
+        let original = Path::new(browser.directory);
+        if original.is_dir() {
+            let copy = dir.create_dir(&format!("browser-{number}"))?;
+            copy_tree(dir, original, &copy, MAX_DEPTH)?;
+            let policy = copy.join(browser.policy);
+            if !policy.exists() {
+                create_parents(&policy)?;
+                dir.write(&policy, &browser.kind.policy(dir, trust))?;
+                copies.push(Cover::new(original, copy));
+            }
+        }
+    }
+    Ok(copies)
+}
+
+/// Copies files and directories; what can't be read, or is too large or too deep, is left out.
+fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(), JailError> {
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
+        let (original, copy) = (entry.path(), to.join(entry.file_name()));
+        if original.is_dir() && depth > 0 {
+            fs::create_dir(&copy).map_err(|source| failed_write(&copy, source))?;
+            copy_tree(dir, &original, &copy, depth - 1)?;
+        } else if let Ok(content) = fs::read(&original)
+            && content.len() <= MAX_BYTES
+        {
+            dir.write(&copy, &content)?;
+        }
+    }
+    Ok(())
+}
+
+fn create_parents(path: &Path) -> Result<(), JailError> {
+    let parent = path.parent().unwrap_or(path);
+    fs::create_dir_all(parent).map_err(|source| failed_write(parent, source))
+}
+
+struct Browser {
+    directory: &'static str,
+    /// The file that is added, below the directory.
+    policy: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Since Chromium 133; what else is in `managed` applies, too.
+    Chromium,
+    /// Since Firefox 64.
+    Firefox,
+}
+
+impl Kind {
+    fn policy(self, dir: &PrivateDir, trust: &TrustFiles) -> Vec<u8> {
+        match self {
+            Self::Chromium => {
+                let certificates = base64_certificates(&trust.own);
+                let quoted: Vec<_> = certificates
+                    .iter()
+                    .map(|one| format!("\"{one}\""))
+                    .collect();
+                format!("{{\"CACertificates\":[{}]}}\n", quoted.join(","))
+            }
+            Self::Firefox => format!(
+                "{{\"policies\":{{\"Certificates\":{{\"Install\":[{:?}]}}}}}}\n",
+                dir.certificates()
+            ),
+        }
+        .into_bytes()
+    }
+}
+
+/// The certificates of a PEM file, each without its first and last line.
+fn base64_certificates(pem: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(pem);
+    let certificates = text.split("-----BEGIN CERTIFICATE-----").skip(1);
+    certificates
+        .filter_map(|rest| rest.split("-----END").next())
+        .map(|body| body.split_ascii_whitespace().collect())
+        .collect()
+}
+
+const BROWSERS: [Browser; 4] = [
+    chromium("/etc/chromium"),
+    chromium("/etc/opt/chrome"),
+    chromium("/etc/opt/edge"),
+    Browser {
+        directory: "/etc/firefox",
+        policy: "policies/policies.json",
+        kind: Kind::Firefox,
+    },
+];
+
+const fn chromium(directory: &'static str) -> Browser {
+    Browser {
+        directory,
+        policy: "policies/managed/peername.json",
+        kind: Kind::Chromium,
+    }
+}
+
+const MAX_DEPTH: usize = 4;
+/// Of one file.
+const MAX_BYTES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_what_is_between_the_lines() {
+        let pem = b"-----BEGIN CERTIFICATE-----\nAB\nCD==\n-----END CERTIFICATE-----\n\
+            -----BEGIN CERTIFICATE-----\nEF\n-----END CERTIFICATE-----\n";
+        assert_eq!(base64_certificates(pem), ["ABCD==", "EF"]);
+    }
+}
