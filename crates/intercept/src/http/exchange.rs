@@ -128,7 +128,7 @@ impl Exchange<'_> {
     /// Turns a request into what the origin will get, so that the check sees that and nothing else.
     fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
         if parts.version == Version::HTTP_2 {
-            framing::check_http2(&parts.headers).map_err(Refusal::bad_request)?;
+            framing::check_http2(&parts.headers)?;
         }
         self.target.check_agreement(parts)?;
         let handshake = Handshake::read(parts)?;

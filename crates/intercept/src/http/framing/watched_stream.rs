@@ -1,4 +1,4 @@
-//! A stream that is watched on its way to hyper.
+//! A stream that is watched on its way to hyper, and that a monitor may hold back or replace.
 
 use std::io;
 use std::pin::Pin;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
@@ -18,6 +19,8 @@ use super::FramingMonitor;
 pub(crate) struct WatchedStream<T> {
     io: T,
     framing: SharedFraming,
+    /// What the monitor passes on in place of what was read.
+    replaced: Bytes,
 }
 
 /// The monitor of one connection, shared by the reader of its stream and the service for its requests.
@@ -49,11 +52,17 @@ impl SharedFraming {
 
 impl<T> WatchedStream<T> {
     pub(crate) fn new(io: T, framing: SharedFraming) -> Self {
-        Self { io, framing }
+        let replaced = Bytes::new();
+        Self {
+            io,
+            framing,
+            replaced,
+        }
     }
 
-    pub(crate) fn into_inner(self) -> T {
-        self.io
+    /// The stream, and bytes that were read from it and not passed on.
+    pub(crate) fn into_parts(self) -> (T, Bytes) {
+        (self.io, self.replaced)
     }
 }
 
@@ -64,18 +73,31 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        let fresh = buffer.filled().get(before..).unwrap_or_default();
-        let mut framing = self.framing.lock();
-        let was_awaited = framing.head_since.is_some();
-        let fed = framing.feed(fresh);
-        let is_awaited = framing.head_since.is_some();
-        drop(framing);
-        // Mostly a head comes whole, and then nothing has to wake.
-        if is_awaited && !was_awaited {
-            self.framing.head_begins.notify_one();
+        while self.replaced.is_empty() {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            let fresh = buffer.filled().get(before..).unwrap_or_default();
+            if fresh.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut framing = self.framing.lock();
+            let was_awaited = framing.head_since.is_some();
+            let fed = framing.feed(fresh);
+            let is_awaited = framing.head_since.is_some();
+            drop(framing);
+            // Mostly a head comes whole, and then nothing has to wake.
+            if is_awaited && !was_awaited {
+                self.framing.head_begins.notify_one();
+            }
+            let passed = fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            buffer.set_filled(before + passed.unchanged);
+            self.replaced = passed.replaced.into();
+            if passed.unchanged > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        Poll::Ready(fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+        let now = self.replaced.len().min(buffer.remaining());
+        buffer.put_slice(&self.replaced.split_to(now));
+        Poll::Ready(Ok(()))
     }
 }
 
