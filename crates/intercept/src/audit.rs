@@ -57,6 +57,7 @@ pub(crate) struct AuditRecord {
     tried: Option<SocketAddr>,
     /// Whether the request was sent twice.
     retried: bool,
+    lacks_close_notify: bool,
     time_to_response: Option<Duration>,
     end: &'static str,
 }
@@ -144,6 +145,7 @@ impl AuditRecord {
             upstream: None,
             tried: None,
             retried: false,
+            lacks_close_notify: false,
             time_to_response: None,
             end: "cut",
         }
@@ -319,6 +321,11 @@ impl AuditRecord {
     pub(crate) fn add_relayed(&self, relayed: Tally) {
         self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
         self.received.fetch_add(relayed.to_downstream, Relaxed);
+    }
+
+    /// Notes that only the end of the connection ended the response, and that the origin did not confirm it.
+    pub(crate) fn mark_without_close_notify(&mut self) {
+        self.lacks_close_notify = true;
     }
 
     pub(crate) fn mark_cut_by_origin(&mut self) {

@@ -48,6 +48,7 @@ macro_rules! line {
             answer_ms = $record.time_to_response.map(milliseconds),
             duration_ms = milliseconds($record.started.elapsed()),
             end = $record.end,
+            close_notify = $record.lacks_close_notify.then_some(false),
             "request"
         );
     }};

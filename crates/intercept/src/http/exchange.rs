@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -16,7 +16,7 @@ use super::error_response::ErrorFormat;
 use super::framing;
 use super::hop_by_hop;
 use super::in_flight::InFlightRecord;
-use super::response_body::ResponseBody;
+use super::response_body::{OriginBody, ResponseBody};
 use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
 use crate::authz::authorize::{Authorizer, BodyInfo, NO_BODY};
@@ -53,8 +53,21 @@ impl Exchange<'_> {
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
         let body = BufferedBody::new(body);
+        let unwanted = body.clone();
+        if let Some(body) = body
+            .as_ref()
+            .filter(|_| hop_by_hop::expects_continue(&parts))
+        {
+            body.await_continue();
+        }
         let mut response = self.decide(parts, (body.clone(), size), switched).await;
         response.body_mut().hold_request(body);
+        if unwanted.is_some_and(|body| body.lock().awaits_continue()) && version != Version::HTTP_2
+        {
+            // The client may send the body all the same, or another request.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
         if version == Version::HTTP_10 {
             // Without chunks, a response of unknown length ends with its connection.
             response.body_mut().reset_if_cut(&self.connection.cut);
@@ -148,6 +161,7 @@ impl Exchange<'_> {
         let Some(body) = body.filter(|_| max > 0) else {
             return Ok(None);
         };
+        body.continue_now();
         match timeout(self.state.rules.opening_timeout, body.read_prefix(max)).await {
             Ok(Ok(prefix)) => Ok(Some(prefix)),
             Ok(Err(_)) => Err(UpstreamError::RequestCut.into()),
@@ -228,6 +242,9 @@ impl Exchange<'_> {
             tls: about.tls,
             reused,
         });
+        let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING]
+            .iter()
+            .any(|name| response.headers().contains_key(name));
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let upgrade = switches.then(|| hyper::upgrade::on(&mut response));
         let (mut parts, body) = response.into_parts();
@@ -247,7 +264,13 @@ impl Exchange<'_> {
                 true => self.state.rules.tunnel_timeout,
                 false => self.state.rules.idle_timeout,
             };
-            let body = ResponseBody::from_origin(body, lease, record, stall_timeout);
+            let ends_by_close = (!has_length).then(|| Arc::clone(&about.lacks_close_notify));
+            let origin = OriginBody {
+                body,
+                lease,
+                lacks_close_notify: ends_by_close,
+            };
+            let body = ResponseBody::from_origin(origin, record, stall_timeout);
             return Response::from_parts(parts, body);
         };
         let switch = Switched {

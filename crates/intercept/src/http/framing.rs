@@ -63,6 +63,8 @@ pub(crate) struct FramingMonitor {
     head: RequestHead,
     /// Whether a request may have switched protocols: heads are not held back any more, as the bytes may be no heads.
     may_have_switched: bool,
+    /// The requests so far.
+    requests: u64,
     /// The verdict on each request with a complete head, until [`FramingMonitor::next_verdict`] takes it.
     verdicts: VecDeque<Result<(), FramingError>>,
 }
@@ -105,6 +107,16 @@ impl FramingMonitor {
     /// Expects the first head from now on.
     pub(crate) fn expect_head(&mut self) {
         self.head_since = Some(Instant::now());
+    }
+
+    /// The requests so far, each of which gets an answer.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether the body of a request is on its way.
+    pub(crate) fn is_in_body(&self) -> bool {
+        !matches!(self.state, State::Head | State::Refused | State::Done)
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -161,6 +173,7 @@ impl FramingMonitor {
         if self.may_have_switched {
             passed.append(fresh);
         }
+        self.requests += u64::from(!matches!(taken, Ok(None)));
         match taken {
             Ok(None) => {}
             Ok(Some(head)) => {

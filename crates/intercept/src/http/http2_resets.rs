@@ -29,6 +29,8 @@ struct FrameCursor {
     payload_left: usize,
     /// The bytes of an error code so far.
     code: u32,
+    /// Whether the last byte of an error code was considered.
+    is_reported: bool,
 }
 
 impl<T, F> RewrittenResets<T, F> {
@@ -42,53 +44,51 @@ impl<T, F> RewrittenResets<T, F> {
 }
 
 impl FrameCursor {
-    /// Moves on by one byte, and returns whether that was the last one of RST_STREAM with PROTOCOL_ERROR.
-    fn step(&mut self, byte: u8) -> bool {
-        if self.header_len < HEADER_LEN {
+    /// Takes the bytes before the last one of the next RST_STREAM with PROTOCOL_ERROR. Returns whether there is one.
+    fn find_reset(&mut self, bytes: &mut &[u8]) -> bool {
+        while let Some((byte, rest)) = bytes.split_first() {
             if let Some(place) = self.header.get_mut(self.header_len) {
-                *place = byte;
-            }
-            self.header_len += 1;
-            let [a, b, c, ..] = self.header;
-            self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
-            self.code = 0;
-            if self.header_len == HEADER_LEN && self.payload_left == 0 {
-                self.header_len = 0;
-            }
-            return false;
-        }
-        self.payload_left -= 1;
-        if self.payload_left > 0 {
-            self.code = self.code << 8 | u32::from(byte);
-            return false;
-        }
-        self.header_len = 0;
-        let [_, _, _, kind, ..] = self.header;
-        kind == RST_STREAM && self.code == 0 && byte == PROTOCOL_ERROR
-    }
-
-    /// Moves on, and returns the offset of the first byte that is the last one of RST_STREAM with PROTOCOL_ERROR.
-    fn find_reset(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        while let Some(byte) = bytes.get(at) {
-            let is_inside = self.header_len == HEADER_LEN && self.payload_left > 1;
-            if is_inside && !self.is_reset() {
-                let skipped = (self.payload_left - 1).min(bytes.len() - at);
-                self.payload_left -= skipped;
-                at += skipped;
+                *place = *byte;
+                *bytes = rest;
+                self.header_len += 1;
+                if self.header_len < HEADER_LEN {
+                    continue;
+                }
+                let [a, b, c, ..] = self.header;
+                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.code = 0;
+                self.end_payload();
                 continue;
             }
-            if self.step(*byte) {
-                return Some(at);
+            let is_reset = self.kind() == RST_STREAM;
+            if is_reset && self.payload_left == 1 && !self.is_reported {
+                self.is_reported = true;
+                if self.code == 0 && *byte == PROTOCOL_ERROR {
+                    return true;
+                }
             }
-            at += 1;
+            let len = match is_reset {
+                true => 1,
+                false => self.payload_left.min(bytes.len()),
+            };
+            self.code = self.code << 8 | u32::from(*byte);
+            self.payload_left -= len;
+            *bytes = bytes.get(len..).unwrap_or_default();
+            self.end_payload();
         }
-        None
+        false
     }
 
-    fn is_reset(&self) -> bool {
+    fn end_payload(&mut self) {
+        if self.payload_left == 0 {
+            self.header_len = 0;
+            self.is_reported = false;
+        }
+    }
+
+    fn kind(&self) -> u8 {
         let [_, _, _, kind, ..] = self.header;
-        kind == RST_STREAM
+        kind
     }
 }
 
@@ -120,9 +120,10 @@ impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F
         let mut cursor = this.written;
         let mut before = 0;
         let reset = parts.iter().find_map(|part| {
-            let found = cursor.find_reset(part).map(|at| before + at);
+            let mut rest = &**part;
+            let found = cursor.find_reset(&mut rest);
             before += part.len();
-            found
+            found.then(|| before - rest.len())
         });
         let written = match reset {
             None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
@@ -144,9 +145,9 @@ impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F
         };
         let mut left = written;
         for part in parts {
-            let part = part.get(..left.min(part.len())).unwrap_or_default();
-            this.written.find_reset(part);
+            let mut part = part.get(..left.min(part.len())).unwrap_or_default();
             left -= part.len();
+            while this.written.find_reset(&mut part) {}
         }
         Poll::Ready(Ok(written))
     }

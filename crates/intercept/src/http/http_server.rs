@@ -203,7 +203,7 @@ where
             Future = ResponseFuture,
         > + Unpin,
 {
-    let framing = SharedFraming::default();
+    let framing = SharedFraming::new(Arc::clone(connection));
     let Http1Opening { first, target } = opening;
     if first == FirstRequest::Awaited {
         framing.lock().expect_head();
@@ -222,6 +222,7 @@ where
         .header_read_timeout(None)
         .max_header_size(MAX_REQUEST_HEAD)
         .max_headers(MAX_REQUEST_HEADERS)
+        .preserve_header_case(true)
         .serve_connection(TokioIo::new(io), service);
     let ended = run(
         (state, connection),

@@ -1,8 +1,9 @@
 //! A response's body on its way to the client, counted and never collected: the client's backpressure reaches the origin.
 
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -28,6 +29,15 @@ pub(crate) struct ResponseBody {
     cut: Option<CutResponse>,
 }
 
+/// An origin's body, and the connection that it comes through.
+#[derive(Debug)]
+pub(crate) struct OriginBody {
+    pub(crate) body: Incoming,
+    pub(crate) lease: Lease,
+    /// Of a body that only the end of the connection ends: whether TLS ended without close_notify.
+    pub(crate) lacks_close_notify: Option<Arc<AtomicBool>>,
+}
+
 #[derive(Debug)]
 enum Source {
     Proxy(Full<Bytes>, Option<Box<InFlightRecord>>),
@@ -45,8 +55,7 @@ struct Transfer(Mutex<TransferState>);
 )]
 enum TransferState {
     InFlight {
-        body: Incoming,
-        lease: Lease,
+        origin: OriginBody,
         record: Box<InFlightRecord>,
         /// The task that waits for the next frame.
         waker: Option<Waker>,
@@ -70,16 +79,14 @@ impl ResponseBody {
 
     /// The origin's body, which is aborted if nothing moves for `stall_timeout`.
     pub(crate) fn from_origin(
-        body: Incoming,
-        lease: Lease,
+        origin: OriginBody,
         record: Box<InFlightRecord>,
         stall_timeout: Duration,
     ) -> Self {
         let connection = Arc::clone(record.connection());
-        let is_over = body.is_end_stream();
+        let is_over = origin.body.is_end_stream();
         let mut state = TransferState::InFlight {
-            body,
-            lease,
+            origin,
             record,
             waker: None,
         };
@@ -113,10 +120,14 @@ impl TransferState {
     fn complete(&mut self) {
         let before = std::mem::replace(self, Self::Complete);
         if let Self::InFlight {
-            lease, mut record, ..
+            origin, mut record, ..
         } = before
         {
-            lease.give_back();
+            let lacks_close_notify = origin.lacks_close_notify;
+            if lacks_close_notify.is_some_and(|lacks| lacks.load(Relaxed)) {
+                record.mark_without_close_notify();
+            }
+            origin.lease.give_back();
             record.mark_complete();
         }
     }
@@ -127,11 +138,10 @@ impl TransferState {
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record, waker) = match self {
             Self::InFlight {
-                body,
+                origin,
                 record,
                 waker,
-                ..
-            } => (body, record, waker),
+            } => (&mut origin.body, record, waker),
             Self::Complete => return Poll::Ready(None),
             Self::Aborted => return Poll::Ready(Some(Err(ResponseBodyError::Stalled))),
         };
@@ -144,7 +154,7 @@ impl TransferState {
             Poll::Ready(Some(Ok(_))) => {}
             Poll::Pending => *waker = Some(cx.waker().clone()),
         }
-        frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::Http)))
+        frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::new)))
     }
 }
 
@@ -175,8 +185,21 @@ impl Progress for Transfer {
 pub(crate) enum ResponseBodyError {
     #[error(transparent)]
     Http(hyper::Error),
+    /// Without its source: hyper would reset the client's stream with the same PROTOCOL_ERROR, as if the client had made it.
+    #[error("the origin's response is no valid HTTP/2")]
+    Malformed,
     #[error("nothing has moved for too long")]
     Stalled,
+}
+
+impl ResponseBodyError {
+    fn new(error: hyper::Error) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref());
+        match source.and_then(h2::Error::reason) {
+            Some(h2::Reason::PROTOCOL_ERROR) => Self::Malformed,
+            _ => Self::Http(error),
+        }
+    }
 }
 
 impl Drop for ResponseBody {
@@ -219,7 +242,7 @@ impl Body for ResponseBody {
         match &self.source {
             Source::Proxy(body, _) => body.is_end_stream(),
             Source::Origin(transfer) => match &*transfer.0.lock() {
-                TransferState::InFlight { body, .. } => body.is_end_stream(),
+                TransferState::InFlight { origin, .. } => origin.body.is_end_stream(),
                 TransferState::Complete => true,
                 TransferState::Aborted => false,
             },
@@ -230,7 +253,7 @@ impl Body for ResponseBody {
         match &self.source {
             Source::Proxy(body, _) => body.size_hint(),
             Source::Origin(transfer) => match &*transfer.0.lock() {
-                TransferState::InFlight { body, .. } => body.size_hint(),
+                TransferState::InFlight { origin, .. } => origin.body.size_hint(),
                 TransferState::Complete => SizeHint::with_exact(0),
                 TransferState::Aborted => SizeHint::default(),
             },
