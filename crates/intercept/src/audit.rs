@@ -45,6 +45,7 @@ pub(crate) struct AuditRecord {
     rule: Option<Arc<str>>,
     injected: Option<String>,
     check_took: Option<Duration>,
+    checked_body: Option<&'static str>,
     status: Option<StatusCode>,
     code: Option<&'static str>,
     error: Option<String>,
@@ -137,6 +138,7 @@ impl AuditRecord {
             rule: None,
             injected: None,
             check_took: None,
+            checked_body: None,
             status: None,
             code: None,
             error: None,
@@ -230,6 +232,11 @@ impl AuditRecord {
 
     pub(crate) fn set_check_took(&mut self, took: Duration) {
         self.check_took = Some(took);
+    }
+
+    /// Notes how much of the body the check service has seen.
+    pub(crate) fn set_checked_body(&mut self, how_much: &'static str) {
+        self.checked_body = Some(how_much);
     }
 
     /// Notes the reason that the check service gave for a denial; empty where it gave none.

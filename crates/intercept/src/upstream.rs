@@ -280,7 +280,9 @@ impl Upstream {
             proxy.sign(request.headers_mut());
         }
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
-        let waited = self.wait_response(&mut lease, request, progress, started);
+        let limit = self.config().response_timeouts.get(&key.to.host);
+        let limit = limit.unwrap_or_else(|| self.config().response_timeout);
+        let waited = self.wait_response(&mut lease, request, progress, (started, limit));
         let response = match waited.await {
             Ok(response) => response,
             Err((error, unsent)) => {
@@ -368,9 +370,9 @@ impl Upstream {
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: &BodyProgress,
-        started: Instant,
+        (started, limit): (Instant, Duration),
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
-        let (idle, limit) = (self.config().idle_timeout, self.config().response_timeout);
+        let idle = self.config().idle_timeout;
         let may_be_silent = is_streaming(request.headers());
         let mut awaits_continue = request.body().awaits_continue();
         let continue_now = request.body().continue_handle();

@@ -36,6 +36,7 @@ macro_rules! line {
             reason = $record.reason.as_deref(),
             injected = $record.injected.as_deref(),
             check_ms = $record.check_took.map(milliseconds),
+            check_body = $record.checked_body,
             status = $record.status.map(|status| status.as_u16()),
             code = $record.code,
             error = $record.error.as_deref(),

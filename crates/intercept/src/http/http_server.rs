@@ -128,8 +128,13 @@ async fn run<C, T>(
     poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
     shut_down: impl Fn(&mut C),
 ) -> Option<T> {
-    let idle_timeout = state.rules.idle_timeout;
-    let mut idle = pin!(connection.exchanges.wait_idle(idle_timeout));
+    let wait_idle = || {
+        let rules = &state.rules;
+        connection
+            .exchanges
+            .wait_idle(rules.idle_timeout, rules.shortest_stall())
+    };
+    let mut idle = pin!(wait_idle());
     let begun = connection.exchanges.total_begun();
     let mut drain = pin!(wait_drain(state, connection, begun));
     let (mut is_draining, mut cut_at) = (false, None);
@@ -140,7 +145,7 @@ async fn run<C, T>(
             () = &mut idle => {
                 cut_at.get_or_insert_with(|| Instant::now() + LINGER);
                 // A request that came in this moment is answered, and watched for stalls.
-                idle.set(connection.exchanges.wait_idle(idle_timeout));
+                idle.set(wait_idle());
             }
             () = sleep_until(cut_at.unwrap_or_else(Instant::now)), if cut_at.is_some() => {
                 if connection.exchanges.is_idle() {

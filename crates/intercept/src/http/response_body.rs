@@ -46,7 +46,19 @@ enum Source {
 
 /// An origin's body in transfer, shared with the stall monitor.
 #[derive(Debug)]
-struct Transfer(Mutex<TransferState>);
+struct Transfer {
+    state: Mutex<TransferState>,
+    limits: StallLimits,
+}
+
+/// How long no byte of a response may move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StallLimits {
+    /// While the client does not read.
+    pub(crate) client: Duration,
+    /// While the origin sends nothing; `None` for as long as both connections last.
+    pub(crate) origin: Option<Duration>,
+}
 
 #[derive(Debug)]
 #[expect(
@@ -57,7 +69,7 @@ enum TransferState {
     InFlight {
         origin: OriginBody,
         record: Box<InFlightRecord>,
-        /// The task that waits for the next frame.
+        /// The task that waits for the next frame; `None` while the client does not take the last one.
         waker: Option<Waker>,
     },
     Complete,
@@ -77,11 +89,11 @@ impl ResponseBody {
         }
     }
 
-    /// The origin's body, which is aborted if nothing moves for `stall_timeout`.
+    /// The origin's body, which is aborted if nothing moves for too long.
     pub(crate) fn from_origin(
         origin: OriginBody,
         record: Box<InFlightRecord>,
-        stall_timeout: Duration,
+        limits: StallLimits,
     ) -> Self {
         let connection = Arc::clone(record.connection());
         let is_over = origin.body.is_end_stream();
@@ -93,10 +105,13 @@ impl ResponseBody {
         if is_over {
             state.complete();
         }
-        let transfer = Arc::new(Transfer(Mutex::new(state)));
+        let transfer = Arc::new(Transfer {
+            state: Mutex::new(state),
+            limits,
+        });
         if !is_over {
             let transfer = Arc::downgrade(&transfer);
-            connection.exchanges.watch(transfer, stall_timeout);
+            connection.exchanges.watch(transfer);
         }
         Self {
             source: Source::Origin(transfer),
@@ -147,12 +162,12 @@ impl TransferState {
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         count_received(&frame, record);
+        *waker = frame.is_pending().then(|| cx.waker().clone());
         match &frame {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
             Poll::Ready(Some(Err(_))) => record.mark_cut_by_origin(),
-            Poll::Ready(Some(Ok(_))) => {}
-            Poll::Pending => *waker = Some(cx.waker().clone()),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::new)))
     }
@@ -160,14 +175,21 @@ impl TransferState {
 
 impl Progress for Transfer {
     fn bytes_moved(&self) -> Option<u64> {
-        match &*self.0.lock() {
+        match &*self.state.lock() {
             TransferState::InFlight { record, .. } => Some(record.bytes_moved()),
             _ => None,
         }
     }
 
+    fn stall_limit(&self) -> Option<Duration> {
+        match &*self.state.lock() {
+            TransferState::InFlight { waker: None, .. } => Some(self.limits.client),
+            _ => self.limits.origin,
+        }
+    }
+
     fn abort(&self) {
-        let before = std::mem::replace(&mut *self.0.lock(), TransferState::Aborted);
+        let before = std::mem::replace(&mut *self.state.lock(), TransferState::Aborted);
         if let TransferState::InFlight {
             mut record, waker, ..
         } = before
@@ -222,7 +244,7 @@ impl Body for ResponseBody {
         let (body, record) = match &mut this.source {
             Source::Proxy(body, record) => (body, record),
             Source::Origin(transfer) => {
-                let frame = transfer.0.lock().poll_frame(cx);
+                let frame = transfer.state.lock().poll_frame(cx);
                 if let (Poll::Ready(Some(Err(_))), Some(cut)) = (&frame, &this.cut) {
                     cut.set();
                 }
@@ -241,7 +263,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Proxy(body, _) => body.is_end_stream(),
-            Source::Origin(transfer) => match &*transfer.0.lock() {
+            Source::Origin(transfer) => match &*transfer.state.lock() {
                 TransferState::InFlight { origin, .. } => origin.body.is_end_stream(),
                 TransferState::Complete => true,
                 TransferState::Aborted => false,
@@ -252,7 +274,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Proxy(body, _) => body.size_hint(),
-            Source::Origin(transfer) => match &*transfer.0.lock() {
+            Source::Origin(transfer) => match &*transfer.state.lock() {
                 TransferState::InFlight { origin, .. } => origin.body.size_hint(),
                 TransferState::Complete => SizeHint::with_exact(0),
                 TransferState::Aborted => SizeHint::default(),

@@ -78,16 +78,25 @@ impl BufferedBody {
         })
     }
 
-    /// Reads until there are `max` bytes or the body ends, and buffers what it reads for the origin.
+    /// Reads until there are `max` bytes, the body ends, or the client sends no more for `pause`: it may wait for a response, as
+    /// in a call with messages in both directions. Buffers what it reads for the origin.
     ///
     /// # Errors
     ///
     /// The body breaks off.
-    pub(crate) async fn read_prefix(&self, max: usize) -> hyper::Result<BufferedPrefix> {
+    pub(crate) async fn read_prefix(
+        &self,
+        max: usize,
+        pause: Duration,
+    ) -> hyper::Result<BufferedPrefix> {
         let mut bytes = BytesMut::new();
         let mut truncated = false;
         while !truncated && !self.lock().body.is_end_stream() {
-            let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx)).await;
+            let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx));
+            let Ok(next) = timeout(pause, next).await else {
+                truncated = true;
+                break;
+            };
             let Some(frame) = next.transpose()? else {
                 break;
             };
