@@ -1,6 +1,9 @@
 //! HTTP: framing, truncation, downgrade from HTTP/2, streams.
 
 mod downgrade;
+mod expectation;
+mod heads;
+mod refused_heads;
 mod request_framing;
 mod response_framing;
 pub(crate) mod streams;

@@ -1,5 +1,5 @@
-//! Stall detection: an exchange without progress is aborted after its idle timeout; streams that may be
-//! silent have a longer one.
+//! Stall detection: a client without progress is aborted after its idle timeout. A response that has begun may be silent,
+//! unless its host has a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn idle_http2_client_gets_goaway() {
 /// The origin sends half of what it has announced.
 #[test]
 fn stalled_response_is_aborted() {
-    let rig = InterceptRig::new(&[IDLE, ALLOW]);
+    let rig = InterceptRig::new(&["--host-idle-timeout=a.test=1s", ALLOW]);
     let (origin, down) = send_half_request(&rig, "GET /half");
     let up = origin.accept();
     recv_head(&up);
@@ -50,7 +50,7 @@ fn stalled_response_is_aborted() {
 /// As long as bytes move, the exchange is not idle.
 #[test]
 fn slow_response_is_not_aborted() {
-    let rig = InterceptRig::new(&["--idle-timeout=4s", ALLOW]);
+    let rig = InterceptRig::new(&["--host-idle-timeout=a.test=4s", ALLOW]);
     let (origin, down) = send_half_request(&rig, "GET /slow");
     let up = origin.accept();
     recv_head(&up);
@@ -88,21 +88,49 @@ fn stalled_request_is_aborted() {
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["code"], "client_idle");
 }
 
-/// Events may be far apart, and a response head may take long.
+/// Logs that are followed, watches, and long answers of models: no content type tells how long a response is silent.
 #[test]
-fn streams_have_a_longer_idle_timeout() {
-    let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=4s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /events");
+fn response_that_has_begun_may_be_silent() {
+    let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=1s", ALLOW]);
+    for kind in [
+        "text/plain",
+        "application/json;stream=watch",
+        "application/x-ndjson",
+        "application/connect+json",
+        "text/event-stream",
+    ] {
+        let (origin, down) = send_half_request(&rig, "GET /events");
+        let up = origin.accept();
+        recv_head(&up);
+        std::thread::sleep(Duration::from_millis(1500));
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type";
+        up.send(format!("{head}: {kind}\r\n\r\n").as_bytes());
+        recv_head(&down);
+        std::thread::sleep(Duration::from_millis(2500));
+        up.send(b"data: 1\n\n");
+        let event = down.recv_text_until(|text| text.contains("data: 1"));
+        assert!(event.contains("data: 1"), "{kind}: {event}");
+    }
+}
+
+/// The head of a response may take longer by rule.
+#[test]
+fn host_has_an_answer_timeout_of_its_own() {
+    let rig = InterceptRig::new(&[
+        "--answer-timeout=1s",
+        "--host-answer-timeout=a.test=20s",
+        ALLOW,
+    ]);
+    let (origin, down) = send_half_request(&rig, "GET /late");
     let up = origin.accept();
     recv_head(&up);
     std::thread::sleep(Duration::from_millis(2500));
-    up.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
-    recv_head(&down);
-    std::thread::sleep(Duration::from_millis(2500));
-    up.send(b"data: 1\n\n");
-    down.recv_text_until(|text| text.contains("data: 1"));
-    down.recv_to_end();
-    assert_eq!(rig.wait_audit_lines("/events", 1)[0]["end"], "idle");
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
+    let other = b"GET http://b.test:9001/late HTTP/1.1\r\nHost: b.test:9001\r\n\r\n";
+    let down = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other);
+    let _up = origin.accept();
+    assert!(recv_head(&down).starts_with("HTTP/1.1 504 "));
 }
 
 /// Passthrough tunnels, and connections after an upgrade.

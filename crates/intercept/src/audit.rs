@@ -45,6 +45,7 @@ pub(crate) struct AuditRecord {
     rule: Option<Arc<str>>,
     injected: Option<String>,
     check_took: Option<Duration>,
+    checked_body: Option<&'static str>,
     status: Option<StatusCode>,
     code: Option<&'static str>,
     error: Option<String>,
@@ -57,6 +58,7 @@ pub(crate) struct AuditRecord {
     tried: Option<SocketAddr>,
     /// Whether the request was sent twice.
     retried: bool,
+    lacks_close_notify: bool,
     time_to_response: Option<Duration>,
     end: &'static str,
 }
@@ -136,6 +138,7 @@ impl AuditRecord {
             rule: None,
             injected: None,
             check_took: None,
+            checked_body: None,
             status: None,
             code: None,
             error: None,
@@ -144,6 +147,7 @@ impl AuditRecord {
             upstream: None,
             tried: None,
             retried: false,
+            lacks_close_notify: false,
             time_to_response: None,
             end: "cut",
         }
@@ -228,6 +232,11 @@ impl AuditRecord {
 
     pub(crate) fn set_check_took(&mut self, took: Duration) {
         self.check_took = Some(took);
+    }
+
+    /// Notes how much of the body the check service has seen.
+    pub(crate) fn set_checked_body(&mut self, how_much: &'static str) {
+        self.checked_body = Some(how_much);
     }
 
     /// Notes the reason that the check service gave for a denial; empty where it gave none.
@@ -319,6 +328,11 @@ impl AuditRecord {
     pub(crate) fn add_relayed(&self, relayed: Tally) {
         self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
         self.received.fetch_add(relayed.to_downstream, Relaxed);
+    }
+
+    /// Notes that only the end of the connection ended the response, and that the origin did not confirm it.
+    pub(crate) fn mark_without_close_notify(&mut self) {
+        self.lacks_close_notify = true;
     }
 
     pub(crate) fn mark_cut_by_origin(&mut self) {

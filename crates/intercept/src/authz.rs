@@ -31,6 +31,7 @@ mod verdict;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use peername_observe::throttle::Throttle;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -38,7 +39,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
 pub use approval::{Approval, ApprovalFuture, ApprovalRequest, Approver};
+pub(crate) use config::CheckedBody;
 pub use config::error::ConfigError;
+pub use config::media_type::{MediaType, ParseMediaTypeError};
 pub use config::sent_headers::SentHeaders;
 pub use config::service::{Service, ServiceUrl};
 pub use config::tls::{CheckTls, CheckTlsFiles};
@@ -184,9 +187,16 @@ impl CheckService {
         }
     }
 
-    /// Bytes of a request's body that the service is to see.
-    pub fn max_body(&self) -> usize {
-        self.shared.config.body
+    /// What the service is to see of the body of a request with these headers.
+    pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
+        let CheckConfig {
+            body, body_exempt, ..
+        } = &self.shared.config;
+        match body {
+            0 => CheckedBody::None,
+            _ if body_exempt.iter().any(|kind| kind.is_of(headers)) => CheckedBody::Exempt,
+            max => CheckedBody::Prefix(*max),
+        }
     }
 
     /// Registers `peername_check_total`, `peername_check_seconds` and `peername_check_suspended`.

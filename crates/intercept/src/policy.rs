@@ -3,5 +3,6 @@
 pub mod access;
 pub mod destination;
 pub(crate) mod host_port_path;
+pub mod host_timeouts;
 pub mod passthrough;
 pub mod pinned;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use http::HeaderMap;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
@@ -19,7 +20,7 @@ use crate::audit::admission::AdmissionLog;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::{
-    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
+    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, CheckedBody, ConfigError,
     InjectedHeaders,
 };
 use crate::ca::Authority;
@@ -29,6 +30,7 @@ use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::Host;
 use crate::policy::access::Access;
 use crate::policy::destination::Destinations;
+use crate::policy::host_timeouts::HostTimeouts;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
 use crate::request::client_info::ClientInfo;
@@ -48,13 +50,21 @@ pub struct Rules {
     /// The timeout from accept to a PROXY header, and again to a complete ClientHello or the head of a request; and
     /// from the first byte of any head to its last.
     pub opening_timeout: Duration,
-    /// The timeout between two requests, and for bodies of which no byte moves.
+    /// The timeout between two requests, and for clients that don't read the response.
     pub idle_timeout: Duration,
-    /// The timeout for tunnels and streams on which no byte moves: they may be silent for long.
+    /// The timeouts of responses that have begun and of which nothing comes; of others there is none.
+    pub silent_responses: HostTimeouts,
+    /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
 }
 
 impl Rules {
+    /// The shortest time after which an exchange may be aborted.
+    pub(crate) fn shortest_stall(&self) -> Duration {
+        let shortest = self.silent_responses.shortest();
+        shortest.map_or(self.idle_timeout, |limit| limit.min(self.idle_timeout))
+    }
+
     /// Whether this client's TLS to this host is relayed unopened.
     pub(crate) fn passes_through(&self, ip: IpAddr, host: &Host) -> bool {
         let is_pinned = |pinned: &PinnedClients| pinned.includes(ip, host);
@@ -321,10 +331,12 @@ impl InterceptState {
         self.check.load().is_some() || self.approver.is_some() || has_rules()
     }
 
-    /// How many bytes of a request's body the check service is to see; 0 for none.
-    pub(crate) fn max_checked_body(&self) -> usize {
+    /// What the check service is to see of the body of a request with these headers.
+    pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
         let check = self.check.load();
-        check.as_deref().map_or(0, CheckService::max_body)
+        check
+            .as_deref()
+            .map_or(CheckedBody::None, |check| check.checked_body(headers))
     }
 
     /// Starts the drain: connections end as soon as they can.

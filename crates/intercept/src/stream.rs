@@ -2,4 +2,5 @@
 
 pub(crate) mod client_socket;
 pub(crate) mod corked;
+pub(crate) mod origin_socket;
 pub(crate) mod prefixed;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use http::{Request, Response, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use moka::sync::Cache;
 use prometheus_client::registry::Registry;
@@ -253,6 +253,19 @@ impl Upstream {
             started,
         } = attempt;
         let about = Arc::clone(lease.about());
+        if request.body().awaits_continue() {
+            let expectation = HeaderValue::from_static("100-continue");
+            request.headers_mut().insert(header::EXPECT, expectation);
+            let continue_now = request.body().continue_handle();
+            hyper::ext::on_informational(&mut request, move |interim| {
+                if interim.status() == StatusCode::CONTINUE {
+                    continue_now();
+                }
+            });
+        } else {
+            // An attempt before may have met it.
+            request.headers_mut().remove(header::EXPECT);
+        }
         if authenticates_connection(request.headers(), &header::AUTHORIZATION) {
             lease.make_private();
         }
@@ -267,7 +280,9 @@ impl Upstream {
             proxy.sign(request.headers_mut());
         }
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
-        let waited = self.wait_response(&mut lease, request, progress, started);
+        let limit = self.config().response_timeouts.get(&key.to.host);
+        let limit = limit.unwrap_or_else(|| self.config().response_timeout);
+        let waited = self.wait_response(&mut lease, request, progress, (started, limit));
         let response = match waited.await {
             Ok(response) => response,
             Err((error, unsent)) => {
@@ -355,10 +370,12 @@ impl Upstream {
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: &BodyProgress,
-        started: Instant,
+        (started, limit): (Instant, Duration),
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
-        let (idle, limit) = (self.config().idle_timeout, self.config().response_timeout);
+        let idle = self.config().idle_timeout;
         let may_be_silent = is_streaming(request.headers());
+        let mut awaits_continue = request.body().awaits_continue();
+        let continue_now = request.body().continue_handle();
         let mut response = pin!(lease.send(request));
         let (mut before, mut since) = (progress.bytes.load(Relaxed), started);
         let mut next_check = since + idle.min(limit);
@@ -368,6 +385,11 @@ impl Upstream {
                     let unsent = error.take_message().map(Box::new);
                     (UpstreamError::exchange(error.error()), unsent)
                 }),
+                () = sleep_until(started + CONTINUE_TIMEOUT), if awaits_continue => {
+                    continue_now();
+                    awaits_continue = false;
+                    continue;
+                }
                 () = sleep_until(next_check) => {}
             }
             // While the body moves, the response is not due.
@@ -411,6 +433,8 @@ thread_local! {
 
 /// Origins with a remembered protocol, in some 60 bytes each.
 const MAX_REMEMBERED_ORIGINS: u64 = 16_384;
+/// How long an origin has for its 100 (Continue). Many don't send it, and many clients don't wait for longer, either.
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the protocol of an origin is remembered: a server may gain HTTP/2, and a load balancer may have servers
 /// with and without it.
 const PROTOCOL_LIFETIME: Duration = Duration::from_secs(600);

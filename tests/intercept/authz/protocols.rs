@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::addr::{fresh_client_v4, v4};
+use crate::harness::backend::Backend;
 use crate::harness::check::service::{Opa, Service};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
@@ -215,5 +216,52 @@ is_cut_short if { input.truncated_body; startswith(http.path, "/dav/whole") }
         assert_eq!(rig.scratch.read(&format!("dav/{version}-7")), "nothing");
     }
 }
+
+/// A call with messages in both directions sends its first ones, and waits for an answer: the service is asked about what there is.
+/// The audit line tells what it has seen.
+#[test]
+fn call_that_waits_for_answers_is_checked_without_the_rest_of_its_body() {
+    let stage = InterceptLab::new();
+    let policy = stage.scratch.write("policy.rego", BODY_POLICY);
+    let rig = stage.start(&[
+        &format!("--check=rego:{policy}"),
+        LONG_CHECK_TIMEOUT,
+        "--check-body=1000",
+        "--check-body-exempt=application/grpc",
+        "--allow-destination=10.81.0.1:9001",
+    ]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    for (count, (kind, first, seen)) in [
+        ("application/connect+json", "hello", "partial"),
+        ("application/grpc+proto", "anything", "exempt"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let head = format!(
+            "POST http://a.test:9001/call HTTP/1.1\r\nHost: a.test:9001\r\nContent-Type: {kind}\r\n\
+             Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n",
+            first.len()
+        );
+        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, head.as_bytes());
+        let up = origin.accept();
+        up.recv_text_until(|text| text.contains(first));
+        up.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+        client.recv_text_until(|text| text.contains("one"));
+        client.send(b"3\r\ntwo\r\n0\r\n\r\n");
+        up.recv_text_until(|text| text.contains("two"));
+        up.send(b"0\r\n\r\n");
+        let line = &rig.wait_audit_lines("/call", count + 1)[count];
+        assert_eq!(line["check_body"], seen, "{line}");
+    }
+}
+
+const BODY_POLICY: &str = r#"
+package egress
+http := input.attributes.request.http
+default allow := false
+allow if contains(http.body, "hello")
+allow if startswith(http.headers["content-type"], "application/grpc")
+"#;
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);

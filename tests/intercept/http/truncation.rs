@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -20,7 +22,6 @@ fn truncated_body_never_looks_complete() {
             (9001, "inside-a-chunk"),
             (9001, "between-chunks"),
             (9001, "inside-the-last-chunk"),
-            (9001, "until-close"),
             (9003, "short-of-its-length"),
             (9003, "reset"),
             (9003, "closed"),
@@ -45,6 +46,25 @@ fn truncated_body_never_looks_complete() {
                 assert_eq!(whole, "0123456789", "{what}: {good}");
             }
         }
+    }
+    for line in rig.wait_audit_lines("/whole-until-close", 4) {
+        assert_eq!(line["close_notify"], Value::Null, "{line}");
+    }
+}
+
+/// Many servers end TLS without close_notify, and most clients take that for the end of a response that has no length. The
+/// audit line tells that any party may have closed the connection.
+#[test]
+fn body_without_a_length_may_end_without_close_notify() {
+    let rig = InterceptRig::new(&[]);
+    let _origin = origin(&rig);
+    for version in ["--http1.1", "--http2"] {
+        let body = rig.curl(&[version, "https://a.test:9001/until-close"]);
+        assert_eq!(body, "0123456789", "{version}");
+    }
+    for line in rig.wait_audit_lines("/until-close", 2) {
+        assert_eq!(line["end"], "complete", "{line}");
+        assert_eq!(line["close_notify"], false, "{line}");
     }
 }
 

@@ -183,11 +183,10 @@ fn request_that_is_no_proxy_request_is_refused() {
         );
     }
     // A request that can't be parsed has an audit line, too.
-    rig.wait_audit_lines("", 4);
-    let folded = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
+    let folded = b"GET http://a.test/folded HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
     let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
-    let line = &rig.wait_audit_lines("", 5)[4];
+    let line = &rig.wait_audit_lines("/folded", 1)[0];
     assert_eq!(
         (&line["decision"], &line["code"]),
         (&"refused".into(), &"bad_request".into()),

@@ -36,6 +36,7 @@ macro_rules! line {
             reason = $record.reason.as_deref(),
             injected = $record.injected.as_deref(),
             check_ms = $record.check_took.map(milliseconds),
+            check_body = $record.checked_body,
             status = $record.status.map(|status| status.as_u16()),
             code = $record.code,
             error = $record.error.as_deref(),
@@ -48,6 +49,7 @@ macro_rules! line {
             answer_ms = $record.time_to_response.map(milliseconds),
             duration_ms = milliseconds($record.started.elapsed()),
             end = $record.end,
+            close_notify = $record.lacks_close_notify.then_some(false),
             "request"
         );
     }};

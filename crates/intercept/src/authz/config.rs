@@ -1,6 +1,7 @@
 //! The configuration of a check service.
 
 pub(crate) mod error;
+pub(crate) mod media_type;
 pub(crate) mod sent_headers;
 pub(crate) mod service;
 pub(crate) mod tls;
@@ -12,6 +13,7 @@ use http::header::HeaderName;
 
 use super::header_mutations::is_mutable;
 use error::ConfigError;
+use media_type::MediaType;
 use sent_headers::SentHeaders;
 use service::{Backend, Service};
 
@@ -32,6 +34,8 @@ pub struct CheckConfig {
     pub sent: SentHeaders,
     /// Bytes of the request's body that the service sees; 0 for none.
     pub body: usize,
+    /// Media types of bodies that the service does not see: streams.
+    pub body_exempt: Vec<MediaType>,
     /// Headers that the request takes from a forwardAuth service's response (and loses, if they are not in it).
     pub take: Vec<HeaderName>,
 }
@@ -47,6 +51,7 @@ impl CheckConfig {
             concurrency: NonZeroUsize::new(256).expect("not zero"),
             sent: SentHeaders::default(),
             body: 0,
+            body_exempt: Vec::new(),
             take: Vec::new(),
         }
     }
@@ -91,6 +96,16 @@ impl Service {
             Backend::Policy(_) => false,
         }
     }
+}
+
+/// What a check service is to see of a request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckedBody {
+    None,
+    /// Nothing, because of its media type.
+    Exempt,
+    /// At most so many bytes.
+    Prefix(usize),
 }
 
 /// What happens to a request when the check fails.

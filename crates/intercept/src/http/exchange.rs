@@ -4,8 +4,9 @@
 //! name for which it was authorized.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -16,11 +17,11 @@ use super::error_response::ErrorFormat;
 use super::framing;
 use super::hop_by_hop;
 use super::in_flight::InFlightRecord;
-use super::response_body::ResponseBody;
+use super::response_body::{OriginBody, ResponseBody, StallLimits};
 use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
 use crate::authz::authorize::{Authorizer, BodyInfo, NO_BODY};
-use crate::authz::{HeaderMutations, RequestKind};
+use crate::authz::{CheckedBody, HeaderMutations, RequestKind};
 use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
@@ -53,8 +54,21 @@ impl Exchange<'_> {
         let (parts, body) = request.into_parts();
         let size = body.size_hint().exact();
         let body = BufferedBody::new(body);
+        let unwanted = body.clone();
+        if let Some(body) = body
+            .as_ref()
+            .filter(|_| hop_by_hop::expects_continue(&parts))
+        {
+            body.await_continue();
+        }
         let mut response = self.decide(parts, (body.clone(), size), switched).await;
         response.body_mut().hold_request(body);
+        if unwanted.is_some_and(|body| body.lock().awaits_continue()) && version != Version::HTTP_2
+        {
+            // The client may send the body all the same, or another request.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
         if version == Version::HTTP_10 {
             // Without chunks, a response of unknown length ends with its connection.
             response.body_mut().reset_if_cut(&self.connection.cut);
@@ -96,7 +110,10 @@ impl Exchange<'_> {
             Ok(handshake) => handshake,
             Err(refusal) => return format.refuse(&refusal, record),
         };
-        let prefix = match self.read_body_prefix(body.as_ref()).await {
+        let prefix = match self
+            .read_body_prefix(&parts, body.as_ref(), &mut record)
+            .await
+        {
             Ok(prefix) => prefix,
             Err(refusal) => return format.refuse(&refusal, record),
         };
@@ -128,7 +145,7 @@ impl Exchange<'_> {
     /// Turns a request into what the origin will get, so that the check sees that and nothing else.
     fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
         if parts.version == Version::HTTP_2 {
-            framing::check_http2(&parts.headers).map_err(Refusal::bad_request)?;
+            framing::check_http2(&parts.headers)?;
         }
         self.target.check_agreement(parts)?;
         let handshake = Handshake::read(parts)?;
@@ -142,14 +159,28 @@ impl Exchange<'_> {
     /// Reads as much of the body as the check service is to see.
     async fn read_body_prefix(
         &self,
+        parts: &Parts,
         body: Option<&BufferedBody>,
+        record: &mut InFlightRecord,
     ) -> Result<Option<BufferedPrefix>, Refusal> {
-        let max = self.state.max_checked_body();
-        let Some(body) = body.filter(|_| max > 0) else {
+        let Some(body) = body else {
             return Ok(None);
         };
-        match timeout(self.state.rules.opening_timeout, body.read_prefix(max)).await {
-            Ok(Ok(prefix)) => Ok(Some(prefix)),
+        let max = match self.state.checked_body(&parts.headers) {
+            CheckedBody::None => return Ok(None),
+            CheckedBody::Exempt => {
+                record.set_checked_body("exempt");
+                return Ok(None);
+            }
+            CheckedBody::Prefix(max) => max,
+        };
+        body.continue_now();
+        let read = body.read_prefix(max, BODY_PAUSE);
+        match timeout(self.state.rules.opening_timeout, read).await {
+            Ok(Ok(prefix)) => {
+                record.set_checked_body(if prefix.truncated { "partial" } else { "whole" });
+                Ok(Some(prefix))
+            }
             Ok(Err(_)) => Err(UpstreamError::RequestCut.into()),
             Err(_) => {
                 let detail = "the beginning of the body, which the check is to see, has not come";
@@ -228,6 +259,9 @@ impl Exchange<'_> {
             tls: about.tls,
             reused,
         });
+        let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING]
+            .iter()
+            .any(|name| response.headers().contains_key(name));
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let upgrade = switches.then(|| hyper::upgrade::on(&mut response));
         let (mut parts, body) = response.into_parts();
@@ -243,11 +277,21 @@ impl Exchange<'_> {
                 let why = format!("{} to a WebSocket handshake", parts.status);
                 return format.refuse(&Refusal::from(UpstreamError::BadResponse(why)), record);
             }
-            let stall_timeout = match is_streaming(&parts.headers) {
-                true => self.state.rules.tunnel_timeout,
-                false => self.state.rules.idle_timeout,
+            let rules = &self.state.rules;
+            let limits = StallLimits {
+                client: match is_streaming(&parts.headers) {
+                    true => rules.tunnel_timeout,
+                    false => rules.idle_timeout,
+                },
+                origin: rules.silent_responses.get(&self.target.to.host),
             };
-            let body = ResponseBody::from_origin(body, lease, record, stall_timeout);
+            let ends_by_close = (!has_length).then(|| Arc::clone(&about.lacks_close_notify));
+            let origin = OriginBody {
+                body,
+                lease,
+                lacks_close_notify: ends_by_close,
+            };
+            let body = ResponseBody::from_origin(origin, record, limits);
             return Response::from_parts(parts, body);
         };
         let switch = Switched {
@@ -267,3 +311,6 @@ impl Exchange<'_> {
         format.refuse(&refusal, switch.record)
     }
 }
+
+/// A client that sends nothing of its body for so long may wait for the beginning of the response.
+const BODY_PAUSE: Duration = Duration::from_secs(1);

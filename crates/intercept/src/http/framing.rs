@@ -5,18 +5,52 @@
 //! parsers disagree, and a proxy before this one may already have parsed it otherwise. So a monitor parses what a client
 //! sends on its way to hyper, and a request with invalid framing is refused.
 //!
-//! The monitor removes and changes nothing: hyper alone decides how a message is parsed.
+//! hyper answers what it can't parse with a bare status, below the layer that logs. So the monitor is the stricter one of the
+//! two, and hyper gets each head as a whole: of a refused one a [substitute](RequestHead::substitute) that it can parse, which
+//! the service then answers with the reason; of others the head as it came, but for bytes of the request target that a URI
+//! can't have, which are percent-encoded. Bodies pass unchanged.
 
+mod request_head;
 pub(crate) mod watched_stream;
 
 use std::collections::VecDeque;
 
 use http::HeaderMap;
+use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use tokio::time::Instant;
 
-/// What is wrong with a request's framing.
-pub(crate) type FramingError = &'static str;
+use crate::request::refusal::Refusal;
+use request_head::{
+    BodyFraming, CompleteHead, RequestHead, parse_length, split_header, strip_line_end,
+};
+pub(crate) use request_head::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
+
+/// Why a request is refused by its head or its framing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub(crate) struct FramingError {
+    status: StatusCode,
+    detail: &'static str,
+}
+
+impl From<&'static str> for FramingError {
+    fn from(detail: &'static str) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            detail,
+        }
+    }
+}
+
+impl From<FramingError> for Refusal {
+    fn from(FramingError { status, detail }: FramingError) -> Self {
+        Self {
+            status,
+            ..Self::bad_request(detail)
+        }
+    }
+}
 
 /// Parses the framing of one connection's requests as they go by.
 #[derive(Debug, Default)]
@@ -24,11 +58,24 @@ pub(crate) struct FramingMonitor {
     state: State,
     /// Since when a head is on its way, or is expected.
     head_since: Option<Instant>,
-    /// The beginning of a line that has not ended yet.
+    /// The beginning of a line of a body that has not ended yet.
     line: Vec<u8>,
-    head: Head,
+    head: RequestHead,
+    /// Whether a request may have switched protocols: heads are not held back any more, as the bytes may be no heads.
+    may_have_switched: bool,
+    /// The requests so far.
+    requests: u64,
     /// The verdict on each request with a complete head, until [`FramingMonitor::next_verdict`] takes it.
     verdicts: VecDeque<Result<(), FramingError>>,
+}
+
+/// What hyper gets of the bytes that were read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// The first bytes, this many, as they came.
+    pub(crate) unchanged: usize,
+    /// What follows in place of all others, which are held back or replaced.
+    pub(crate) replaced: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,17 +87,10 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailer,
+    /// A head was refused: nothing more is passed on.
+    Refused,
     /// Nothing more is parsed: the framing was invalid, or the connection is a tunnel now.
     Done,
-}
-
-#[derive(Debug, Default)]
-struct Head {
-    has_begun: bool,
-    is_http10: bool,
-    is_connect: bool,
-    chunked: bool,
-    length: Option<u64>,
 }
 
 impl FramingMonitor {
@@ -61,7 +101,7 @@ impl FramingMonitor {
     /// The framing is invalid; or hyper has parsed more requests than the monitor: the two disagree, as in an attack.
     pub(crate) fn next_verdict(&mut self) -> Result<(), FramingError> {
         let verdict = self.verdicts.pop_front();
-        verdict.unwrap_or(Err("the request follows one that is not properly framed"))
+        verdict.unwrap_or_else(|| Err("the request follows one that is not properly framed".into()))
     }
 
     /// Expects the first head from now on.
@@ -69,66 +109,113 @@ impl FramingMonitor {
         self.head_since = Some(Instant::now());
     }
 
+    /// The requests so far, each of which gets an answer.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether the body of a request is on its way.
+    pub(crate) fn is_in_body(&self) -> bool {
+        !matches!(self.state, State::Head | State::Refused | State::Done)
+    }
+
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn take_verdicts(&mut self) -> impl Iterator<Item = Result<(), FramingError>> {
         self.verdicts.drain(..)
     }
 
-    /// Parses more of what the client sends.
+    /// Parses more of what the client sends, and returns what hyper gets of it.
     ///
     /// # Errors
     ///
     /// The framing of a body is invalid. Its request is on its way, so the connection has to be closed.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
-        let fed = self.feed_all(bytes);
-        let in_head = self.head.has_begun || !self.line.is_empty();
-        self.head_since = match self.state {
-            State::Head if in_head => self.head_since.or_else(|| Some(Instant::now())),
-            _ => None,
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<Passed, FramingError> {
+        let mut passed = Passed::default();
+        let fed = self.feed_all(bytes, &mut passed);
+        self.head.hold();
+        let in_head = self.state == State::Head && self.head.has_begun();
+        self.head_since = match in_head {
+            true => self.head_since.or_else(|| Some(Instant::now())),
+            false => None,
         };
-        fed
+        fed.map(|()| passed)
     }
 
-    fn feed_all(&mut self, mut bytes: &[u8]) -> Result<(), FramingError> {
-        while !bytes.is_empty() && self.state != State::Done {
-            let fed = match self.state {
+    fn feed_all(&mut self, mut bytes: &[u8], passed: &mut Passed) -> Result<(), FramingError> {
+        while !bytes.is_empty() {
+            let before = bytes;
+            match self.state {
+                State::Head => {
+                    self.feed_head(&mut bytes, passed);
+                    continue;
+                }
                 State::Body(left) => self.skip(&mut bytes, left, State::Body, State::Head),
                 State::Chunk(left) => self.skip(&mut bytes, left, State::Chunk, State::ChunkEnd),
-                _ => self.collect_line(&mut bytes),
-            };
-            if let Err(error) = fed {
-                let in_head = self.state == State::Head;
-                self.state = State::Done;
-                self.line = Vec::new();
-                if !in_head {
-                    return Err(error);
+                State::Refused => return Ok(()),
+                State::Done => bytes = &[],
+                _ => {
+                    if let Err(error) = self.collect_line(&mut bytes) {
+                        self.state = State::Done;
+                        self.line = Vec::new();
+                        return Err(error);
+                    }
                 }
-                self.verdicts.push_back(Err(error));
             }
+            passed.append(before.get(..before.len() - bytes.len()).unwrap_or_default());
         }
         Ok(())
     }
 
-    fn skip(
-        &mut self,
-        bytes: &mut &[u8],
-        left: u64,
-        more: fn(u64) -> State,
-        then: State,
-    ) -> Result<(), FramingError> {
+    fn feed_head(&mut self, bytes: &mut &[u8], passed: &mut Passed) {
+        let before = *bytes;
+        let taken = self.head.take_line(bytes);
+        let fresh = before.get(..before.len() - bytes.len()).unwrap_or_default();
+        if self.may_have_switched {
+            passed.append(fresh);
+        }
+        self.requests += u64::from(!matches!(taken, Ok(None)));
+        match taken {
+            Ok(None) => {}
+            Ok(Some(head)) => {
+                self.state = match head.body {
+                    BodyFraming::Tunnel => State::Done,
+                    BodyFraming::Chunked => State::ChunkSize,
+                    BodyFraming::Length(0) => State::Head,
+                    BodyFraming::Length(length) => State::Body(length),
+                };
+                self.verdicts.push_back(Ok(()));
+                if !self.may_have_switched {
+                    passed.append_head(&head);
+                }
+                self.may_have_switched |= head.has_upgrade;
+            }
+            Err(error) => {
+                self.verdicts.push_back(Err(error));
+                let head = std::mem::take(&mut self.head);
+                if self.may_have_switched {
+                    self.state = State::Done;
+                } else {
+                    self.state = State::Refused;
+                    passed.replaced.extend(head.substitute(bytes));
+                }
+            }
+        }
+    }
+
+    fn skip(&mut self, bytes: &mut &[u8], left: u64, more: fn(u64) -> State, then: State) {
         let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         *bytes = bytes.get(n..).unwrap_or_default();
         let left = left - n as u64;
         self.state = if left == 0 { then } else { more(left) };
-        Ok(())
     }
 
+    /// Collects a line of a chunked body.
     fn collect_line(&mut self, bytes: &mut &[u8]) -> Result<(), FramingError> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.extend_from_slice(bytes);
             *bytes = &[];
             return match self.line.len() > MAX_LINE {
-                true => Err("a line of more than 64 KiB"),
+                true => Err("a line of more than 64 KiB".into()),
                 false => Ok(()),
             };
         };
@@ -143,14 +230,8 @@ impl FramingMonitor {
     }
 
     fn parse_line(&mut self, line: &[u8]) -> Result<(), FramingError> {
-        let line = line
-            .strip_suffix(b"\r\n")
-            .ok_or("a line that ends in LF alone")?;
-        if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
-            return Err("CR or NUL inside a line");
-        }
+        let line = strip_line_end(line)?;
         match self.state {
-            State::Head => self.parse_head_line(line),
             State::ChunkSize => {
                 let size = parse_chunk_size(line)?;
                 self.state = if size == 0 {
@@ -164,66 +245,30 @@ impl FramingMonitor {
                 self.state = State::ChunkSize;
                 Ok(())
             }
-            State::ChunkEnd => Err("a chunk longer than its size"),
+            State::ChunkEnd => Err("a chunk longer than its size".into()),
             State::Trailer if line.is_empty() => {
                 self.state = State::Head;
                 Ok(())
             }
             State::Trailer => split_header(line).map(drop),
-            State::Body(_) | State::Chunk(_) | State::Done => Ok(()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Passed {
+    fn append_head(&mut self, head: &CompleteHead) {
+        match head.is_as_read {
+            true => self.append(&head.bytes),
+            false => self.replaced.extend_from_slice(&head.bytes),
         }
     }
 
-    fn parse_head_line(&mut self, line: &[u8]) -> Result<(), FramingError> {
-        let head = &mut self.head;
-        if !head.has_begun {
-            // Empty lines before a request are no part of it (RFC 9112, section 2.2).
-            head.has_begun = !line.is_empty();
-            head.is_http10 = line.ends_with(b" HTTP/1.0");
-            head.is_connect = line.starts_with(b"CONNECT ");
-            return match line.iter().filter(|byte| **byte == b' ').count() {
-                2 => Ok(()),
-                0 if line.is_empty() => Ok(()),
-                _ => Err("a request line that is not three words"),
-            };
+    fn append(&mut self, bytes: &[u8]) {
+        match self.replaced.is_empty() {
+            true => self.unchanged += bytes.len(),
+            false => self.replaced.extend_from_slice(bytes),
         }
-        if line.is_empty() {
-            return self.end_head();
-        }
-        if line.starts_with(b" ") || line.starts_with(b"\t") {
-            return Err("a header on more than one line");
-        }
-        let (name, value) = split_header(line)?;
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            if head.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err("a Transfer-Encoding other than chunked");
-            }
-            head.chunked = true;
-        }
-        if name.eq_ignore_ascii_case(b"content-length")
-            && head.length.replace(parse_length(value)?).is_some()
-        {
-            return Err("more than one Content-Length");
-        }
-        Ok(())
-    }
-
-    fn end_head(&mut self) -> Result<(), FramingError> {
-        let head = std::mem::take(&mut self.head);
-        if head.chunked && head.length.is_some() {
-            return Err("Transfer-Encoding and Content-Length");
-        }
-        if head.chunked && head.is_http10 {
-            return Err("Transfer-Encoding in HTTP/1.0");
-        }
-        self.state = match head.length {
-            _ if head.is_connect => State::Done,
-            _ if head.chunked => State::ChunkSize,
-            Some(1..) => State::Body(head.length.unwrap_or_default()),
-            _ => State::Head,
-        };
-        self.verdicts.push_back(Ok(()));
-        Ok(())
     }
 }
 
@@ -238,28 +283,7 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
         (Some(one), None) => parse_length(one.as_bytes()).map(drop),
-        _ => Err("more than one Content-Length"),
-    }
-}
-
-/// Splits a header line (RFC 9112, section 5): a token, and no space before the colon.
-fn split_header(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
-    let colon = line.iter().position(|byte| *byte == b':');
-    let (name, value) = line.split_at(colon.ok_or("a header without a colon")?);
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    match !name.is_empty() && name.iter().all(is_token) {
-        true => Ok((name, value.get(1..).unwrap_or_default().trim_ascii())),
-        false => Err("a header's name is not a token"),
-    }
-}
-
-/// Parses digits and nothing else: no sign, no list.
-fn parse_length(value: &[u8]) -> Result<u64, FramingError> {
-    let error = "a Content-Length that is not a number";
-    let text = str::from_utf8(value).map_err(|_| error)?;
-    match value.iter().all(u8::is_ascii_digit) {
-        true => text.parse().map_err(|_| error),
-        false => Err(error),
+        _ => Err("more than one Content-Length".into()),
     }
 }
 
@@ -269,12 +293,12 @@ fn parse_chunk_size(line: &[u8]) -> Result<u64, FramingError> {
     let error = "a chunk's size is not a number";
     let text = str::from_utf8(digits).map_err(|_| error)?;
     match digits.iter().all(u8::is_ascii_hexdigit) {
-        true => u64::from_str_radix(text, 16).map_err(|_| error),
-        false => Err(error),
+        true => u64::from_str_radix(text, 16).map_err(|_| error.into()),
+        false => Err(error.into()),
     }
 }
 
-/// Bytes of a line: as many as hyper accepts of a whole head.
+/// Bytes of a line of a body.
 const MAX_LINE: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -1,8 +1,18 @@
 //! Hop-by-hop headers, which belong to one connection and are not forwarded (RFC 9110, section 7.6.1).
 
+use http::Version;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
 
 use super::error_response::{CODE, REQUEST_ID};
+
+/// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110, section 10.1.1). Over HTTP/2 hyper can send
+/// none.
+pub(crate) fn expects_continue(request: &Parts) -> bool {
+    let expectation = request.headers.get(header::EXPECT);
+    request.version == Version::HTTP_11
+        && expectation.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
 
 /// Removes from a request what was meant for the proxy.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
@@ -68,7 +78,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 const MEANT_FOR_PROXY: [HeaderName; 3] = [
-    // The client waits for the proxy's "100 Continue", not for one of the origin.
+    // It is sent again for as long as it is not met.
     header::EXPECT,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),

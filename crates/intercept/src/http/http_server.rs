@@ -1,6 +1,7 @@
 //! The HTTP server for a connection with one target: inside a tunnel, or redirected to the proxy.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,11 +21,13 @@ use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
 use super::framing::watched_stream::{SharedFraming, WatchedStream};
+use super::framing::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
+use super::http2_resets::RewrittenResets;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
-use crate::request::target::RequestTarget;
+use crate::request::target::{RequestTarget, requested_host};
 use crate::state::InterceptState;
 use crate::stream::prefixed::PrefixedStream;
 
@@ -63,7 +66,11 @@ impl HttpServer {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-        let served = serve_http1(&state, &connection, io, self, FirstRequest::Optional).await;
+        let opening = Http1Opening {
+            first: FirstRequest::Optional,
+            target: Some(Arc::clone(&self.target)),
+        };
+        let served = serve_http1(&state, &connection, io, self, opening).await;
         let Some((io, service)) = served else {
             return;
         };
@@ -79,6 +86,16 @@ impl HttpServer {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+        let refused = {
+            let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+            let target = Arc::clone(&self.target);
+            move |detail: String| {
+                let mut record = InFlightRecord::begin(&state, &connection, "");
+                record.set_target(&target);
+                record.set_unanswered(&Refusal::bad_request(detail));
+            }
+        };
+        let io = RewrittenResets::new(io, || refused(MALFORMED.to_owned()));
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
@@ -93,8 +110,13 @@ impl HttpServer {
             |served, cx| served.as_mut().poll(cx),
             |served| served.as_mut().graceful_shutdown(),
         );
-        // Errors are in the audit lines of its requests.
-        drop(ended.await);
+        // Others are in the audit lines of its requests.
+        if let Some(Err(error)) = ended.await
+            && let Some(error) = error.source().and_then(|source| source.downcast_ref())
+            && h2::Error::is_library(error)
+        {
+            refused(format!("the client's HTTP/2 is invalid: {error}"));
+        }
     }
 }
 
@@ -106,8 +128,13 @@ async fn run<C, T>(
     poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
     shut_down: impl Fn(&mut C),
 ) -> Option<T> {
-    let idle_timeout = state.rules.idle_timeout;
-    let mut idle = pin!(connection.exchanges.wait_idle(idle_timeout));
+    let wait_idle = || {
+        let rules = &state.rules;
+        connection
+            .exchanges
+            .wait_idle(rules.idle_timeout, rules.shortest_stall())
+    };
+    let mut idle = pin!(wait_idle());
     let begun = connection.exchanges.total_begun();
     let mut drain = pin!(wait_drain(state, connection, begun));
     let (mut is_draining, mut cut_at) = (false, None);
@@ -118,7 +145,7 @@ async fn run<C, T>(
             () = &mut idle => {
                 cut_at.get_or_insert_with(|| Instant::now() + LINGER);
                 // A request that came in this moment is answered, and watched for stalls.
-                idle.set(connection.exchanges.wait_idle(idle_timeout));
+                idle.set(wait_idle());
             }
             () = sleep_until(cut_at.unwrap_or_else(Instant::now)), if cut_at.is_some() => {
                 if connection.exchanges.is_idle() {
@@ -170,7 +197,7 @@ pub(crate) async fn serve_http1<T, S>(
     connection: &Arc<ClientConnection>,
     io: T,
     service: S,
-    first: FirstRequest,
+    opening: Http1Opening,
 ) -> Option<(PrefixedStream<T>, S)>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -181,7 +208,8 @@ where
             Future = ResponseFuture,
         > + Unpin,
 {
-    let framing = SharedFraming::default();
+    let framing = SharedFraming::new(Arc::clone(connection));
+    let Http1Opening { first, target } = opening;
     if first == FirstRequest::Awaited {
         framing.lock().expect_head();
     }
@@ -192,12 +220,14 @@ where
         framing,
         state: Arc::clone(state),
         connection: Arc::clone(connection),
+        target: target.clone(),
     };
     let mut served = http1::Builder::new()
         // Idle connections are ended below, and heads that come too slowly: a timer for each request would be a third one.
         .header_read_timeout(None)
         .max_header_size(MAX_REQUEST_HEAD)
         .max_headers(MAX_REQUEST_HEADERS)
+        .preserve_header_case(true)
         .serve_connection(TokioIo::new(io), service);
     let ended = run(
         (state, connection),
@@ -215,15 +245,18 @@ where
     if let Err(error) = ended {
         if error.is_parse() {
             state.count_unopened(connection.info.peer, "bad_request");
-            // hyper has sent a response of its own.
+            // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
             let mut record = InFlightRecord::begin(state, connection, "");
+            if let Some(target) = &target {
+                record.set_target(target);
+            }
             record.set_refused(&Refusal::bad_request(error.to_string()));
         }
         return None;
     }
     let parts = served.into_parts();
-    let io = parts.io.into_inner().into_inner();
-    let io = PrefixedStream::new(io, parts.read_buf);
+    let (io, replaced) = parts.io.into_inner().into_parts();
+    let io = PrefixedStream::new(io, [parts.read_buf, replaced].concat());
     Some((io, parts.service.service))
 }
 
@@ -239,6 +272,13 @@ async fn wait_head_timeout(heads: &SharedFraming, connection: &ClientConnection,
     }
 }
 
+/// What is known of a connection before its first request.
+pub(crate) struct Http1Opening {
+    pub(crate) first: FirstRequest,
+    /// The target of all requests; `None` if each names its own.
+    pub(crate) target: Option<Arc<RequestTarget>>,
+}
+
 /// When a connection's first request has to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstRequest {
@@ -248,12 +288,14 @@ pub(crate) enum FirstRequest {
     Optional,
 }
 
-/// Refuses requests with invalid framing that hyper has accepted.
+/// Answers requests with an invalid head or framing, of which hyper gets a substitute.
 struct FramingGuard<S> {
     service: S,
     framing: SharedFraming,
     state: Arc<InterceptState>,
     connection: Arc<ClientConnection>,
+    /// The target of all requests; `None` if each names its own.
+    target: Option<Arc<RequestTarget>>,
 }
 
 impl<S> Service<Request<Incoming>> for FramingGuard<S>
@@ -273,11 +315,19 @@ where
         let Err(error) = self.framing.lock().next_verdict() else {
             return self.service.call(request);
         };
-        let method = request.method().as_str();
-        let mut record = InFlightRecord::begin(&self.state, &self.connection, method);
-        record.set_uri(request.uri());
-        let format = ErrorFormat::from_request(request.headers());
-        let refused = format.refuse(&Refusal::bad_request(error), record);
+        let (parts, _) = request.into_parts();
+        let mut record =
+            InFlightRecord::begin(&self.state, &self.connection, parts.method.as_str());
+        record.set_uri(&parts.uri);
+        let named = || {
+            let to = requested_host(&parts, 80).ok().flatten()?;
+            Some(Arc::new(RequestTarget::plain(to, None)))
+        };
+        if let Some(target) = self.target.clone().or_else(named) {
+            record.set_target(&target);
+        }
+        let format = ErrorFormat::from_connect(&parts.headers);
+        let refused = format.refuse(&error.into(), record);
         Box::pin(std::future::ready(Ok(refused)))
     }
 }
@@ -311,11 +361,11 @@ pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
     slot.lock().take()
 }
 
+/// Why a stream was reset that h2 takes for malformed.
+const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
+    asked to send it over HTTP/1.1";
 /// Requests of one HTTP/2 connection at a time.
 const MAX_CONCURRENT_STREAMS: u32 = 128;
-/// Bytes of a request's head; hyper answers 431 beyond it.
-const MAX_REQUEST_HEAD: usize = 64 * 1024;
-const MAX_REQUEST_HEADERS: usize = 200;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a drain waits for the first request of a connection: for a lost packet to be sent again, and a slow client.

@@ -1,8 +1,9 @@
 //! A response's body on its way to the client, counted and never collected: the client's backpressure reaches the origin.
 
+use std::error::Error as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -28,6 +29,15 @@ pub(crate) struct ResponseBody {
     cut: Option<CutResponse>,
 }
 
+/// An origin's body, and the connection that it comes through.
+#[derive(Debug)]
+pub(crate) struct OriginBody {
+    pub(crate) body: Incoming,
+    pub(crate) lease: Lease,
+    /// Of a body that only the end of the connection ends: whether TLS ended without close_notify.
+    pub(crate) lacks_close_notify: Option<Arc<AtomicBool>>,
+}
+
 #[derive(Debug)]
 enum Source {
     Proxy(Full<Bytes>, Option<Box<InFlightRecord>>),
@@ -36,7 +46,19 @@ enum Source {
 
 /// An origin's body in transfer, shared with the stall monitor.
 #[derive(Debug)]
-struct Transfer(Mutex<TransferState>);
+struct Transfer {
+    state: Mutex<TransferState>,
+    limits: StallLimits,
+}
+
+/// How long no byte of a response may move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StallLimits {
+    /// While the client does not read.
+    pub(crate) client: Duration,
+    /// While the origin sends nothing; `None` for as long as both connections last.
+    pub(crate) origin: Option<Duration>,
+}
 
 #[derive(Debug)]
 #[expect(
@@ -45,10 +67,9 @@ struct Transfer(Mutex<TransferState>);
 )]
 enum TransferState {
     InFlight {
-        body: Incoming,
-        lease: Lease,
+        origin: OriginBody,
         record: Box<InFlightRecord>,
-        /// The task that waits for the next frame.
+        /// The task that waits for the next frame; `None` while the client does not take the last one.
         waker: Option<Waker>,
     },
     Complete,
@@ -68,28 +89,29 @@ impl ResponseBody {
         }
     }
 
-    /// The origin's body, which is aborted if nothing moves for `stall_timeout`.
+    /// The origin's body, which is aborted if nothing moves for too long.
     pub(crate) fn from_origin(
-        body: Incoming,
-        lease: Lease,
+        origin: OriginBody,
         record: Box<InFlightRecord>,
-        stall_timeout: Duration,
+        limits: StallLimits,
     ) -> Self {
         let connection = Arc::clone(record.connection());
-        let is_over = body.is_end_stream();
+        let is_over = origin.body.is_end_stream();
         let mut state = TransferState::InFlight {
-            body,
-            lease,
+            origin,
             record,
             waker: None,
         };
         if is_over {
             state.complete();
         }
-        let transfer = Arc::new(Transfer(Mutex::new(state)));
+        let transfer = Arc::new(Transfer {
+            state: Mutex::new(state),
+            limits,
+        });
         if !is_over {
             let transfer = Arc::downgrade(&transfer);
-            connection.exchanges.watch(transfer, stall_timeout);
+            connection.exchanges.watch(transfer);
         }
         Self {
             source: Source::Origin(transfer),
@@ -113,10 +135,14 @@ impl TransferState {
     fn complete(&mut self) {
         let before = std::mem::replace(self, Self::Complete);
         if let Self::InFlight {
-            lease, mut record, ..
+            origin, mut record, ..
         } = before
         {
-            lease.give_back();
+            let lacks_close_notify = origin.lacks_close_notify;
+            if lacks_close_notify.is_some_and(|lacks| lacks.load(Relaxed)) {
+                record.mark_without_close_notify();
+            }
+            origin.lease.give_back();
             record.mark_complete();
         }
     }
@@ -127,37 +153,43 @@ impl TransferState {
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let (body, record, waker) = match self {
             Self::InFlight {
-                body,
+                origin,
                 record,
                 waker,
-                ..
-            } => (body, record, waker),
+            } => (&mut origin.body, record, waker),
             Self::Complete => return Poll::Ready(None),
             Self::Aborted => return Poll::Ready(Some(Err(ResponseBodyError::Stalled))),
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         count_received(&frame, record);
+        *waker = frame.is_pending().then(|| cx.waker().clone());
         match &frame {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
             Poll::Ready(Some(Err(_))) => record.mark_cut_by_origin(),
-            Poll::Ready(Some(Ok(_))) => {}
-            Poll::Pending => *waker = Some(cx.waker().clone()),
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
-        frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::Http)))
+        frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::new)))
     }
 }
 
 impl Progress for Transfer {
     fn bytes_moved(&self) -> Option<u64> {
-        match &*self.0.lock() {
+        match &*self.state.lock() {
             TransferState::InFlight { record, .. } => Some(record.bytes_moved()),
             _ => None,
         }
     }
 
+    fn stall_limit(&self) -> Option<Duration> {
+        match &*self.state.lock() {
+            TransferState::InFlight { waker: None, .. } => Some(self.limits.client),
+            _ => self.limits.origin,
+        }
+    }
+
     fn abort(&self) {
-        let before = std::mem::replace(&mut *self.0.lock(), TransferState::Aborted);
+        let before = std::mem::replace(&mut *self.state.lock(), TransferState::Aborted);
         if let TransferState::InFlight {
             mut record, waker, ..
         } = before
@@ -175,8 +207,21 @@ impl Progress for Transfer {
 pub(crate) enum ResponseBodyError {
     #[error(transparent)]
     Http(hyper::Error),
+    /// Without its source: hyper would reset the client's stream with the same PROTOCOL_ERROR, as if the client had made it.
+    #[error("the origin's response is no valid HTTP/2")]
+    Malformed,
     #[error("nothing has moved for too long")]
     Stalled,
+}
+
+impl ResponseBodyError {
+    fn new(error: hyper::Error) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref());
+        match source.and_then(h2::Error::reason) {
+            Some(h2::Reason::PROTOCOL_ERROR) => Self::Malformed,
+            _ => Self::Http(error),
+        }
+    }
 }
 
 impl Drop for ResponseBody {
@@ -199,7 +244,7 @@ impl Body for ResponseBody {
         let (body, record) = match &mut this.source {
             Source::Proxy(body, record) => (body, record),
             Source::Origin(transfer) => {
-                let frame = transfer.0.lock().poll_frame(cx);
+                let frame = transfer.state.lock().poll_frame(cx);
                 if let (Poll::Ready(Some(Err(_))), Some(cut)) = (&frame, &this.cut) {
                     cut.set();
                 }
@@ -218,8 +263,8 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Proxy(body, _) => body.is_end_stream(),
-            Source::Origin(transfer) => match &*transfer.0.lock() {
-                TransferState::InFlight { body, .. } => body.is_end_stream(),
+            Source::Origin(transfer) => match &*transfer.state.lock() {
+                TransferState::InFlight { origin, .. } => origin.body.is_end_stream(),
                 TransferState::Complete => true,
                 TransferState::Aborted => false,
             },
@@ -229,8 +274,8 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Proxy(body, _) => body.size_hint(),
-            Source::Origin(transfer) => match &*transfer.0.lock() {
-                TransferState::InFlight { body, .. } => body.size_hint(),
+            Source::Origin(transfer) => match &*transfer.state.lock() {
+                TransferState::InFlight { origin, .. } => origin.body.size_hint(),
                 TransferState::Complete => SizeHint::with_exact(0),
                 TransferState::Aborted => SizeHint::default(),
             },

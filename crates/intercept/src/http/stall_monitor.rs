@@ -30,6 +30,9 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     /// Bytes moved so far, in both directions; `None` once the transfer is over.
     fn bytes_moved(&self) -> Option<u64>;
 
+    /// How long nothing may move, as it is now; `None` for any time.
+    fn stall_limit(&self) -> Option<Duration>;
+
     /// Aborts the transfer: nothing has moved for too long.
     fn abort(&self);
 }
@@ -37,7 +40,6 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 struct Watched {
     transfer: Weak<dyn Progress>,
-    limit: Duration,
     moved: u64,
     since: Instant,
 }
@@ -73,22 +75,22 @@ impl StallMonitor {
         state.last_end = Instant::now();
     }
 
-    /// Aborts `transfer` once it has not moved for `limit`.
-    pub(crate) fn watch(&self, transfer: Weak<dyn Progress>, limit: Duration) {
+    /// Aborts `transfer` once it has not moved for its limit.
+    pub(crate) fn watch(&self, transfer: Weak<dyn Progress>) {
         let mut state = self.state.lock();
         state.watched.retain(|one| one.transfer.strong_count() > 0);
         state.watched.push(Watched {
             transfer,
-            limit,
             moved: 0,
             since: Instant::now(),
         });
     }
 
-    /// Waits until there has been no exchange for the idle timeout, and aborts stalled transfers meanwhile.
-    pub(crate) async fn wait_idle(&self, idle_timeout: Duration) {
+    /// Waits until there has been no exchange for the idle timeout, and aborts stalled transfers meanwhile, whose limits are
+    /// not below `shortest`.
+    pub(crate) async fn wait_idle(&self, idle_timeout: Duration, shortest: Duration) {
         loop {
-            sleep(idle_timeout / POLLS_PER_TIMEOUT).await;
+            sleep(shortest / POLLS_PER_TIMEOUT).await;
             let now = Instant::now();
             for stalled in self.take_stalled(now) {
                 stalled.abort();
@@ -141,7 +143,10 @@ impl StallMonitor {
                 Some(moved) if moved != one.moved => (one.moved, one.since) = (moved, now),
                 Some(_) => {}
             }
-            let is_stalled = now.duration_since(one.since) >= one.limit;
+            let stalled_for = now.duration_since(one.since);
+            let is_stalled = transfer
+                .stall_limit()
+                .is_some_and(|limit| stalled_for >= limit);
             if is_stalled {
                 stalled.push(transfer);
             }

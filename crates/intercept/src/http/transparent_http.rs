@@ -10,7 +10,9 @@ use hyper::service::Service;
 use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
-use super::http_server::{self, FirstRequest, ResponseFuture, SwitchSlot, fill_slot, take_slot};
+use super::http_server::{
+    self, FirstRequest, Http1Opening, ResponseFuture, SwitchSlot, fill_slot, take_slot,
+};
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use super::websocket::{self, Switched};
@@ -41,8 +43,11 @@ pub(crate) async fn serve(
         port,
         switched: SwitchSlot::default(),
     };
-    let first = FirstRequest::Awaited;
-    let served = http_server::serve_http1(state, connection, stream, service, first).await;
+    let opening = Http1Opening {
+        first: FirstRequest::Awaited,
+        target: None,
+    };
+    let served = http_server::serve_http1(state, connection, stream, service, opening).await;
     let Some((stream, service)) = served else {
         return;
     };

@@ -16,7 +16,8 @@ use crate::http::client_connection::ClientConnection;
 use crate::http::error_response::ErrorFormat;
 use crate::http::exchange::Exchange;
 use crate::http::http_server::{
-    FirstRequest, ResponseFuture, SwitchSlot, fill_slot, linger_and_close, serve_http1, take_slot,
+    FirstRequest, Http1Opening, ResponseFuture, SwitchSlot, fill_slot, linger_and_close,
+    serve_http1, take_slot,
 };
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
@@ -53,8 +54,11 @@ pub(crate) async fn serve(
         connection: Arc::clone(&connection),
         next: SwitchSlot::default(),
     };
-    let first = FirstRequest::Awaited;
-    let served = serve_http1(state, &connection, socket, service, first).await;
+    let opening = Http1Opening {
+        first: FirstRequest::Awaited,
+        target: None,
+    };
+    let served = serve_http1(state, &connection, socket, service, opening).await;
     let Some((stream, service)) = served else {
         return;
     };

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -30,6 +30,17 @@ pub(crate) struct Remainder {
     replay: Replay,
     /// Counts the attempts to send it: only the last one may read.
     attempt: u32,
+    expectation: Expectation,
+}
+
+/// Whether the client waits for 100 (Continue), which hyper sends once the body is read (RFC 9110, section 10.1.1).
+#[derive(Debug, Default)]
+enum Expectation {
+    /// The body may be read.
+    #[default]
+    Met,
+    /// The body is the origin's to ask for. The task is the one that wants to read it.
+    Awaited(Option<Waker>),
 }
 
 /// The data that was passed on, for a retry.
@@ -62,20 +73,30 @@ impl BufferedBody {
                 body,
                 replay: Replay::Off,
                 attempt: 0,
+                expectation: Expectation::Met,
             })))
         })
     }
 
-    /// Reads until there are `max` bytes or the body ends, and buffers what it reads for the origin.
+    /// Reads until there are `max` bytes, the body ends, or the client sends no more for `pause`: it may wait for a response, as
+    /// in a call with messages in both directions. Buffers what it reads for the origin.
     ///
     /// # Errors
     ///
     /// The body breaks off.
-    pub(crate) async fn read_prefix(&self, max: usize) -> hyper::Result<BufferedPrefix> {
+    pub(crate) async fn read_prefix(
+        &self,
+        max: usize,
+        pause: Duration,
+    ) -> hyper::Result<BufferedPrefix> {
         let mut bytes = BytesMut::new();
         let mut truncated = false;
         while !truncated && !self.lock().body.is_end_stream() {
-            let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx)).await;
+            let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx));
+            let Ok(next) = timeout(pause, next).await else {
+                truncated = true;
+                break;
+            };
             let Some(frame) = next.transpose()? else {
                 break;
             };
@@ -88,6 +109,19 @@ impl BufferedBody {
         }
         let bytes = bytes.freeze();
         Ok(BufferedPrefix { bytes, truncated })
+    }
+
+    /// Lets no attempt read the body until [`BufferedBody::continue_now`].
+    pub(crate) fn await_continue(&self) {
+        self.lock().expectation = Expectation::Awaited(None);
+    }
+
+    /// Lets the body be read: the origin wants it.
+    pub(crate) fn continue_now(&self) {
+        let before = mem::take(&mut self.lock().expectation);
+        if let Expectation::Awaited(Some(waker)) = before {
+            waker.wake();
+        }
     }
 
     /// Keeps what is passed on from now on, up to [`MAX_REPLAYED`].
@@ -117,8 +151,13 @@ impl BufferedBody {
         Some(remainder.attempt)
     }
 
-    /// Drains what is left in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it.
+    /// Drains what is left in the background, for [`DRAIN_TIMEOUT`] at most, unless another holder reads it. A body that the
+    /// origin has not asked for is given up: the client may never send it.
     pub(crate) fn drain_in_background(self) {
+        if self.lock().awaits_continue() {
+            self.lock().attempt += 1;
+            return self.continue_now();
+        }
         // Without a runtime everything ends anyway.
         if !self.lock().is_end_stream()
             && let Ok(runtime) = Handle::try_current()
@@ -148,6 +187,11 @@ impl BufferedBody {
 }
 
 impl Remainder {
+    /// Whether the client waits for 100 (Continue).
+    pub(crate) fn awaits_continue(&self) -> bool {
+        matches!(self.expectation, Expectation::Awaited(_))
+    }
+
     /// The number of the attempt that may read.
     pub(crate) fn attempt(&self) -> u32 {
         self.attempt
@@ -177,6 +221,10 @@ impl Body for Remainder {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Expectation::Awaited(waker) = &mut self.expectation {
+            *waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         let polled = match self.buffered.pop_front() {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
             None => Pin::new(&mut self.body).poll_frame(cx),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::upstream_proxy::UpstreamProxy;
+use crate::policy::host_timeouts::HostTimeouts;
 
 /// How origins are reached.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct UpstreamConfig {
     /// The timeout from the end of the request to the head of the response, or from the last byte of the request that
     /// was sent.
     pub response_timeout: Duration,
+    /// The same for hosts with another one.
+    pub response_timeouts: HostTimeouts,
     /// How long a connection stays in the idle pool, and how long a client may send nothing of its request.
     pub idle_timeout: Duration,
     /// The connection cap: how many connections there may be at a time, idle ones included.

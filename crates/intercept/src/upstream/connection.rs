@@ -1,18 +1,19 @@
 //! A connection to an origin, ready for requests.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::connection_permit::ConnectionPermit;
 use super::request_body::RequestBody;
 use crate::stream::corked::CorkedStream;
+use crate::stream::origin_socket::OriginSocket;
 
 /// A connection to an origin.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct ConnectionInfo {
     pub(crate) opened: Instant,
     /// Whether requests have to be in absolute form, because an upstream proxy is at the other end.
     pub(crate) absolute_form: bool,
+    /// Whether its TLS has ended without close_notify.
+    pub(crate) lacks_close_notify: Arc<AtomicBool>,
     /// Counts the connection against the connection cap.
     pub(crate) _permit: ConnectionPermit,
 }
@@ -60,7 +63,7 @@ impl Connection {
     }
 }
 
-pub(super) type TlsConnection = TlsStream<CorkedStream<TcpStream>>;
+pub(super) type TlsConnection = TlsStream<CorkedStream<OriginSocket>>;
 
 /// The task of an HTTP/2 connection, which is always inside TLS.
 pub(super) type Driver = http2::Connection<TokioIo<TlsConnection>, RequestBody, TokioExecutor>;

@@ -30,6 +30,7 @@ use crate::audit::tls_version;
 use crate::host::HostPort;
 use crate::policy::destination::Destinations;
 use crate::stream::corked::CorkedStream;
+use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
 /// Makes new connections to origins, under the connection cap.
 #[derive(Debug)]
@@ -158,9 +159,11 @@ impl Dialer {
                 tls,
                 opened: Instant::now(),
                 absolute_form,
+                lacks_close_notify: Arc::default(),
                 _permit: permit,
             })
         };
+        let socket = OriginSocket::new(socket);
         if !key.tls {
             return http1_handshake(socket, about(None)).await;
         }
@@ -186,7 +189,11 @@ impl Dialer {
         let version = session.protocol_version().map(tls_version);
         match session.alpn_protocol() {
             Some(b"h2") => http2_handshake(stream, about(version)).await,
-            _ => http1_handshake(stream, about(version)).await,
+            _ => {
+                let about = about(version);
+                let stream = UnnotifiedEnd::new(stream, Arc::clone(&about.lacks_close_notify));
+                http1_handshake(stream, about).await
+            }
         }
     }
 
@@ -212,6 +219,7 @@ impl Dialer {
             tls: None,
             opened: Instant::now(),
             absolute_form: false,
+            lacks_close_notify: Arc::default(),
             _permit: permit,
         };
         Ok((socket, Arc::new(about)))
@@ -311,6 +319,8 @@ where
 {
     let handshake = http1::Builder::new()
         .max_header_size(MAX_RESPONSE_HEAD)
+        .max_headers(MAX_RESPONSE_HEADERS)
+        .preserve_header_case(true)
         .handshake(TokioIo::new(io))
         .await;
     let (sender, driver) =
@@ -361,5 +371,7 @@ fn from_tls(error: &std::io::Error) -> UpstreamError {
 
 /// Bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
+/// Header lines of a response: more than hyper's 100, for cookies and policies of large sites.
+const MAX_RESPONSE_HEADERS: usize = 500;
 /// Finds out that a shared connection is dead before many requests have waited for it.
 const PING_INTERVAL: Duration = Duration::from_secs(20);

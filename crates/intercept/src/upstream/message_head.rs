@@ -74,7 +74,7 @@ pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| {
         let kind = kind.as_bytes().to_ascii_lowercase();
-        kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc")
+        STREAMING_TYPES.iter().any(|one| kind.starts_with(one))
     })
 }
 
@@ -106,6 +106,13 @@ pub(super) fn framing_error(headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
+const STREAMING_TYPES: [&[u8]; 5] = [
+    b"text/event-stream",
+    b"application/grpc",
+    b"application/connect+",
+    b"application/x-ndjson",
+    b"application/json;stream=watch",
+];
 const CONNECTION_SCHEMES: [&[u8]; 2] = [b"NTLM", b"Negotiate"];
 
 #[cfg(test)]

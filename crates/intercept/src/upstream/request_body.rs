@@ -41,6 +41,23 @@ impl RequestBody {
         }
     }
 
+    /// Whether the client waits for the origin's 100 (Continue) before it sends the body.
+    pub(super) fn awaits_continue(&self) -> bool {
+        self.body
+            .as_ref()
+            .is_some_and(|body| body.lock().awaits_continue())
+    }
+
+    /// What lets the client send the body.
+    pub(super) fn continue_handle(&self) -> impl Fn() + Send + Sync + 'static {
+        let body = self.body.clone();
+        move || {
+            if let Some(body) = &body {
+                body.continue_now();
+            }
+        }
+    }
+
     /// Frees what was kept.
     pub(super) fn discard_kept(&self) {
         if let Some(body) = &self.body {

@@ -58,6 +58,8 @@ impl RetryCopy {
         *copy.uri_mut() = request.uri().clone();
         *copy.version_mut() = request.version();
         *copy.headers_mut() = request.headers().clone();
+        // How the client spells the names of headers.
+        *copy.extensions_mut() = request.extensions().clone();
         Self(copy)
     }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_intercept::authz::{CheckConfig, ConfigError, FailureMode, SentHeaders, ServiceUrl};
+use peername_intercept::authz::{
+    CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +54,13 @@ pub(crate) struct CheckArgs {
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_header: Vec<AsWritten<HeaderName>>,
-    /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy waits for them before it asks
-    /// [default: none]
+    /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
+    /// ended, or the client sends no more for a second [default: none]
     #[arg(long, value_name = "OCTETS", requires = "check")]
     check_body: Option<Number<1, 1_048_576>>,
+    /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
+    #[arg(long, value_name = "TYPE", requires = "check_body")]
+    check_body_exempt: Vec<AsWritten<MediaType>>,
     /// A header that a request takes from a forwardAuth service's response; may be repeated
     #[arg(long, value_name = "HEADER", requires = "check")]
     check_take: Vec<AsWritten<HeaderName>>,
@@ -124,6 +129,7 @@ impl CheckArgs {
             (self.check_cache.is_some(), "--check-cache"),
             (!self.check_header.is_empty(), "--check-header"),
             (self.check_body.is_some(), "--check-body"),
+            (!self.check_body_exempt.is_empty(), "--check-body-exempt"),
             (!self.check_take.is_empty(), "--check-take"),
             (
                 self.tls_files().next().is_some(),
@@ -180,6 +186,7 @@ impl CheckArgs {
                 names => SentHeaders::Only(values(names)),
             },
             body: self.check_body.map_or(0, Number::get),
+            body_exempt: values(&self.check_body_exempt),
             take: values(&self.check_take),
             ..open().map_err(Usage::from_error)?
         }))

@@ -21,6 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::check_args::CheckArgs;
+use super::host_timeout::{HostTimeoutArg, host_timeouts};
 use super::redacted::Redacted;
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
@@ -103,11 +104,20 @@ pub(crate) struct Intercept {
     /// From the end of a request to the head of its response
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     answer_timeout: Timeout,
-    /// Close connections without a request for so long, on both sides, and abort requests and responses without a byte in
-    /// either direction for so long
+    /// The same for a host that takes longer, or less: example.com, *.example.com or a network; may be repeated, the first one
+    /// applies
+    #[arg(long, value_name = "HOST=DURATION")]
+    host_answer_timeout: Vec<AsWritten<HostTimeoutArg>>,
+    /// Close connections without a request for so long, on both sides, and abort exchanges whose client sends nothing of its
+    /// request, or reads nothing of the response, for so long
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     idle_timeout: Timeout,
-    /// The same for exchanges that may be silent: tunnels, WebSocket, gRPC, server-sent events
+    /// Abort responses of a host that sends no byte for so long: example.com, *.example.com or a network; may be repeated, the
+    /// first one applies [default: a response that has begun may be silent]
+    #[arg(long, value_name = "HOST=DURATION")]
+    host_idle_timeout: Vec<AsWritten<HostTimeoutArg>>,
+    /// Close tunnels and WebSockets without a byte in either direction for so long, and abort gRPC and server-sent events whose
+    /// client reads nothing for so long
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     tunnel_timeout: Timeout,
     /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
@@ -200,6 +210,7 @@ impl Intercept {
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
             idle_timeout: self.idle_timeout.0,
+            silent_responses: host_timeouts(&self.host_idle_timeout),
             tunnel_timeout: self.tunnel_timeout.0,
         }
     }
@@ -283,6 +294,7 @@ impl Intercept {
             connect_timeout: self.connect_timeout.0,
             handshake_timeout: self.connect_timeout.0,
             response_timeout: self.answer_timeout.0,
+            response_timeouts: host_timeouts(&self.host_answer_timeout),
             idle_timeout: self.idle_timeout.0,
             max_connections,
         }

@@ -1,4 +1,4 @@
-//! A stream that is watched on its way to hyper.
+//! A stream that is watched on its way to hyper, and that a monitor may hold back or replace.
 
 use std::io;
 use std::pin::Pin;
@@ -6,29 +6,60 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::FramingMonitor;
+use crate::http::client_connection::ClientConnection;
 
 /// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
 #[derive(Debug)]
 pub(crate) struct WatchedStream<T> {
     io: T,
     framing: SharedFraming,
+    /// What the monitor passes on in place of what was read.
+    replaced: Bytes,
+    /// The exchanges of the client's connection before the first request here.
+    exchanges_before: u64,
+    /// The requests of which the responses are written.
+    answered: u64,
+    /// Whether the client has shut down its side while a response is awaited or written.
+    is_half_closed: bool,
 }
 
 /// The monitor of one connection, shared by the reader of its stream and the service for its requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFraming {
     framing: Arc<Mutex<FramingMonitor>>,
+    /// `None` without a network.
+    connection: Option<Arc<ClientConnection>>,
     /// Notified when a head has begun and not ended.
     head_begins: Arc<Notify>,
 }
 
 impl SharedFraming {
+    pub(crate) fn new(connection: Arc<ClientConnection>) -> Self {
+        Self {
+            connection: Some(connection),
+            ..Self::default()
+        }
+    }
+
+    /// The exchanges of the client's connection so far; `None` while one is in flight.
+    fn exchanges(&self) -> Option<u64> {
+        let exchanges = self
+            .connection
+            .as_ref()
+            .map(|connection| &connection.exchanges);
+        match exchanges {
+            Some(exchanges) => exchanges.is_idle().then(|| exchanges.total_begun()),
+            None => Some(0),
+        }
+    }
+
     /// Returns once a head has been on its way for as long as `limit`.
     pub(crate) async fn wait_head_timeout(&self, limit: Duration) {
         loop {
@@ -49,11 +80,20 @@ impl SharedFraming {
 
 impl<T> WatchedStream<T> {
     pub(crate) fn new(io: T, framing: SharedFraming) -> Self {
-        Self { io, framing }
+        let exchanges_before = framing.exchanges().unwrap_or_default();
+        Self {
+            io,
+            framing,
+            replaced: Bytes::new(),
+            exchanges_before,
+            answered: 0,
+            is_half_closed: false,
+        }
     }
 
-    pub(crate) fn into_inner(self) -> T {
-        self.io
+    /// The stream, and bytes that were read from it and not passed on.
+    pub(crate) fn into_parts(self) -> (T, Bytes) {
+        (self.io, self.replaced)
     }
 }
 
@@ -64,18 +104,39 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        let fresh = buffer.filled().get(before..).unwrap_or_default();
-        let mut framing = self.framing.lock();
-        let was_awaited = framing.head_since.is_some();
-        let fed = framing.feed(fresh);
-        let is_awaited = framing.head_since.is_some();
-        drop(framing);
-        // Mostly a head comes whole, and then nothing has to wake.
-        if is_awaited && !was_awaited {
-            self.framing.head_begins.notify_one();
+        while self.replaced.is_empty() {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            let fresh = buffer.filled().get(before..).unwrap_or_default();
+            if fresh.is_empty() {
+                // hyper would abort the exchange, and the client wants its response. In the middle of a body it is cut.
+                let framing = self.framing.lock();
+                let awaits_response = !framing.is_in_body() && self.answered < framing.requests();
+                drop(framing);
+                self.is_half_closed = awaits_response && self.framing.connection.is_some();
+                return match self.is_half_closed {
+                    true => Poll::Pending,
+                    false => Poll::Ready(Ok(())),
+                };
+            }
+            let mut framing = self.framing.lock();
+            let was_awaited = framing.head_since.is_some();
+            let fed = framing.feed(fresh);
+            let is_awaited = framing.head_since.is_some();
+            drop(framing);
+            // Mostly a head comes whole, and then nothing has to wake.
+            if is_awaited && !was_awaited {
+                self.framing.head_begins.notify_one();
+            }
+            let passed = fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            buffer.set_filled(before + passed.unchanged);
+            self.replaced = passed.replaced.into();
+            if passed.unchanged > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        Poll::Ready(fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+        let now = self.replaced.len().min(buffer.remaining());
+        buffer.put_slice(&self.replaced.split_to(now));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -101,7 +162,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        // hyper flushes once it has written all that it has.
+        if let Some(exchanges) = self.framing.exchanges() {
+            self.answered = exchanges - self.exchanges_before;
+            if self.is_half_closed {
+                // It reads the end now.
+                cx.waker().wake_by_ref();
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

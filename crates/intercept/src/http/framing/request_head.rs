@@ -1,0 +1,357 @@
+//! The head of an HTTP/1 request, line by line.
+
+use std::ops::Range;
+
+use http::{StatusCode, Uri};
+
+use super::FramingError;
+
+/// The head of a request as far as it has come, held back until it is complete.
+#[derive(Debug, Default)]
+pub(super) struct RequestHead {
+    /// The head as it came.
+    bytes: Vec<u8>,
+    /// Where the line begins that is on its way.
+    line_start: usize,
+    /// Whether some of it came with an earlier read.
+    is_held: bool,
+    request_line: Option<RequestLine>,
+    headers: usize,
+    chunked: bool,
+    length: Option<u64>,
+    has_upgrade: bool,
+}
+
+#[derive(Debug)]
+struct RequestLine {
+    is_http10: bool,
+    is_connect: bool,
+    /// The target's place in the head, and what replaces it.
+    encoded: Option<(Range<usize>, Vec<u8>)>,
+}
+
+/// How the body of a request is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyFraming {
+    Length(u64),
+    Chunked,
+    /// What follows a CONNECT is no body, and may be no HTTP.
+    Tunnel,
+}
+
+/// A complete head.
+#[derive(Debug)]
+pub(super) struct CompleteHead {
+    pub(super) body: BodyFraming,
+    /// Whether the client wants to switch protocols.
+    pub(super) has_upgrade: bool,
+    /// What to pass on.
+    pub(super) bytes: Vec<u8>,
+    /// Whether that is what came with this read.
+    pub(super) is_as_read: bool,
+}
+
+impl RequestHead {
+    /// Whether a request has begun; empty lines before it are no part of it (RFC 9112, section 2.2).
+    pub(super) fn has_begun(&self) -> bool {
+        self.request_line.is_some() || self.bytes.len() > self.line_start
+    }
+
+    /// Notes that a read has ended.
+    pub(super) fn hold(&mut self) {
+        self.is_held = !self.bytes.is_empty();
+    }
+
+    /// Takes bytes up to the end of a line, and returns the head once that is its last line.
+    ///
+    /// # Errors
+    ///
+    /// The head is invalid, or too long.
+    pub(super) fn take_line(
+        &mut self,
+        bytes: &mut &[u8],
+    ) -> Result<Option<CompleteHead>, FramingError> {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let (taken, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+        *bytes = rest;
+        let checked = self.bytes.len();
+        self.bytes.extend_from_slice(taken);
+        if self.bytes.len() > MAX_REQUEST_HEAD {
+            return Err(too_large("a head of more than 64 KiB"));
+        }
+        if end.is_none() {
+            // Bytes that are no HTTP may have no further line for long.
+            return self.check_partial_line(checked).map(|()| None);
+        }
+        let start = std::mem::replace(&mut self.line_start, self.bytes.len());
+        let line = self.bytes.get(start..).unwrap_or_default();
+        let line = strip_line_end(line)?;
+        if line.is_empty() && self.request_line.is_some() {
+            return self.complete().map(Some);
+        }
+        if line.is_empty() {
+            return Ok(None);
+        }
+        if self.request_line.is_none() {
+            self.request_line = Some(RequestLine::parse(line, start)?);
+            return Ok(None);
+        }
+        let (name, value) = split_header(line)?;
+        self.headers += 1;
+        if self.headers > MAX_REQUEST_HEADERS {
+            return Err(too_large("more than 200 header lines"));
+        }
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err("a Transfer-Encoding other than chunked".into());
+            }
+            self.chunked = true;
+        }
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let length = parse_length(value)?;
+            if self.length.replace(length).is_some() {
+                return Err("more than one Content-Length".into());
+            }
+        }
+        self.has_upgrade |= name.eq_ignore_ascii_case(b"upgrade");
+        Ok(None)
+    }
+
+    /// Checks the fresh bytes of a line that has not ended.
+    fn check_partial_line(&self, checked: usize) -> Result<(), FramingError> {
+        let line = self.bytes.get(self.line_start..).unwrap_or_default();
+        if self.request_line.is_none() && line != b"\r" {
+            check_method(line.split(|byte| *byte == b' ').next().unwrap_or_default())?;
+        }
+        let fresh = checked.saturating_sub(self.line_start).saturating_sub(1);
+        let fresh = line.get(fresh..).unwrap_or_default();
+        check_controls(fresh.strip_suffix(b"\r").unwrap_or(fresh))
+    }
+
+    fn complete(&mut self) -> Result<CompleteHead, FramingError> {
+        let is_http10 = self
+            .request_line
+            .as_ref()
+            .is_some_and(|line| line.is_http10);
+        if self.chunked && self.length.is_some() {
+            return Err("Transfer-Encoding and Content-Length".into());
+        }
+        if self.chunked && is_http10 {
+            return Err("Transfer-Encoding in HTTP/1.0".into());
+        }
+        let head = std::mem::take(self);
+        let is_connect = head
+            .request_line
+            .as_ref()
+            .is_some_and(|line| line.is_connect);
+        let (mut bytes, mut is_as_read) = (head.bytes, !head.is_held);
+        if let Some((place, target)) = head.request_line.and_then(|line| line.encoded) {
+            bytes.splice(place, target);
+            is_as_read = false;
+        }
+        if bytes.len() > MAX_REQUEST_HEAD {
+            return Err(too_large("a head of more than 64 KiB"));
+        }
+        Ok(CompleteHead {
+            body: match head.length {
+                _ if is_connect => BodyFraming::Tunnel,
+                _ if head.chunked => BodyFraming::Chunked,
+                length => BodyFraming::Length(length.unwrap_or_default()),
+            },
+            has_upgrade: head.has_upgrade,
+            bytes,
+            is_as_read,
+        })
+    }
+
+    /// Writes a head for hyper in place of one that is refused, `rest` of which was read already: with what is valid of its
+    /// request line, and the headers that tell the host and the format of the answer.
+    pub(super) fn substitute(self, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = self.bytes;
+        bytes.extend_from_slice(rest);
+        let mut lines = bytes
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+            .skip_while(|line| line.is_empty());
+        let request_line = lines.next().unwrap_or_default();
+        let mut words = request_line.split(|byte| *byte == b' ');
+        let method = words.next().filter(|method| check_method(method).is_ok());
+        let target = words.next().and_then(|target| {
+            check_controls(target).ok()?;
+            let target = encode_target(target).unwrap_or_else(|| target.to_vec());
+            let is_valid = !target.contains(&b'\t') && check_target(&target).is_ok();
+            is_valid.then_some(target)
+        });
+        let (method, target) = match (method, target) {
+            (Some(method), Some(target)) => (method, target),
+            (Some(method), None) => (method, b"/".to_vec()),
+            (None, _) => (&b"GET"[..], b"/".to_vec()),
+        };
+        let mut head = [method, b" ", &target, b" HTTP/1.1\r\n"].concat();
+        let kept = lines
+            .take_while(|line| !line.is_empty())
+            .filter(|line| {
+                check_controls(line).is_ok()
+                    && split_header(line).is_ok_and(|(name, _)| is_kept(name))
+            })
+            .take(KEPT_HEADERS.len());
+        for line in kept {
+            head.extend_from_slice(line);
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(b"Connection: close\r\n\r\n");
+        head
+    }
+}
+
+impl RequestLine {
+    /// Parses a line that begins at this offset of the head.
+    fn parse(line: &[u8], start: usize) -> Result<Self, FramingError> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let (Some(method), Some(target), Some(version), None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err("a request line that is not three words".into());
+        };
+        check_method(method)?;
+        if line == b"PRI * HTTP/2.0" {
+            return Err("HTTP/2 without TLS is not supported".into());
+        }
+        if version != b"HTTP/1.1" && version != b"HTTP/1.0" {
+            return Err("a version of HTTP other than 1.0 and 1.1".into());
+        }
+        if target.is_empty() || target.contains(&b'\t') {
+            return Err("a request line that is not three words".into());
+        }
+        let encoded = encode_target(target);
+        check_target(encoded.as_deref().unwrap_or(target))?;
+        let place = start + method.len() + 1;
+        Ok(Self {
+            is_http10: version == b"HTTP/1.0",
+            is_connect: method == b"CONNECT",
+            encoded: encoded.map(|encoded| (place..place + target.len(), encoded)),
+        })
+    }
+}
+
+/// Whether a header is for the answer to a request that is refused.
+fn is_kept(name: &[u8]) -> bool {
+    KEPT_HEADERS
+        .iter()
+        .any(|kept| name.eq_ignore_ascii_case(kept))
+}
+
+fn too_large(detail: &'static str) -> FramingError {
+    FramingError {
+        status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        detail,
+    }
+}
+
+/// Strips the CRLF of a line.
+pub(super) fn strip_line_end(line: &[u8]) -> Result<&[u8], FramingError> {
+    let line = line
+        .strip_suffix(b"\r\n")
+        .ok_or("a line that ends in LF alone")?;
+    check_controls(line)?;
+    Ok(line)
+}
+
+/// Control characters may be in no line of a head or a trailer (RFC 9110, section 5.5); in a chunk's extension, either.
+fn check_controls(line: &[u8]) -> Result<(), FramingError> {
+    if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
+        return Err("CR or NUL inside a line".into());
+    }
+    match line
+        .iter()
+        .any(|byte| byte.is_ascii_control() && *byte != b'\t')
+    {
+        true => Err("a control character inside a line".into()),
+        false => Ok(()),
+    }
+}
+
+fn check_method(method: &[u8]) -> Result<(), FramingError> {
+    match !method.is_empty() && method.iter().all(is_token) {
+        true => Ok(()),
+        false => Err("a method that is not a token: this is no HTTP request".into()),
+    }
+}
+
+/// Checks that hyper can parse a target.
+fn check_target(target: &[u8]) -> Result<(), FramingError> {
+    if target.len() > MAX_TARGET {
+        return Err(FramingError {
+            status: StatusCode::URI_TOO_LONG,
+            detail: "a request target of more than 65,534 bytes",
+        });
+    }
+    // What is encoded and begins with a slash is a path, whatever follows.
+    match target.starts_with(b"/") || Uri::try_from(target).is_ok() {
+        true => Ok(()),
+        false => Err("a request target that is no URI".into()),
+    }
+}
+
+/// Percent-encodes the bytes that a URI can't have (RFC 3986, section 2.1) and that clients send all the same: PromQL and
+/// LogQL in a query, such as `{job="api"}`. `None` if there are none. The http crate accepts others which RFC 3986 doesn't,
+/// and these stay as they are.
+fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
+    let is_text = str::from_utf8(target).is_ok();
+    let query = target.iter().position(|byte| *byte == b'?');
+    let is_refused = |(at, byte): (usize, &u8)| match byte {
+        b'<' | b'>' => true,
+        b'"' => query.is_some_and(|query| at > query),
+        b'`' => query.is_none_or(|query| at < query),
+        0x80.. => !is_text,
+        _ => false,
+    };
+    if !target.iter().enumerate().any(is_refused) {
+        return None;
+    }
+    let mut encoded = Vec::with_capacity(target.len() + 16);
+    for (at, byte) in target.iter().enumerate() {
+        match is_refused((at, byte)) {
+            true => {
+                encoded.extend_from_slice(percent_encoding::percent_encode_byte(*byte).as_bytes());
+            }
+            false => encoded.push(*byte),
+        }
+    }
+    Some(encoded)
+}
+
+/// Splits a header line (RFC 9112, section 5): a token, and no space before the colon.
+pub(super) fn split_header(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
+    if line.starts_with(b" ") || line.starts_with(b"\t") {
+        return Err("a header on more than one line".into());
+    }
+    let colon = line.iter().position(|byte| *byte == b':');
+    let (name, value) = line.split_at(colon.ok_or("a header without a colon")?);
+    match !name.is_empty() && name.iter().all(is_token) {
+        true => Ok((name, value.get(1..).unwrap_or_default().trim_ascii())),
+        false => Err("a header's name is not a token".into()),
+    }
+}
+
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+/// Parses digits and nothing else: no sign, no list.
+pub(super) fn parse_length(value: &[u8]) -> Result<u64, FramingError> {
+    let error = "a Content-Length that is not a number";
+    let text = str::from_utf8(value).map_err(|_| error)?;
+    match value.iter().all(u8::is_ascii_digit) {
+        true => text.parse().map_err(|_| error.into()),
+        false => Err(error.into()),
+    }
+}
+
+/// Bytes of a request's head.
+pub(crate) const MAX_REQUEST_HEAD: usize = 64 * 1024;
+/// Header lines of a request.
+pub(crate) const MAX_REQUEST_HEADERS: usize = 200;
+/// The most that the http crate takes.
+const MAX_TARGET: usize = u16::MAX as usize - 1;
+const KEPT_HEADERS: [&[u8]; 4] = [b"host", b"accept", b"content-type", b"user-agent"];

@@ -1,0 +1,210 @@
+//! HTTP/2 requests that h2 refuses below the service: they get no response and would have no audit line.
+//!
+//! h2 resets the stream of a request that is malformed to it with PROTOCOL_ERROR: most of all that of one with a byte in its
+//! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes these. So
+//! the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1, where
+//! it is forwarded or gets an answer with the reason.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED.
+#[derive(Debug)]
+pub(crate) struct RewrittenResets<T, F> {
+    io: T,
+    written: FrameCursor,
+    /// Called for each reset.
+    on_reset: F,
+}
+
+/// The position in a stream of frames (RFC 9113, section 4.1).
+#[derive(Clone, Copy, Debug, Default)]
+struct FrameCursor {
+    header: [u8; HEADER_LEN],
+    /// Bytes of the header so far.
+    header_len: usize,
+    payload_left: usize,
+    /// The bytes of an error code so far.
+    code: u32,
+    /// Whether the last byte of an error code was considered.
+    is_reported: bool,
+}
+
+impl<T, F> RewrittenResets<T, F> {
+    pub(crate) fn new(io: T, on_reset: F) -> Self {
+        Self {
+            io,
+            written: FrameCursor::default(),
+            on_reset,
+        }
+    }
+}
+
+impl FrameCursor {
+    /// Takes the bytes before the last one of the next RST_STREAM with PROTOCOL_ERROR. Returns whether there is one.
+    fn find_reset(&mut self, bytes: &mut &[u8]) -> bool {
+        while let Some((byte, rest)) = bytes.split_first() {
+            if let Some(place) = self.header.get_mut(self.header_len) {
+                *place = *byte;
+                *bytes = rest;
+                self.header_len += 1;
+                if self.header_len < HEADER_LEN {
+                    continue;
+                }
+                let [a, b, c, ..] = self.header;
+                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.code = 0;
+                self.end_payload();
+                continue;
+            }
+            let is_reset = self.kind() == RST_STREAM;
+            if is_reset && self.payload_left == 1 && !self.is_reported {
+                self.is_reported = true;
+                if self.code == 0 && *byte == PROTOCOL_ERROR {
+                    return true;
+                }
+            }
+            let len = match is_reset {
+                true => 1,
+                false => self.payload_left.min(bytes.len()),
+            };
+            self.code = self.code << 8 | u32::from(*byte);
+            self.payload_left -= len;
+            *bytes = bytes.get(len..).unwrap_or_default();
+            self.end_payload();
+        }
+        false
+    }
+
+    fn end_payload(&mut self) {
+        if self.payload_left == 0 {
+            self.header_len = 0;
+            self.is_reported = false;
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        let [_, _, _, kind, ..] = self.header;
+        kind
+    }
+}
+
+impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for RewrittenResets<T, F> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let mut cursor = this.written;
+        let mut before = 0;
+        let reset = parts.iter().find_map(|part| {
+            let mut rest = &**part;
+            let found = cursor.find_reset(&mut rest);
+            before += part.len();
+            found.then(|| before - rest.len())
+        });
+        let written = match reset {
+            None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
+            Some(0) => {
+                let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[HTTP_1_1_REQUIRED]))?;
+                if written == 1 {
+                    (this.on_reset)();
+                }
+                written
+            }
+            Some(at) => {
+                let ahead: Vec<u8> = parts
+                    .iter()
+                    .flat_map(|part| part.iter().copied())
+                    .take(at)
+                    .collect();
+                ready!(Pin::new(&mut this.io).poll_write(cx, &ahead))?
+            }
+        };
+        let mut left = written;
+        for part in parts {
+            let mut part = part.get(..left.min(part.len())).unwrap_or_default();
+            left -= part.len();
+            while this.written.find_reset(&mut part) {}
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+const HEADER_LEN: usize = 9;
+/// The type of the frame, and error codes (RFC 9113, sections 6.4 and 7).
+const RST_STREAM: u8 = 3;
+const PROTOCOL_ERROR: u8 = 1;
+const HTTP_1_1_REQUIRED: u8 = 13;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tokio::io::AsyncWriteExt;
+
+    fn frame(kind: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let head = [0, 0, payload.len() as u8, kind, 0, 0, 0, 0, stream];
+        [&head, payload].concat()
+    }
+
+    fn frames(code: u8) -> Vec<u8> {
+        [
+            frame(4, 0, &[]),
+            frame(RST_STREAM, 1, &[0, 0, 0, 8]),
+            frame(0, 3, &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 1]),
+            frame(RST_STREAM, 5, &[0, 0, 0, code]),
+            frame(RST_STREAM, 7, &[1, 0, 0, 1]),
+            frame(RST_STREAM, 9, &[0, 0, 0, code]),
+        ]
+        .concat()
+    }
+
+    #[tokio::test]
+    async fn only_protocol_errors_of_streams_are_rewritten() {
+        let sent = frames(PROTOCOL_ERROR);
+        for size in 1..=sent.len() {
+            let count = Mutex::new(0);
+            let mut io = RewrittenResets::new(Vec::new(), || *count.lock().unwrap() += 1);
+            for part in sent.chunks(size) {
+                io.write_all(part).await.unwrap();
+            }
+            assert_eq!(io.io, frames(HTTP_1_1_REQUIRED), "by {size}");
+            assert_eq!(*count.lock().unwrap(), 2);
+        }
+    }
+}

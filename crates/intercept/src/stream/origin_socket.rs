@@ -1,0 +1,155 @@
+//! An origin's socket, whose responses can be read after it was closed for writing.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Discards what is written after the first EPIPE or ECONNRESET: the end of the connection is reported to the reader, behind
+/// what was received before it.
+///
+/// An origin may answer a request before it has read the body (307, 401, 413) and close the connection, while the body is
+/// still being sent. hyper would report the failed write, and lose the response.
+#[derive(Debug)]
+pub(crate) struct OriginSocket {
+    socket: TcpStream,
+    is_broken: bool,
+}
+
+impl OriginSocket {
+    pub(crate) fn new(socket: TcpStream) -> Self {
+        Self {
+            socket,
+            is_broken: false,
+        }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let len = || parts.iter().map(|part| part.len()).sum();
+        if self.is_broken {
+            return Poll::Ready(Ok(len()));
+        }
+        match Pin::new(&mut self.socket).poll_write_vectored(cx, parts) {
+            Poll::Ready(Err(error)) if is_broken(&error) => {
+                self.is_broken = true;
+                Poll::Ready(Ok(len()))
+            }
+            written => written,
+        }
+    }
+}
+
+fn is_broken(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
+impl AsyncRead for OriginSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for OriginSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// A TLS stream, the end of which may lack close_notify: it is noted, and read as an end. HTTP/1 and its clients take that for
+/// the end of a response without a length, and detect the end of any other by its length (RFC 9112, section 9.8).
+#[derive(Debug)]
+pub(crate) struct UnnotifiedEnd<T> {
+    stream: T,
+    lacks_close_notify: Arc<AtomicBool>,
+}
+
+impl<T> UnnotifiedEnd<T> {
+    /// Sets `lacks_close_notify` at such an end.
+    pub(crate) fn new(stream: T, lacks_close_notify: Arc<AtomicBool>) -> Self {
+        Self {
+            stream,
+            lacks_close_notify,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for UnnotifiedEnd<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.lacks_close_notify.store(true, Relaxed);
+                Poll::Ready(Ok(()))
+            }
+            read => read,
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for UnnotifiedEnd<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,149 @@
+//! Requests that are answered before their body has come: 100 (Continue), and early final responses.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+
+const HEAD: &[u8] =
+    b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\
+    Expect: 100-continue\r\n\r\n";
+
+/// The origin decides whether the client sends its body.
+#[test]
+fn expectation_is_met_by_the_origin() {
+    let (_rig, origin, client) = start();
+    let up = origin.accept();
+    let head = recv_head(&up).to_lowercase();
+    assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+    assert!(
+        !client.is_answered_after(Duration::from_millis(300)),
+        "too early"
+    );
+    up.send(b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert!(recv_head(&client).starts_with("HTTP/1.1 100 "));
+    client.send(b"body");
+    assert_eq!(up.recv(4), b"body");
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(recv_head(&client).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn refused_expectation_gets_the_origins_answer_alone() {
+    let (rig, origin, client) = start();
+    let up = origin.accept();
+    recv_head(&up);
+    up.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+    let (answer, _) = client.recv_to_end();
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 401 "), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+    // The body never came, so nothing else comes on the origin's connection, either.
+    assert_eq!(up.recv_to_end().0, b"");
+    assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");
+}
+
+/// Servers of HTTP/1.0, and others that don't know the expectation, wait for the body.
+#[test]
+fn expectation_that_the_origin_ignores_is_met_after_a_second() {
+    let (_rig, origin, client) = start();
+    let begun = Instant::now();
+    let up = origin.accept();
+    recv_head(&up);
+    assert!(recv_head(&client).starts_with("HTTP/1.1 100 "));
+    assert!(
+        begun.elapsed() > Duration::from_millis(700),
+        "{:?}",
+        begun.elapsed()
+    );
+    client.send(b"body");
+    assert_eq!(up.recv(4), b"body");
+}
+
+/// The origin answers by the head, and closes the connection while the body is on its way.
+#[test]
+fn early_final_response_reaches_the_client() {
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9002"]);
+    let _origin = rig.start_python_origin(EARLY_ORIGIN);
+    let data = format!("@{}", rig.scratch.path_text("large"));
+    for (version, scheme, port) in [
+        ("--http1.1", "http", 9002),
+        ("--http1.1", "https", 9001),
+        ("--http2", "https", 9001),
+    ] {
+        let mut failed = Vec::new();
+        thread::scope(|scope| {
+            let runs: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        upload(&rig, version, &format!("{scheme}://a.test:{port}"), &data)
+                    })
+                })
+                .collect();
+            for run in runs {
+                failed.extend(run.join().expect("its statuses"));
+            }
+        });
+        assert!(
+            failed.is_empty(),
+            "{version} {scheme}: {} of 100: {failed:?}",
+            failed.len()
+        );
+    }
+}
+
+/// The statuses of 25 uploads that curl did not get.
+fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<String> {
+    [307, 401, 413]
+        .iter()
+        .cycle()
+        .take(25)
+        .filter_map(|status| {
+            let url = format!("{origin}/{status}");
+            let expected = status.to_string();
+            let common = [version, "-H", "Expect:", "--data-binary", data];
+            let printed = ["-o", "/dev/null", "-w", "%{http_code}", &url];
+            let output = rig.try_curl(&[common, printed].concat());
+            let got = String::from_utf8_lossy(&output.stdout).into_owned();
+            (got != expected).then(|| format!("{got} for {expected}"))
+        })
+        .collect()
+}
+
+fn start() -> (InterceptRig, Backend, Conn) {
+    let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, HEAD);
+    (rig, origin, client)
+}
+
+const EARLY_ORIGIN: &str = r#"
+import socket, ssl, sys, threading
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+
+def serve(stream, wrap):
+    try:
+        # Or the response may never be sent: Nagle's algorithm holds it back behind TLS' tickets.
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = wrap(stream)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += stream.recv(4096)
+        status = head.split()[1][1:]
+        stream.sendall(b"HTTP/1.1 " + status + b" Early\r\nContent-Length: 5\r\nConnection: close\r\n\r\nearly")
+        stream.close()
+    except OSError:
+        pass
+
+def listen(port, wrap):
+    listener = socket.create_server(("10.81.0.1", port), backlog=64)
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0], wrap), daemon=True).start()
+
+threading.Thread(target=listen, args=(9002, lambda stream: stream), daemon=True).start()
+listen(9001, lambda stream: tls.wrap_socket(stream, server_side=True))
+"#;

@@ -1,0 +1,111 @@
+//! Heads and ends of HTTP/1 as real clients and origins have them.
+
+use std::time::Duration;
+
+use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
+use crate::harness::conn::{Conn, End};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+
+const ALLOW: &str = "--allow-destination=10.81.0.1:9001";
+
+#[test]
+fn response_may_have_hundreds_of_header_lines() {
+    let rig = InterceptRig::new(&[ALLOW]);
+    let _origin = rig.start_python_origin(MANY_HEADERS);
+    for version in ["--http1.1", "--http2"] {
+        let answer = rig
+            .curl(&["-i", version, "https://a.test:9001/"])
+            .to_lowercase();
+        let lines = answer.lines().filter(|line| line.starts_with("x-many-"));
+        assert_eq!(lines.count(), 400, "{version}");
+    }
+}
+
+/// Some programs compare names of headers with the case that they are used to.
+#[test]
+fn names_of_headers_keep_their_case() {
+    let rig = InterceptRig::new(&[ALLOW]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHOST: a.test:9001\r\nX-gitHUB-api: 1\r\nSOAPAction: x\r\n\r\n";
+    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let up = origin.accept();
+    let head = recv_head(&up);
+    for line in [
+        "HOST: a.test:9001\r\n",
+        "X-gitHUB-api: 1\r\n",
+        "SOAPAction: x\r\n",
+    ] {
+        assert!(head.contains(line), "{head}");
+    }
+    up.send(
+        b"HTTP/1.1 200 OK\r\nContent-length: 0\r\nETag: 1\r\nX-rateLIMIT: 2\r\nSet-cookie: a\r\nSET-COOKIE: b\r\n\r\n",
+    );
+    let head = recv_head(&client);
+    for line in [
+        "Content-length: 0\r\n",
+        "ETag: 1\r\n",
+        "X-rateLIMIT: 2\r\n",
+        "Set-cookie: a\r\n",
+        "SET-COOKIE: b\r\n",
+    ] {
+        assert!(head.contains(line), "{head}");
+    }
+}
+
+/// As `nc -N` and many scripts do. The response is larger than all buffers, and the client begins to read late.
+#[test]
+fn client_that_half_closes_gets_its_answer() {
+    let rig = InterceptRig::new(&[ALLOW]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
+    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    client.shutdown_write();
+    let up = origin.accept();
+    recv_head(&up);
+    std::thread::sleep(Duration::from_millis(300));
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8000000\r\n\r\n");
+    std::thread::scope(|scope| {
+        scope.spawn(|| up.send(&vec![b'x'; 8_000_000]));
+        std::thread::sleep(Duration::from_millis(300));
+        let (answer, end) = client.recv_to_end();
+        assert!(answer.len() > 8_000_000, "{}", answer.len());
+        assert_eq!(end, End::Fin);
+    });
+    assert_eq!(rig.wait_audit_lines("/", 1)[0]["end"], "complete");
+}
+
+/// A request that is not whole is none.
+#[test]
+fn client_that_half_closes_in_its_body_is_cut() {
+    let rig = InterceptRig::new(&[ALLOW]);
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
+    let request =
+        b"POST http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 9\r\n\r\nhalf";
+    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let up = origin.accept();
+    recv_head(&up);
+    client.shutdown_write();
+    up.recv_to_end();
+    let (answer, _) = client.recv_to_end();
+    assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 200"));
+}
+
+const MANY_HEADERS: &str = r#"
+import ssl, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        for number in range(400):
+            self.send_header(f"X-Many-{number}", "value")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+server = ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
+tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = tls.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"#;

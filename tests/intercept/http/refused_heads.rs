@@ -1,0 +1,119 @@
+//! What an HTTP parser refuses: it is forwarded in a form that origins can parse, or gets an answer that says why, and an
+//! audit line with the host.
+
+use serde_json::Value;
+
+use crate::harness::conn::Conn;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+
+/// A query in PromQL as people type it. Over HTTP/2 curl is asked to use HTTP/1.1.
+#[test]
+fn raw_quotes_and_brackets_of_a_target_reach_the_origin() {
+    let rig = InterceptRig::new(&[]);
+    for version in ["--http1.1", "--http2"] {
+        for scheme in ["http", "https"] {
+            let url = format!("{scheme}://a.test/echo/<a>?query=up{{job=\"api\"}}<1");
+            let said = rig.curl(&["--globoff", version, &url]);
+            assert!(said.starts_with("GET a.test "), "{version} {url}: {said}");
+        }
+    }
+    let seen = rig.wait_origin_log(4);
+    for line in seen {
+        assert!(
+            line.contains("/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "),
+            "{line}"
+        );
+    }
+    rig.wait_audit_lines("/echo/%3Ca%3E", 4);
+    let asked = &refused(&rig, "", 1)[0];
+    assert_eq!(asked["host"], "a.test", "{asked}");
+    assert_eq!(asked["code"], "bad_request", "{asked}");
+}
+
+#[test]
+fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host() {
+    let rig = InterceptRig::new(&[]);
+    let long = "a".repeat(70_000);
+    let many = "X: y\r\n".repeat(201);
+    for (count, (request, status, reason)) in [
+        (
+            "GET / HTTP/2.0\r\nHost: a.test\r\n\r\n".to_owned(),
+            400,
+            "a version of HTTP",
+        ),
+        (
+            "GET / b HTTP/1.1\r\nHost: a.test\r\n\r\n".to_owned(),
+            400,
+            "three words",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a.test\r\nA: b\r\n c\r\n\r\n".to_owned(),
+            400,
+            "more than one line",
+        ),
+        (
+            "GET / HTTP/1.1\r\nA: \x01\r\nHost: a.test\r\n\r\n".to_owned(),
+            400,
+            "a control character",
+        ),
+        (
+            "GET / HTTP/1.1\r\nA(: b\r\nHost: a.test\r\n\r\n".to_owned(),
+            400,
+            "not a token",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {long}\r\n\r\n"),
+            431,
+            "64 KiB",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nHost: a.test\r\n{many}\r\n"),
+            431,
+            "200 header lines",
+        ),
+        ("\x16\x03\x01 TLS again".to_owned(), 400, "no HTTP"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let tunnel = Conn::connect_and_send(
+            &rig.lab.client,
+            PROXY_ADDR,
+            b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
+        );
+        assert!(recv_head(&tunnel).starts_with("HTTP/1.1 200 "));
+        // The proxy knows HTTP by its first request.
+        tunnel.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        tunnel.recv_text_until(|text| text.contains("GET a.test "));
+        tunnel.send_if_open(request.as_bytes());
+        let (answer, _) = tunnel.recv_to_end();
+        let answer = String::from_utf8_lossy(&answer);
+        let what = request.get(..40).unwrap_or(&request);
+        let (head, body) = answer.split_once("\r\n\r\n").expect(what);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{what:?}: {answer}"
+        );
+        let problem: Value = serde_json::from_str(body).expect(what);
+        let detail = problem["detail"].as_str().expect("a text");
+        assert!(detail.contains(reason), "{what:?}: {detail}");
+        let lines = rig.wait_audit_lines("/", count + 1);
+        let line = &lines[count];
+        assert_eq!(line["host"], "a.test", "{what:?}: {line}");
+        assert_eq!(line["status"], status, "{what:?}: {line}");
+        assert_eq!(line["error"], detail, "{what:?}: {line}");
+    }
+    // A request to the proxy itself names its host.
+    let folded = b"GET http://b.test/b HTTP/1.1\r\nHost: b.test\r\nX: 1\r\n 2\r\n\r\n";
+    let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();
+    assert!(answer.starts_with(b"HTTP/1.1 400 "));
+    assert_eq!(refused(&rig, "/b", 1)[0]["host"], "b.test");
+}
+
+fn refused(rig: &InterceptRig, path: &str, count: usize) -> Vec<Value> {
+    let lines = rig.wait_audit_lines(path, count);
+    lines
+        .into_iter()
+        .filter(|line| line["decision"] == "refused")
+        .collect()
+}
