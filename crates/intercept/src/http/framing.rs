@@ -1,4 +1,4 @@
-//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling.
+//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling. And the number of fields in HTTP/2.
 //!
 //! hyper parses requests, and accepts some of what RFC 9112 forbids: a bare LF, Content-Length beside Transfer-Encoding.
 //! It writes each request anew, so nothing ambiguous is forwarded. But a client that sends such a request hopes that two
@@ -7,12 +7,13 @@
 //!
 //! The monitor removes and changes nothing: hyper alone decides how a message is parsed.
 
+mod field_counter;
 pub(crate) mod watched_stream;
 
 use std::collections::VecDeque;
 
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, COOKIE};
 use tokio::time::Instant;
 
 /// What is wrong with a request's framing.
@@ -242,6 +243,13 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
     }
 }
 
+/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. Cookies are one line there, and may be one
+/// field each here (RFC 9113, section 8.2.3).
+pub(crate) fn has_too_many_fields(headers: &HeaderMap) -> bool {
+    headers.len() > MAX_REQUEST_HEADERS
+        && headers.len() - headers.get_all(COOKIE).iter().count() >= MAX_REQUEST_HEADERS
+}
+
 /// Splits a header line (RFC 9112, section 5): a token, and no space before the colon.
 fn split_header(line: &[u8]) -> Result<(&[u8], &[u8]), FramingError> {
     let colon = line.iter().position(|byte| *byte == b':');
@@ -274,6 +282,8 @@ fn parse_chunk_size(line: &[u8]) -> Result<u64, FramingError> {
     }
 }
 
+/// Header lines of a request.
+pub(crate) const MAX_REQUEST_HEADERS: usize = 200;
 /// Bytes of a line: as many as hyper accepts of a whole head.
 const MAX_LINE: usize = 64 * 1024;
 

@@ -19,7 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
-use super::framing::watched_stream::{SharedFraming, WatchedStream};
+use super::framing::MAX_REQUEST_HEADERS;
+use super::framing::watched_stream::{FieldMonitor, SharedFraming, WatchedStream};
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use super::websocket::{self, Switched};
@@ -79,6 +80,9 @@ impl HttpServer {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
+        let target = Arc::clone(&self.target);
+        let (fields, refused) = FieldMonitor::new();
+        let io = WatchedStream::new(io, fields);
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
@@ -95,6 +99,12 @@ impl HttpServer {
         );
         // Errors are in the audit lines of its requests.
         drop(ended.await);
+        if let Some(error) = refused.get() {
+            state.count_unopened(connection.info.peer, "bad_request");
+            let mut record = InFlightRecord::begin(&state, &connection, "");
+            record.set_target(&target);
+            record.set_unanswered(&Refusal::bad_request(*error));
+        }
     }
 }
 
@@ -315,7 +325,6 @@ pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
 const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// Bytes of a request's head; hyper answers 431 beyond it.
 const MAX_REQUEST_HEAD: usize = 64 * 1024;
-const MAX_REQUEST_HEADERS: usize = 200;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a drain waits for the first request of a connection: for a lost packet to be sent again, and a slow client.

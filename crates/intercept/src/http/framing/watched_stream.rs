@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,13 +11,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::FramingMonitor;
+use super::field_counter::FieldCounter;
+use super::{FramingError, FramingMonitor};
 
-/// A stream with a [`FramingMonitor`] that parses its bytes while they are read.
+/// A stream with a monitor that parses its bytes while they are read.
 #[derive(Debug)]
-pub(crate) struct WatchedStream<T> {
+pub(crate) struct WatchedStream<T, M> {
     io: T,
-    framing: SharedFraming,
+    monitor: M,
+}
+
+/// What parses the bytes of a [`WatchedStream`].
+pub(crate) trait Monitor {
+    /// Parses more of what the client sends.
+    ///
+    /// # Errors
+    ///
+    /// The connection has to be closed: what the client sends is not valid.
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError>;
 }
 
 /// The monitor of one connection, shared by the reader of its stream and the service for its requests.
@@ -47,9 +58,51 @@ impl SharedFraming {
     }
 }
 
-impl<T> WatchedStream<T> {
-    pub(crate) fn new(io: T, framing: SharedFraming) -> Self {
-        Self { io, framing }
+impl Monitor for SharedFraming {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
+        let mut framing = self.framing.lock();
+        let was_awaited = framing.head_since.is_some();
+        let fed = framing.feed(bytes);
+        let is_awaited = framing.head_since.is_some();
+        drop(framing);
+        // Mostly a head comes whole, and then nothing has to wake.
+        if is_awaited && !was_awaited {
+            self.head_begins.notify_one();
+        }
+        fed
+    }
+}
+
+/// Counts the fields of an HTTP/2 client's header lists, and keeps the error for the server of the connection.
+#[derive(Debug)]
+pub(crate) struct FieldMonitor {
+    counter: FieldCounter,
+    error: Arc<OnceLock<FramingError>>,
+}
+
+impl FieldMonitor {
+    /// A monitor, and where its error will be.
+    pub(crate) fn new() -> (Self, Arc<OnceLock<FramingError>>) {
+        let error = Arc::default();
+        let monitor = Self {
+            counter: FieldCounter::default(),
+            error: Arc::clone(&error),
+        };
+        (monitor, error)
+    }
+}
+
+impl Monitor for FieldMonitor {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
+        self.counter
+            .feed(bytes)
+            .inspect_err(|error| _ = self.error.set(error))
+    }
+}
+
+impl<T, M> WatchedStream<T, M> {
+    pub(crate) fn new(io: T, monitor: M) -> Self {
+        Self { io, monitor }
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -57,7 +110,7 @@ impl<T> WatchedStream<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
+impl<T: AsyncRead + Unpin, M: Monitor + Unpin> AsyncRead for WatchedStream<T, M> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,20 +119,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let fresh = buffer.filled().get(before..).unwrap_or_default();
-        let mut framing = self.framing.lock();
-        let was_awaited = framing.head_since.is_some();
-        let fed = framing.feed(fresh);
-        let is_awaited = framing.head_since.is_some();
-        drop(framing);
-        // Mostly a head comes whole, and then nothing has to wake.
-        if is_awaited && !was_awaited {
-            self.framing.head_begins.notify_one();
-        }
+        let fed = self.monitor.feed(fresh);
         Poll::Ready(fed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
+impl<T: AsyncWrite + Unpin, M: Unpin> AsyncWrite for WatchedStream<T, M> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
