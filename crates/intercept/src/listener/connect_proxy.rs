@@ -92,7 +92,9 @@ impl ConnectProxy {
         record.set_head(&parts);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
-        match self.state.lists().access.authenticate(&parts.headers).await {
+        let lists = self.state.lists();
+        let authenticated = lists.access.authenticate(&parts.headers, client.addr.ip());
+        match authenticated.await {
             Ok(user) => client.set_user(user),
             Err(refusal) => return format.refuse(&refusal, record),
         }
@@ -141,7 +143,9 @@ impl ConnectProxy {
     /// Serves a request in absolute form, which names its target itself.
     async fn respond_to_absolute(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let authenticated = self.state.lists().access.authenticate(&parts.headers).await;
+        let lists = self.state.lists();
+        let client = self.connection.info.addr.ip();
+        let authenticated = lists.access.authenticate(&parts.headers, client).await;
         let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
         let (user, to) = match allowed {
             Ok(allowed) => allowed,
