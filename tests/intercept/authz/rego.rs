@@ -95,6 +95,27 @@ verdict := true if http.path == "/conflict"
     );
 }
 
+/// Without a name of a rule, as the documentation has it.
+#[test]
+fn example_of_the_documentation_works_as_copied() {
+    let docs = include_str!("../../../docs/check.md");
+    let lines = docs
+        .lines()
+        .skip_while(|line| *line != "    package egress");
+    let policy: String = lines
+        .map_while(|line| line.strip_prefix("    "))
+        .map(|line| line.replace(".example.com", ".test") + "\n")
+        .collect();
+    let stage = InterceptLab::new();
+    let file = stage.scratch.write("policy.rego", &policy);
+    let rig = stage.start(&[&format!("--check=rego:{file}"), LONG_CHECK_TIMEOUT]);
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+    assert_eq!(rig.curl_status(&["http://a.test:8081/echo"]), 200);
+    assert_eq!(rig.curl_status(&["http://10.81.0.1/no"]), 403);
+    let line = &rig.wait_audit_lines("/no", 1)[0];
+    assert_eq!(line["reason"], "10.81.0.1 is not listed", "{line}");
+}
+
 #[test]
 fn invalid_policy_is_refused_at_the_start() {
     let stage = InterceptLab::new();
