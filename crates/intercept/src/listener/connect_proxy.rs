@@ -147,7 +147,7 @@ impl ConnectProxy {
         let client = self.connection.info.addr.ip();
         let authenticated = lists.access.authenticate(&parts.headers, client).await;
         let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
-        let (user, to) = match allowed {
+        let (user, target) = match allowed {
             Ok(allowed) => allowed,
             Err(refusal) => {
                 let method = parts.method.as_str();
@@ -160,7 +160,7 @@ impl ConnectProxy {
         let exchange = Exchange {
             state: &self.state,
             connection: &self.connection,
-            target: &Arc::new(RequestTarget::plain(to, None)),
+            target: &Arc::new(target),
         };
         let mut switched = None;
         let request = Request::from_parts(parts, body);
@@ -197,21 +197,28 @@ fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     }
 }
 
-/// The target of a request in absolute form.
-fn absolute_target(parts: &Parts) -> Result<HostPort, Refusal> {
+/// The target of a request in absolute form. For `https:` some clients ask a proxy like that instead of by CONNECT: then the
+/// origin is spoken to over TLS, and the client is not.
+fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     refuse_loop(parts)?;
-    match parts.uri.scheme_str() {
-        Some("http") => {}
+    let (tls, default_port) = match parts.uri.scheme_str() {
+        Some("http") => (false, 80),
+        Some("https") => (true, 443),
         Some(_) => {
-            let detail = "only http: can be asked for in absolute form; for https: use CONNECT";
+            let detail = "only http: and https: can be asked for in absolute form";
             return Err(Refusal::bad_request(detail));
         }
         None => {
             let detail = "this is a proxy: it wants CONNECT host:port or GET http://host/path";
             return Err(Refusal::bad_request(detail));
         }
-    }
-    requested_host(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
+    };
+    let to = requested_host(parts, default_port)?
+        .ok_or_else(|| Refusal::bad_request("the request names no host"))?;
+    Ok(match tls {
+        true => RequestTarget::encrypted(to),
+        false => RequestTarget::plain(to, None),
+    })
 }
 
 /// Refuses a request that came through this process before: proxies forward it in a loop.
