@@ -25,7 +25,7 @@ use crate::request::id;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
-use crate::stream::client_socket::ClientSocket;
+use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::{Tunnel, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
@@ -46,7 +46,7 @@ enum NextProtocol {
 pub(crate) async fn serve(
     state: &Arc<InterceptState>,
     connection: Arc<ClientConnection>,
-    socket: ClientSocket,
+    stream: ClientStream,
 ) {
     let service = ConnectProxy {
         state: Arc::clone(state),
@@ -54,10 +54,11 @@ pub(crate) async fn serve(
         next: SwitchSlot::default(),
     };
     let first = FirstRequest::Awaited;
-    let served = serve_http1(state, &connection, socket, service, first).await;
+    let served = serve_http1(state, &connection, stream, service, first).await;
     let Some((stream, service)) = served else {
         return;
     };
+    let stream = stream.flatten();
     match take_slot(&service.next) {
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
@@ -229,6 +230,17 @@ fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::new(status, "proxy_loop", detail));
     }
     Ok(())
+}
+
+/// Whether a request with this first line is one to a proxy: a CONNECT, or one in absolute form.
+pub(crate) fn is_to_proxy(request: &[u8]) -> bool {
+    let mut words = request.split(|byte| *byte == b' ');
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    let has_scheme = |scheme: &[u8]| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    method == Some(b"CONNECT") || has_scheme(b"http://") || has_scheme(b"https://")
 }
 
 /// Every browser calls itself Mozilla, for reasons of the nineties.
