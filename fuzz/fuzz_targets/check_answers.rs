@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use libfuzzer_sys::fuzz_target;
-use peername_intercept::authz::ext_authz_messages::{CheckResponse, HttpResponse};
+use peername_intercept::authz::ext_authz_messages::CheckResponse;
 use peername_intercept::authz::{
     AuthzResponse, Decision, AuthzError, ext_authz_reply, forward_auth_reply, opa_reply,
 };
@@ -27,11 +27,11 @@ fn ext_authz(bytes: &[u8]) {
     let Ok(reply) = CheckResponse::decode(bytes) else {
         return;
     };
-    let code = reply.status.as_ref().map(|status| status.code);
-    let is_ok = matches!(reply.http_response, Some(HttpResponse::Ok(_)));
-    let is_bare = reply.http_response.is_none();
+    let code = reply.status.first().map(|status| status.code.first().copied().unwrap_or_default());
+    let is_ok = reply.ok_response.len() == 1;
+    let others = reply.denied_response.len() + reply.error_response.len();
     if check_decision(ext_authz_reply(reply)) {
-        assert!(code == Some(0) && (is_ok || is_bare) || code.is_none() && is_ok);
+        assert!(others == 0 && (code == Some(0) || code.is_none() && is_ok));
     }
 }
 

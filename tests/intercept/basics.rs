@@ -1,6 +1,7 @@
 //! Requests that pass, without a check.
 
-use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig};
+use crate::harness::conn::Conn;
+use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig, PROXY_ADDR};
 
 #[test]
 fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
@@ -54,6 +55,28 @@ fn absolute_form_request_goes_to_its_host() {
     // A plain HTTP request inside a tunnel is forwarded, too.
     let tunnelled = rig.curl(&["--proxytunnel", "http://a.test/echo"]);
     assert!(tunnelled.starts_with("GET a.test HTTP/1.1 "), "{tunnelled}");
+}
+
+/// Some clients ask a proxy for `https:` like that, and not by CONNECT: the origin is verified for them.
+#[test]
+fn absolute_form_request_for_https_goes_over_tls() {
+    let rig = InterceptRig::new(&["--deny=a.test/no", "--allow=*"]);
+    let ask = |url: &str, host: &str| {
+        let request = format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        conn.recv_text_until(|text| {
+            text.contains("HTTP/1.1\n") || text.contains("via=") || text.contains("\"code\"")
+        })
+    };
+    let served = ask("https://a.test/echo", "a.test");
+    assert!(served.contains("\r\n\r\nGET a.test HTTP/"), "{served}");
+    let other_port = ask("HTTPS://a.test:8443/echo", "a.test:8443");
+    assert!(other_port.contains("GET a.test:8443 "), "{other_port}");
+    assert!(ask("https://a.test/no", "a.test").contains("\"denied\""));
+    assert!(ask("https://a.test/echo", "b.test").contains("\"name_mismatch\""));
+    assert!(ask("https://expired.test/", "expired.test").contains("\"upstream_tls_"));
+    let seen = rig.wait_origin_log(1);
+    assert!(seen[0].contains(" https a.test GET /echo "), "{seen:?}");
 }
 
 #[test]

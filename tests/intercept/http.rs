@@ -2,6 +2,7 @@
 
 mod downgrade;
 mod expectation;
+mod field_count;
 mod heads;
 mod refused_heads;
 mod request_framing;

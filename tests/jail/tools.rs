@@ -72,6 +72,72 @@ fn cargo_fetches_from_the_allowed_registry_only() {
     assert!(errors.contains("no rule allows it"), "{errors}");
 }
 
+/// Proxies of configuration files and of options, none of which the jail reaches.
+#[test]
+fn proxies_that_programs_are_configured_for_are_not_needed() {
+    let rig = JailRig::new();
+    publish(&rig, WHEEL);
+    publish(&rig, NPM_PACKAGE);
+    publish(&rig, CRATE);
+    let (host, port) = ("proxy.corp.test", 3128);
+    let proxy = format!("http://{host}:{port}");
+    let files = [
+        format!(
+            "printf 'proxy = {proxy}\nhttps-proxy = {proxy}\n' >.npmrc && npm install --no-audit --no-fund --no-update-notifier \
+             --fetch-retries=0 --loglevel=error --registry=https://a.test/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
+        ),
+        format!(
+            "mkdir -p .config/pip && printf '[global]\nproxy = {proxy}\n' >.config/pip/pip.conf && unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL && \
+             /usr/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --retries 0 --target out \
+             --index-url https://a.test/simple/ tiny && PYTHONPATH=out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'"
+        ),
+        format!(
+            "mkdir src && touch src/lib.rs && printf '[package]\nname = \"user\"\nedition = \"2021\"\n[dependencies]\ntiny = \"1\"\n' >Cargo.toml && \
+             printf '[http]\nproxy = \"{proxy}\"\n[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\n\
+             registry = \"sparse+https://a.test/index/\"\n' >config.toml && \
+             env CARGO_HOME=$HOME HOME=/root cargo fetch && grep -o 'From the mirror' registry/src/*/tiny-1.0.0/src/lib.rs | tr F f"
+        ),
+        format!(
+            "git config --global http.proxy {proxy} && GIT_CURL_VERBOSE=1 git ls-remote https://a.test/absent.git 2>&1 | \
+             grep -q 'not found' && echo from the mirror"
+        ),
+    ];
+    // Options, which no variable overrides: the interceptor answers in place of that proxy.
+    let options = [
+        format!(
+            "curl -sS -x {proxy} https://a.test/simple/tiny/ | grep -q tiny && echo from the mirror"
+        ),
+        format!(
+            "curl -sS -x {proxy} http://a.test/simple/tiny/ | grep -q tiny && echo from the mirror"
+        ),
+        format!(
+            "printf '<settings><localRepository>%s</localRepository><proxies><proxy><host>{host}</host><port>{port}</port></proxy></proxies>\
+             <mirrors><mirror><id>m</id><url>https://a.test/maven/</url><mirrorOf>*</mirrorOf></mirror></mirrors></settings>' $HOME >s.xml
+             mvn -B -q -s s.xml help:help >&2; echo from the mirror"
+        ),
+    ];
+    let with_port = [&ALLOW[..], &["--port=3128"]].concat();
+    let files = files.iter().map(|program| (&ALLOW[..], program));
+    let options = options.iter().map(|program| (&with_port[..], program));
+    for (options, program) in files.chain(options) {
+        let script =
+            format!("export HOME=$(mktemp -d); trap 'rm -rf $HOME' EXIT; cd $HOME; {program}");
+        let printed = rig.succeeds(User::Root, options, &script);
+        assert_eq!(printed.trim(), "from the mirror", "{program}");
+    }
+    let seen = rig.scratch().read("access.log");
+    assert!(seen.contains("https a.test GET /maven/org/"), "{seen}");
+    let denied =
+        format!("curl -sS -x {proxy} https://b.test/ ; curl -sS -x {proxy} http://b.test/");
+    let denied = rig.run(User::Root, &with_port, &denied);
+    let said = [denied.stdout, denied.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("403") && said.contains("no rule allows it"),
+        "{said}"
+    );
+}
+
 /// As root it gives up its user for its downloads.
 #[test]
 fn apt_updates_from_the_allowed_repository_only() {

@@ -61,6 +61,39 @@ fn java_writes_nothing_of_its_own() {
     assert!(errors.starts_with("openjdk version"), "{output:?}");
 }
 
+/// Files that the user's own variables name are trusted beside the interceptor: the origin of a tunnel that is not opened has
+/// an authority of the user's.
+#[test]
+fn bundles_of_the_users_own_are_merged() {
+    let rig = JailRig::new();
+    let root = rig.scratch().path_text("root.pem");
+    let options = ["-q", "--allow=*", "--passthrough=a.test"];
+    for (variable, program) in [
+        ("CURL_CA_BUNDLE", CURL_BOTH),
+        ("SSL_CERT_FILE", CURL_BOTH),
+        ("REQUESTS_CA_BUNDLE", CURL_BOTH),
+        ("NODE_EXTRA_CA_CERTS", NODE_BOTH),
+    ] {
+        let printed = rig.succeeds_with(&[&format!("{variable}={root}")], &options, program);
+        assert!(
+            printed.contains("GET a.test") && printed.contains("GET b.test"),
+            "{variable}: {printed}"
+        );
+    }
+    // Each variable that programs may read instead names the bundle.
+    for name in [
+        "HTTPLIB2_CA_CERTS",
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+        "NIX_SSL_CERT_FILE",
+        "npm_config_cafile",
+    ] {
+        let script =
+            format!("curl -sS --capath /nonexistent --cacert \"${name}\" https://b.test/echo");
+        let printed = rig.succeeds(User::Nobody, &options, &script);
+        assert!(printed.starts_with("GET b.test "), "{name}: {printed}");
+    }
+}
+
 #[test]
 fn own_authority_is_used_on_request() {
     let rig = JailRig::new();
@@ -72,6 +105,11 @@ fn own_authority_is_used_on_request() {
     let other = rig.run(User::Root, &[], &script);
     assert_eq!(other.status.code(), Some(60), "{other:?}");
 }
+
+/// The origin itself, and one whose TLS the interceptor terminates.
+const CURL_BOTH: &str = "curl -sS https://a.test/echo https://b.test/echo";
+const NODE_BOTH: &str = "node -e \"for (const name of ['a', 'b']) \
+    require('https').get('https://' + name + '.test/echo', r => r.pipe(process.stdout))\"";
 
 const JAVA: &str = r#"
 import java.net.URI;

@@ -5,7 +5,7 @@ pub(crate) mod error_response;
 pub(crate) mod exchange;
 pub(crate) mod framing;
 pub(crate) mod hop_by_hop;
-pub(crate) mod http2_resets;
+pub(crate) mod http2_stream;
 pub(crate) mod http_server;
 pub(crate) mod in_flight;
 pub(crate) mod response_body;

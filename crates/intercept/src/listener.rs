@@ -170,7 +170,8 @@ impl ListenerService {
         match &self.kind {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
-                connect_proxy::serve(&self.state, connection, socket).await;
+                let stream = ClientStream::new(socket, Vec::new());
+                connect_proxy::serve(&self.state, connection, stream).await;
             }
             ListenerKind::Transparent => self.serve_redirected(stream, connection).await,
             ListenerKind::Jail(jail) => jail.serve(&self.state, stream, connection).await,

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod destination;
+mod hash_queue;
 pub(crate) mod host_port_path;
 pub mod host_timeouts;
 pub mod passthrough;

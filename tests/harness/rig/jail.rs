@@ -59,8 +59,25 @@ impl JailRig {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// The same with these variables (`NAME=VALUE`) in the environment of the jail; asserts success.
+    #[track_caller]
+    pub(crate) fn succeeds_with(
+        &self,
+        variables: &[&str],
+        options: &[&str],
+        script: &str,
+    ) -> String {
+        let words = self.command_with(User::Nobody, variables, options, &["sh", "-c", script]);
+        let output = self.output(words);
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     pub(crate) fn run_program(&self, user: User, options: &[&str], program: &[&str]) -> Output {
-        let words = self.command(user, options, program);
+        self.output(self.command(user, options, program))
+    }
+
+    fn output(&self, words: Vec<String>) -> Output {
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", "60"]).args(words);
         self.stage.lab.balancer.output(&mut command, "")
@@ -82,15 +99,24 @@ impl JailRig {
 
     /// Runs a shell script as the same user and with the same names, without a jail.
     pub(crate) fn run_outside(&self, user: User, script: &str) -> Output {
-        let words = self.on_host(user, &["sh", "-c", script]);
-        let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", "60"]).args(words);
-        self.stage.lab.balancer.output(&mut command, "")
+        self.output(self.on_host(user, &["sh", "-c", script]))
     }
 
     fn command(&self, user: User, options: &[&str], program: &[&str]) -> Vec<String> {
+        self.command_with(user, &[], options, program)
+    }
+
+    fn command_with(
+        &self,
+        user: User,
+        variables: &[&str],
+        options: &[&str],
+        program: &[&str],
+    ) -> Vec<String> {
         let root = self.scratch().path_text("root.pem");
         let jail = [
+            &["env"],
+            variables,
             &[
                 &self.binary,
                 "jail",

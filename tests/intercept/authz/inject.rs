@@ -75,6 +75,34 @@ fn origin_gets_the_secret_and_no_log_has_it() {
     assert!(!check.log().contains(SECRET));
 }
 
+/// What an origin could take for the header, or return to the client.
+#[test]
+fn client_gets_no_spelling_of_the_header_past_and_no_echo() {
+    let rig = start_with(InterceptLab::new(), &[]);
+    let _origin = rig.start_python_origin(ECHOING);
+    let ask = |args: &[&str]| {
+        let answer = rig.curl(&[args, &["https://a.test:9001/"]].concat());
+        answer.to_lowercase()
+    };
+    for version in ["--http1.1", "--http2"] {
+        let spellings = ["X_Mine: own", "x.mine: own", "X_MINE: own", "X-Mine: own"];
+        let headers = spellings.iter().flat_map(|header| ["-H", header]);
+        let own: Vec<_> = [version].into_iter().chain(headers).collect();
+        let answer = ask(&own);
+        assert!(
+            answer.contains("treasure-2") && !answer.contains("own"),
+            "{answer}"
+        );
+        let others = ask(&[version, "-H", "X-Mine2: own", "-H", "XMine: own"]);
+        assert_eq!(others.matches("own").count(), 2, "{others}");
+        for method in ["TRACE", "trace", "Trace", "TRACK", "track"] {
+            let answer = ask(&[version, "-X", method]);
+            assert!(answer.starts_with(&method.to_lowercase()), "{answer}");
+            assert!(!answer.contains("treasure"), "{method}: {answer}");
+        }
+    }
+}
+
 /// One HTTP/2 connection, or one tunnel, for two hosts; and a redirection to another host.
 #[test]
 fn secret_does_not_follow_to_another_host() {
@@ -217,6 +245,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Location", "https://b.test/echo")
         self.send_header("Content-Length", "0")
         self.end_headers()
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"#;
+
+/// Answers each method with the request.
+const ECHOING: &str = r#"
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def __getattr__(self, name):
+        if not name.startswith("do_"):
+            raise AttributeError(name)
+        return self.echo
+    def echo(self):
+        body = (self.requestline + "\r\n" + str(self.headers)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
     def log_message(self, *_):
         pass
 server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)

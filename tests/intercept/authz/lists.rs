@@ -104,6 +104,26 @@ fn no_spelling_of_a_path_goes_around_a_rule() {
     }
 }
 
+/// nginx takes none of these for the path, but servers on other systems do.
+#[test]
+fn path_that_some_servers_take_for_a_denied_one_is_denied() {
+    let rig = InterceptRig::new(&["--deny=a.test/private", "--allow=a.test"]);
+    let ask = |path: &str| rig.curl_status(&["--path-as-is", &format!("https://a.test{path}")]);
+    for path in [
+        "/x/%EF%B8%B0/private/file",
+        "/%E2%93%9Frivate/file",
+        "/pr%C4%B1vate/file",
+        "/private%E2%80%8B/file",
+        "/private::$DATA",
+        "/private%3A%24I30%3A%24INDEX_ALLOCATION/file",
+    ] {
+        assert_eq!(ask(path), 403, "{path}");
+    }
+    for path in ["/stra%C3%9Fe/file", "/v1/private:get", "/%E3%81%82"] {
+        assert_eq!(ask(path), 404, "{path}");
+    }
+}
+
 /// What is inside such a tunnel is not visible, so a path allows none of it.
 #[test]
 fn relayed_tunnel_needs_a_rule_without_a_path() {

@@ -95,6 +95,55 @@ verdict := true if http.path == "/conflict"
     );
 }
 
+/// Without a name of a rule, as the documentation has it.
+#[test]
+fn example_of_the_documentation_works_as_copied() {
+    let docs = include_str!("../../../docs/check.md");
+    let lines = docs
+        .lines()
+        .skip_while(|line| *line != "    package egress");
+    let policy: String = lines
+        .map_while(|line| line.strip_prefix("    "))
+        .map(|line| line.replace(".example.com", ".test") + "\n")
+        .collect();
+    let stage = InterceptLab::new();
+    let file = stage.scratch.write("policy.rego", &policy);
+    let rig = stage.start(&[&format!("--check=rego:{file}"), LONG_CHECK_TIMEOUT]);
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+    assert_eq!(rig.curl_status(&["http://a.test:8081/echo"]), 200);
+    assert_eq!(rig.curl_status(&["http://10.81.0.1/no"]), 403);
+    let line = &rig.wait_audit_lines("/no", 1)[0];
+    assert_eq!(line["reason"], "10.81.0.1 is not listed", "{line}");
+}
+
+/// A request can't choose how much is allocated for it: an allocation that fails would end the process.
+#[test]
+fn endless_result_of_a_builtin_function_denies() {
+    const POLICY: &str = r#"package egress
+http := input.attributes.request.http
+arg := split(http.path, "/")[2]
+default verdict := true
+verdict := count(numbers.range(1, to_number(arg))) > 0 if startswith(http.path, "/range/")
+verdict := sprintf(concat("", ["%", arg, "d"]), [1]) != "" if startswith(http.path, "/format/")
+verdict := count(net.cidr_expand(urlish)) > 0 if startswith(http.path, "/net/")
+verdict := units.parse(arg) > 0 if startswith(http.path, "/units/")
+urlish := replace(arg, "-", "/")
+"#;
+    let rig = start(POLICY, &[]);
+    for (small, large) in [
+        ("/range/10", "/range/4000000000000"),
+        ("/format/10", "/format/4000000000"),
+        ("/net/192.0.2.0-30", "/net/::-0"),
+        ("/units/1e3", "/units/1e2000000000"),
+    ] {
+        let status = |path: &str| rig.curl_status(&[&format!("http://a.test{path}")]);
+        assert_eq!(status(small), 404, "{small}");
+        assert_eq!(status(large), 503, "{large}");
+        assert_eq!(rig.wait_audit_lines(large, 1)[0]["how"], "check_status");
+    }
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+}
+
 #[test]
 fn invalid_policy_is_refused_at_the_start() {
     let stage = InterceptLab::new();

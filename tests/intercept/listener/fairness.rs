@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use data_encoding::BASE64;
+
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
@@ -56,4 +58,55 @@ fn one_client_cannot_take_all_connections() {
     };
     rig.proxy.wait_line("that it refuses some", says);
     drop(greedy);
+}
+
+/// Hashing a password takes long on purpose. A client that sends wrong ones waits for itself.
+#[test]
+fn passwords_of_one_client_do_not_delay_others() {
+    let stage = InterceptLab::new();
+    let entry = |name: &str| {
+        let args = ["-nbBC", "11", name, "secret"];
+        stage.lab.client.run("htpasswd", &args)
+    };
+    let users = stage
+        .scratch
+        .write("users", &format!("{}{}", entry("ann"), entry("bob")));
+    let rig = stage.start(&["--proxy-auth", &users]);
+    rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
+    let other = ["--interface", "203.0.113.10", "--proxy-user"];
+    let ask = |user| {
+        let start = Instant::now();
+        let status = rig.curl_status(&[&other[..], &[user, "http://a.test/echo"]].concat());
+        (status, start.elapsed())
+    };
+    let (status, alone) = ask("ann:secret");
+    assert_eq!(status, 200);
+    let flood: Vec<_> = (0..200)
+        .map(|n| {
+            let credentials = BASE64.encode(format!("ann:wrong{n}").as_bytes());
+            let request = format!(
+                "GET http://a.test/flood HTTP/1.1\r\nHost: a.test\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+            );
+            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
+        })
+        .collect();
+    let busy = |lines: &[serde_json::Value]| {
+        let of_code = lines
+            .iter()
+            .filter(|line| line["code"] == "too_many_passwords");
+        of_code.count()
+    };
+    // Those that wait are bounded; the others are answered at once.
+    let lines = rig.wait_audit_lines("/flood", 100);
+    assert!(busy(&lines) >= 100, "{lines:?}");
+    let (status, took) = ask("bob:secret");
+    println!("alone {alone:?}, beside the flood {took:?}");
+    assert_eq!(status, 200);
+    assert!(took < 5 * alone + Duration::from_secs(1), "{took:?}");
+    // Credentials that are verified wait for nothing, from any client.
+    assert_eq!(
+        rig.curl_status(&["--proxy-user", "bob:secret", "http://a.test/echo"]),
+        200
+    );
+    drop(flood);
 }

@@ -142,8 +142,10 @@ leaf("ok.star.test", san=["*.star.test"])
 leaf("star", san=["*"])
 leaf("ok-star", san=["ok-star"])
 
-# Old versions, with a certificate that is right.
+# Old versions, with a certificate that is right; and a group for Diffie-Hellman, of RFC 7919.
 leaf("old.test", issuer=RSA_ROOT, key=rsa_key(2048))
+subprocess.run(["openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out", "dh.pem"],
+               check=True)
 
 # What the proxy's own authority has a part in. Its key is in one file with its certificate.
 OURS = read_key("ca/authority.pem")

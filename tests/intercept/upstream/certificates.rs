@@ -33,6 +33,91 @@ fn weak_tls_is_refused() {
     );
 }
 
+/// The answer says what the origin wants, and what helps.
+#[test]
+fn cause_of_a_failed_handshake_is_named() {
+    let rig = rig();
+    let _servers = client_certificate_servers(&rig);
+    for (origin, code, cause) in [
+        (
+            "old.test:4431",
+            "upstream_tls_handshake",
+            "an older version",
+        ),
+        (
+            "old.test:4432",
+            "upstream_tls_handshake",
+            "an older version",
+        ),
+        (
+            "old.test:4434",
+            "upstream_tls_handshake",
+            "RSA key exchange",
+        ),
+        ("old.test:4435", "upstream_tls_handshake", "CBC mode"),
+        (
+            "old.test:4436",
+            "upstream_tls_handshake",
+            "over a finite field",
+        ),
+        (
+            "old.test:9012",
+            "upstream_tls_client_certificate",
+            "a client certificate",
+        ),
+        (
+            "old.test:9013",
+            "upstream_tls_client_certificate",
+            "a client certificate",
+        ),
+        (
+            "rsa-1024.test",
+            "upstream_tls_weak_key",
+            "an RSA key of 1024 bits",
+        ),
+        (
+            "rsa-1024-issuer.test",
+            "upstream_tls_weak_key",
+            "an RSA key of 1024 bits",
+        ),
+    ] {
+        for _ in 0..2 {
+            let problem = rig.curl_problem(&[&format!("https://{origin}/")]);
+            let detail = problem["detail"].as_str().unwrap_or_default();
+            assert!(
+                problem["code"] == code && detail.contains(cause),
+                "{origin}: {problem}"
+            );
+            assert!(problem.to_string().contains("--passthrough"), "{problem}");
+        }
+    }
+}
+
+/// The client shows its own certificate.
+#[test]
+fn origin_that_wants_a_client_certificate_gets_it_by_passthrough() {
+    let rig = start_with(stage(), &["--passthrough=old.test"]);
+    let _servers = client_certificate_servers(&rig);
+    let [root, own, key] = [
+        "root.pem",
+        "ok-client-auth.test.pem",
+        "ok-client-auth.test.key",
+    ]
+    .map(|name| rig.scratch.path_text(name));
+    for origin in ["https://old.test:9012/", "https://old.test:9013/"] {
+        let args = ["--cacert", &root, "--cert", &own, "--key", &key, origin];
+        assert_eq!(rig.curl(&args), "hello\n", "{origin}");
+    }
+}
+
+/// Servers that want a client certificate: TLS 1.2 at 9012, TLS 1.3 at 9013.
+fn client_certificate_servers(rig: &InterceptRig) -> Process {
+    let script = rig.scratch.write("wants.py", CLIENT_CERTIFICATE_SERVERS);
+    let here = rig.scratch.path_text(".");
+    Process::start(&rig.lab.server, "/usr/bin/python3", &["-u", &script, &here])
+        .wait_listening(&[9012, 9013].map(|port| v4([10, 81, 0, 1], port)))
+}
+
 /// The proxy's authority certifies leaves for clients only. An origin that shows such a leaf is a loop, or
 /// has the stolen key; it is refused even where a trusted authority has signed the proxy's.
 #[test]
@@ -188,13 +273,17 @@ fn stage() -> InterceptLab {
 }
 
 fn start(stage: InterceptLab) -> InterceptRig {
+    start_with(stage, &[])
+}
+
+fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
     let config = NGINX.replace("DIR", &stage.scratch.path_text("."));
     let config = stage.scratch.write("nginx.conf", &config);
     stage.scratch.write("index.html", "hello\n");
     stage.scratch.write("lenient", "lenient\n");
     let _origin = nginx(&stage.lab.server, &config);
     InterceptRig {
-        proxy: stage.start_proxy(&["--allow-destination=10.81.0.0/24"]),
+        proxy: stage.start_proxy(&[args, &["--allow-destination=10.81.0.0/24"]].concat()),
         _origin,
         lab: stage.lab,
         scratch: stage.scratch,
@@ -203,8 +292,9 @@ fn start(stage: InterceptLab) -> InterceptRig {
 
 fn nginx(host: &Host, config: &str) -> Process {
     let process = Process::start_in_pid_namespace(host, "nginx", &["-c", config, "-e", "stderr"]);
-    process
-        .wait_listening(&[443, 4431, 4432, 4433, 4434, 4435].map(|port| v4([10, 81, 0, 1], port)))
+    process.wait_listening(
+        &[443, 4431, 4432, 4433, 4434, 4435, 4436].map(|port| v4([10, 81, 0, 1], port)),
+    )
 }
 
 /// Hosts with a flawed certificate, by error code. Each has a counterpart without the flaw, by a name that
@@ -220,12 +310,14 @@ const FLAWED: &[(&str, &[&str])] = &[
         &["nul.test", "cn-only.test", "cn-beside-san.test", "star"],
     ),
     (
+        "upstream_tls_weak_key",
+        &["rsa-1024.test", "rsa-1024-issuer.test"],
+    ),
+    (
         "upstream_tls_invalid",
         &[
             "ecdsa-sha1.test",
             "rsa-sha1.test",
-            "rsa-1024.test",
-            "rsa-1024-issuer.test",
             "client-auth.test",
             "critical.test",
             "no-ca.test",
@@ -286,6 +378,31 @@ http {
     server { listen 10.81.0.1:4432 ssl; ssl_protocols TLSv1.1; }
     server { listen 10.81.0.1:4433 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256; }
     server { listen 10.81.0.1:4434 ssl; ssl_protocols TLSv1.2; ssl_ciphers AES128-GCM-SHA256:@SECLEVEL=0; }
+    server { listen 10.81.0.1:4436 ssl; ssl_protocols TLSv1.2; ssl_ciphers DHE-RSA-AES128-GCM-SHA256; ssl_dhparam DIR/dh.pem; }
     server { listen 10.81.0.1:4435 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-SHA:@SECLEVEL=0; }
 }
 ";
+
+const CLIENT_CERTIFICATE_SERVERS: &str = r#"
+import http.server, ssl, sys, threading
+here = sys.argv[1]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"hello\n")
+    def log_message(self, *_):
+        pass
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        pass
+for port, version in (9012, ssl.TLSVersion.TLSv1_2), (9013, ssl.TLSVersion.TLSv1_3):
+    server = Server(("10.81.0.1", port), Handler)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{here}/root.pem")
+    context.minimum_version = context.maximum_version = version
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(f"{here}/old.test.pem", f"{here}/old.test.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever).start()
+"#;

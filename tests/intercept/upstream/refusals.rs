@@ -159,7 +159,7 @@ fn request_that_is_no_proxy_request_is_refused() {
     let rig = InterceptRig::new(&[]);
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: proxy.test\r\n\r\n", 400),
-        ("GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET ftp://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
         ("CONNECT a.test HTTP/1.1\r\n\r\n", 400),
         ("CONNECT 2130706433:443 HTTP/1.1\r\n\r\n", 400),
         (

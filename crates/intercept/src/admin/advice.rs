@@ -21,6 +21,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "proxy_auth_required" | "client_not_allowed" => {
             "If it is a client of yours, give it a name of --proxy-auth, or add its network to --allow-client."
         }
+        "too_many_passwords" => {
+            "A client sends many wrong passwords, or many users behind one address begin at once: the log has its address."
+        }
         "too_many_certificates" => {
             "A client asks for many new hosts: if that is its normal load, raise --certificates-per-client."
         }
@@ -47,8 +50,14 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "upstream_tls_ca_certificate" => {
             "The origin uses an authority's certificate (CA:TRUE) as its own: its operator has to replace it by one for a server."
         }
+        "upstream_tls_client_certificate" => {
+            "The origin wants a client certificate, which the client has: --passthrough the host."
+        }
+        "upstream_tls_weak_key" => {
+            "The origin's key or an issuer's is too short: its operator has to replace it; until then, --passthrough the host."
+        }
         "upstream_tls_handshake" | "upstream_tls_timeout" => {
-            "The origin fails at TLS: it may not speak TLS 1.2 or 1.3 on that port, or want a client certificate."
+            "The origin fails at TLS, or supports only what is not secure any more: the log has the cause; see --passthrough."
         }
         "upstream_unprocessed" => {
             "The origin refuses requests, maybe because it is overloaded or restarts: its own log has the cause."

@@ -123,22 +123,23 @@ impl InjectedHeaders {
         &self.exposed
     }
 
-    /// Adds the headers for this destination, in place of the client's own of these names. Returns their names.
+    /// Adds the headers for this destination, in place of the client's own of these names in each spelling. Returns their names.
     ///
-    /// A TRACE gets none: the origin would return them to the client (RFC 9110, section 9.3.8).
+    /// A method that returns the request to the client gets none.
     pub(crate) fn add_to(
         &self,
         headers: &mut HeaderMap,
         method: &Method,
         (to, tls): (&HostPort, bool),
     ) -> Option<String> {
-        if self.headers.is_empty() || method == Method::TRACE {
+        if self.headers.is_empty() || is_echoed(method) {
             return None;
         }
         let is_for =
             |one: &&InjectedHeader| one.destination.tls == tls && one.destination.to == *to;
         let mut names = Vec::new();
         for one in self.headers.iter().filter(is_for) {
+            remove_spellings(headers, &one.name);
             headers.insert(one.name.clone(), one.value.clone());
             names.push(one.name.as_str());
         }
@@ -182,6 +183,28 @@ impl Display for Injection {
         let Destination { tls, to } = &self.destination;
         let scheme = if *tls { "https" } else { "http" };
         write!(f, "{scheme}://{to}={}", self.name)
+    }
+}
+
+/// Whether an origin may answer with the request as it came: to a TRACE (RFC 9110, section 9.3.8), IIS to a TRACK. Methods have a case,
+/// but some servers ignore it.
+fn is_echoed(method: &Method) -> bool {
+    ["TRACE", "TRACK"]
+        .iter()
+        .any(|echoed| method.as_str().eq_ignore_ascii_case(echoed))
+}
+
+/// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
+/// digit is an underscore (RFC 3875, section 4.1.18). Of two such headers the client's could be the one that counts.
+fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
+    let is_same = |a: u8, b: u8| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric();
+    let is_spelling = |other: &&HeaderName| {
+        let (other, name) = (other.as_str().bytes(), name.as_str().bytes());
+        other.len() == name.len() && other.zip(name).all(|(a, b)| is_same(a, b))
+    };
+    let spellings: Vec<_> = headers.keys().filter(is_spelling).cloned().collect();
+    for spelling in spellings {
+        headers.remove(spelling);
     }
 }
 

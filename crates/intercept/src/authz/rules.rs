@@ -3,6 +3,7 @@
 //! A tunnel that the proxy will open is decided by host and port: each request inside it is decided again, with its path. A
 //! tunnel that is relayed unopened shows no path, so a rule with a path can't allow it.
 
+mod lookalike;
 mod path;
 mod rule;
 

@@ -1,4 +1,4 @@
-//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling.
+//! Framing of HTTP/1 requests, as strict as RFC 9112 is: a defence against request smuggling. And the number of fields in HTTP/2.
 //!
 //! hyper parses requests, and accepts some of what RFC 9112 forbids: a bare LF, Content-Length beside Transfer-Encoding.
 //! It writes each request anew, so nothing ambiguous is forwarded. But a client that sends such a request hopes that two
@@ -10,6 +10,7 @@
 //! the service then answers with the reason; of others the head as it came, but for bytes of the request target that a URI
 //! can't have, which are percent-encoded. Bodies pass unchanged.
 
+pub(crate) mod field_counter;
 mod request_head;
 pub(crate) mod watched_stream;
 
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 
 use http::HeaderMap;
 use http::StatusCode;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, COOKIE};
 use tokio::time::Instant;
 
 use crate::request::refusal::Refusal;
@@ -285,6 +286,13 @@ pub(crate) fn check_http2(headers: &HeaderMap) -> Result<(), FramingError> {
         (Some(one), None) => parse_length(one.as_bytes()).map(drop),
         _ => Err("more than one Content-Length".into()),
     }
+}
+
+/// Whether an HTTP/2 request has more header lines than an HTTP/1 request may have. Cookies are one line there, and may be one
+/// field each here (RFC 9113, section 8.2.3).
+pub(crate) fn has_too_many_fields(headers: &HeaderMap) -> bool {
+    headers.len() > MAX_REQUEST_HEADERS
+        && headers.len() - headers.get_all(COOKIE).iter().count() >= MAX_REQUEST_HEADERS
 }
 
 fn parse_chunk_size(line: &[u8]) -> Result<u64, FramingError> {

@@ -22,7 +22,7 @@ use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
 use super::framing::watched_stream::{SharedFraming, WatchedStream};
 use super::framing::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
-use super::http2_resets::RewrittenResets;
+use super::http2_stream::Http2Stream;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use super::websocket::{self, Switched};
@@ -95,7 +95,7 @@ impl HttpServer {
                 record.set_unanswered(&Refusal::bad_request(detail));
             }
         };
-        let io = RewrittenResets::new(io, || refused(MALFORMED.to_owned()));
+        let io = Http2Stream::new(io, |reason: &str| refused(reason.to_owned()));
         let served = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .enable_connect_protocol()
@@ -361,9 +361,6 @@ pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
     slot.lock().take()
 }
 
-/// Why a stream was reset that h2 takes for malformed.
-const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
-    asked to send it over HTTP/1.1";
 /// Requests of one HTTP/2 connection at a time.
 const MAX_CONCURRENT_STREAMS: u32 = 128;
 /// The interval of pings. hyper closes the connection of a client that does not acknowledge one within 20 s.

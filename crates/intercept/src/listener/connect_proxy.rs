@@ -26,7 +26,7 @@ use crate::request::id;
 use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
-use crate::stream::client_socket::ClientSocket;
+use crate::stream::prefixed::ClientStream;
 use crate::tls::tunnel::{Tunnel, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
@@ -47,7 +47,7 @@ enum NextProtocol {
 pub(crate) async fn serve(
     state: &Arc<InterceptState>,
     connection: Arc<ClientConnection>,
-    socket: ClientSocket,
+    stream: ClientStream,
 ) {
     let service = ConnectProxy {
         state: Arc::clone(state),
@@ -58,10 +58,11 @@ pub(crate) async fn serve(
         first: FirstRequest::Awaited,
         target: None,
     };
-    let served = serve_http1(state, &connection, socket, service, opening).await;
+    let served = serve_http1(state, &connection, stream, service, opening).await;
     let Some((stream, service)) = served else {
         return;
     };
+    let stream = stream.flatten();
     match take_slot(&service.next) {
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
@@ -96,7 +97,9 @@ impl ConnectProxy {
         record.set_head(&parts);
         let format = ErrorFormat::from_connect(&parts.headers);
         let client = &self.connection.info;
-        match self.state.lists().access.authenticate(&parts.headers).await {
+        let lists = self.state.lists();
+        let authenticated = lists.access.authenticate(&parts.headers, client.addr.ip());
+        match authenticated.await {
             Ok(user) => client.set_user(user),
             Err(refusal) => return format.refuse(&refusal, record),
         }
@@ -145,9 +148,11 @@ impl ConnectProxy {
     /// Serves a request in absolute form, which names its target itself.
     async fn respond_to_absolute(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
-        let authenticated = self.state.lists().access.authenticate(&parts.headers).await;
+        let lists = self.state.lists();
+        let client = self.connection.info.addr.ip();
+        let authenticated = lists.access.authenticate(&parts.headers, client).await;
         let allowed = authenticated.and_then(|user| Ok((user, absolute_target(&parts)?)));
-        let (user, to) = match allowed {
+        let (user, target) = match allowed {
             Ok(allowed) => allowed,
             Err(refusal) => {
                 let method = parts.method.as_str();
@@ -160,7 +165,7 @@ impl ConnectProxy {
         let exchange = Exchange {
             state: &self.state,
             connection: &self.connection,
-            target: &Arc::new(RequestTarget::plain(to, None)),
+            target: &Arc::new(target),
         };
         let mut switched = None;
         let request = Request::from_parts(parts, body);
@@ -197,21 +202,28 @@ fn connect_target(parts: &Parts, body: &Incoming) -> Result<HostPort, Refusal> {
     }
 }
 
-/// The target of a request in absolute form.
-fn absolute_target(parts: &Parts) -> Result<HostPort, Refusal> {
+/// The target of a request in absolute form. For `https:` some clients ask a proxy like that instead of by CONNECT: then the
+/// origin is spoken to over TLS, and the client is not.
+fn absolute_target(parts: &Parts) -> Result<RequestTarget, Refusal> {
     refuse_loop(parts)?;
-    match parts.uri.scheme_str() {
-        Some("http") => {}
+    let (tls, default_port) = match parts.uri.scheme_str() {
+        Some("http") => (false, 80),
+        Some("https") => (true, 443),
         Some(_) => {
-            let detail = "only http: can be asked for in absolute form; for https: use CONNECT";
+            let detail = "only http: and https: can be asked for in absolute form";
             return Err(Refusal::bad_request(detail));
         }
         None => {
             let detail = "this is a proxy: it wants CONNECT host:port or GET http://host/path";
             return Err(Refusal::bad_request(detail));
         }
-    }
-    requested_host(parts, 80)?.ok_or_else(|| Refusal::bad_request("the request names no host"))
+    };
+    let to = requested_host(parts, default_port)?
+        .ok_or_else(|| Refusal::bad_request("the request names no host"))?;
+    Ok(match tls {
+        true => RequestTarget::encrypted(to),
+        false => RequestTarget::plain(to, None),
+    })
 }
 
 /// Refuses a request that came through this process before: proxies forward it in a loop.
@@ -222,6 +234,17 @@ fn refuse_loop(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::new(status, "proxy_loop", detail));
     }
     Ok(())
+}
+
+/// Whether a request with this first line is one to a proxy: a CONNECT, or one in absolute form.
+pub(crate) fn is_to_proxy(request: &[u8]) -> bool {
+    let mut words = request.split(|byte| *byte == b' ');
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    let has_scheme = |scheme: &[u8]| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    method == Some(b"CONNECT") || has_scheme(b"http://") || has_scheme(b"https://")
 }
 
 /// Every browser calls itself Mozilla, for reasons of the nineties.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use http::StatusCode;
 use peername_server::addr::canonical;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
+use super::connect_proxy;
 use crate::authz::Rule;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -21,6 +23,7 @@ use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
+use crate::tls::client_hello::Opening;
 use crate::tls::tunnel::Tunnel;
 use names::table::{NameLookup, SyntheticNames};
 
@@ -131,7 +134,7 @@ impl JailListener {
         }
         match (is_tunnelled, is_opened) {
             (true, _) => tunnel.serve_unread(state, &connection, stream).await,
-            (false, true) => tunnel.serve(state, &connection, stream).await,
+            (false, true) => serve_opened(state, connection, tunnel, stream).await,
             (false, false) => {
                 let detail = "a port that is open to the destinations of --allow-tcp only";
                 let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
@@ -139,6 +142,27 @@ impl JailListener {
             }
         }
     }
+}
+
+/// Serves a connection that is opened. The program may be configured for a proxy, which is not reached: its requests are answered in
+/// place of that, each for the target that it names.
+async fn serve_opened(
+    state: &Arc<InterceptState>,
+    connection: Arc<ClientConnection>,
+    mut tunnel: Tunnel,
+    mut stream: ClientStream,
+) {
+    let deadline = Instant::now() + state.rules.opening_timeout;
+    connection.set_opening(true);
+    let opening = Opening::read(&mut stream, deadline).await;
+    if matches!(opening, Ok(Opening::Http)) && connect_proxy::is_to_proxy(stream.prefix()) {
+        let target = Arc::new(tunnel.destination.to_target());
+        tunnel.record.defer_to_tunnel_requests(&target);
+        return connect_proxy::serve(state, connection, stream).await;
+    }
+    tunnel
+        .serve_opening(state, &connection, (stream, opening), deadline)
+        .await;
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use moka::sync::Cache;
+use moka::future::Cache;
 use peername_server::access::trust_list::TrustList;
 use peername_sys::fs::text_file;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+use super::hash_queue::HashQueue;
 use crate::request::refusal::Refusal;
 
 /// The clients that may use the proxy; all by default.
@@ -33,11 +33,20 @@ pub struct Access {
 /// User names, and the bcrypt hashes of their passwords.
 pub struct Users {
     hashes: HashMap<String, Arc<str>>,
-    /// Verified credentials, by a keyed digest: bcrypt is slow on purpose, and clients send them with each request.
+    /// Verified credentials, by a keyed digest: bcrypt is slow on purpose, and clients send them with each request. Equal ones
+    /// at the same time are hashed once (single flight).
     verified: Cache<Digest, Arc<str>>,
     key: hmac::Key,
-    /// Permits for hashing a password.
-    hash_permits: Semaphore,
+    queue: HashQueue,
+}
+
+/// Why credentials are not accepted.
+#[derive(Clone, Copy, Debug)]
+enum Unverified {
+    /// They are missing or wrong.
+    Wrong,
+    /// Too many others of this client wait to be verified.
+    Busy,
 }
 
 /// Why a file of users is refused. Nothing of the file is quoted.
@@ -92,23 +101,39 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// The refusal (407) that asks for name and password, if these are missing or wrong.
+    /// The refusal (407) that asks for name and password, if these are missing or wrong; 429 if too many of this client wait to be
+    /// verified.
     pub(crate) async fn authenticate(
         &self,
         headers: &HeaderMap,
+        client: IpAddr,
     ) -> Result<Option<Arc<str>>, Refusal> {
         let Some(users) = &self.users else {
             return Ok(None);
         };
         let given = match headers.get(header::PROXY_AUTHORIZATION) {
-            Some(value) => users.verify(value).await,
-            None => None,
+            Some(value) => users.verify(value, client).await,
+            None => Err(Unverified::Wrong),
         };
-        given.map(Some).ok_or_else(|| {
-            let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
-            let detail = "this proxy wants a name and a password, by Proxy-Authorization: Basic";
-            Refusal::new(status, "proxy_auth_required", detail)
-        })
+        given.map(Some).map_err(Refusal::from)
+    }
+}
+
+impl From<Unverified> for Refusal {
+    fn from(why: Unverified) -> Self {
+        match why {
+            Unverified::Wrong => {
+                let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+                let detail =
+                    "this proxy wants a name and a password, by Proxy-Authorization: Basic";
+                Self::new(status, "proxy_auth_required", detail)
+            }
+            Unverified::Busy => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let detail = "too many passwords of this client wait to be verified";
+                Self::new(status, "too_many_passwords", detail)
+            }
+        }
     }
 }
 
@@ -152,42 +177,53 @@ impl Users {
                 .time_to_live(VERIFIED_LIFETIME)
                 .build(),
             key: key.map_err(|_| UsersError::Random)?,
-            hash_permits: Semaphore::new(MAX_HASHING),
+            queue: HashQueue::new(),
         })
     }
 
     /// Returns the name if the password is right. A wrong password and an unknown name take the same time.
-    async fn verify(&self, value: &HeaderValue) -> Option<Arc<str>> {
-        let encoded = value.to_str().ok()?;
-        let (scheme, encoded) = encoded.split_once(' ')?;
-        let credentials = BASE64.decode(encoded.trim().as_bytes()).ok()?;
-        if !scheme.eq_ignore_ascii_case("basic") || credentials.len() > MAX_CREDENTIALS {
-            return None;
-        }
-        let digest: Digest = hmac::sign(&self.key, &credentials)
-            .as_ref()
-            .try_into()
-            .ok()?;
-        if let Some(name) = self.verified.get(&digest) {
-            return Some(name);
-        }
-        let colon = credentials.iter().position(|&byte| byte == b':')?;
-        let (name, password) = credentials.split_at_checked(colon)?;
-        let name = std::str::from_utf8(name).ok()?;
-        let password = password.get(1..)?.to_vec();
-        let known = self.hashes.get(name).cloned();
-        let hash = known
-            .clone()
-            .or_else(|| self.hashes.values().next().cloned())?;
-        let _permit = self.hash_permits.acquire().await.ok()?;
-        let verified = spawn_blocking(move || bcrypt::verify(password, &hash).unwrap_or(false));
-        if !verified.await.ok()? || known.is_none() {
-            return None;
-        }
-        let name: Arc<str> = name.into();
-        self.verified.insert(digest, Arc::clone(&name));
-        Some(name)
+    async fn verify(&self, value: &HeaderValue, client: IpAddr) -> Result<Arc<str>, Unverified> {
+        let credentials = decode_basic(value).ok_or(Unverified::Wrong)?;
+        let digest = hmac::sign(&self.key, &credentials);
+        let digest = Digest::try_from(digest.as_ref()).map_err(|_| Unverified::Wrong)?;
+        let verified = self.hash(&credentials, client);
+        let name = self.verified.try_get_with(digest, verified).await;
+        name.map_err(|why| *why)
     }
+
+    /// Verifies `NAME:PASSWORD` in the client's turn.
+    async fn hash(&self, credentials: &[u8], client: IpAddr) -> Result<Arc<str>, Unverified> {
+        let (name, password) = split_credentials(credentials).ok_or(Unverified::Wrong)?;
+        let known = self.hashes.get(name);
+        let hash = known.or_else(|| self.hashes.values().next()).cloned();
+        let hash = hash.ok_or(Unverified::Wrong)?;
+        let password = password.to_vec();
+        let permit = self.queue.acquire(client).await.ok_or(Unverified::Busy)?;
+        // The permit is held until it is hashed, even if the client is gone by then.
+        let is_right = spawn_blocking(move || {
+            let is_right = bcrypt::verify(password, &hash).unwrap_or(false);
+            drop(permit);
+            is_right
+        });
+        match is_right.await.is_ok_and(|is_right| is_right) && known.is_some() {
+            true => Ok(name.into()),
+            false => Err(Unverified::Wrong),
+        }
+    }
+}
+
+/// The credentials of the scheme Basic.
+fn decode_basic(value: &HeaderValue) -> Option<Vec<u8>> {
+    let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+    let credentials = BASE64.decode(encoded.trim().as_bytes()).ok()?;
+    (scheme.eq_ignore_ascii_case("basic") && credentials.len() <= MAX_CREDENTIALS)
+        .then_some(credentials)
+}
+
+fn split_credentials(credentials: &[u8]) -> Option<(&str, &[u8])> {
+    let colon = credentials.iter().position(|&byte| byte == b':')?;
+    let (name, password) = credentials.split_at_checked(colon)?;
+    Some((std::str::from_utf8(name).ok()?, password.get(1..)?))
 }
 
 impl std::fmt::Debug for Users {
@@ -201,5 +237,3 @@ const MAX_CREDENTIALS: usize = 1024;
 /// Credentials that need not be hashed again, and for how long.
 const MAX_VERIFIED: u64 = 4096;
 const VERIFIED_LIFETIME: Duration = Duration::from_secs(600);
-/// Passwords that are hashed at a time: a flood of wrong ones takes two threads and no more.
-const MAX_HASHING: usize = 2;

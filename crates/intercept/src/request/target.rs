@@ -85,6 +85,15 @@ impl RequestTarget {
         }
     }
 
+    /// The target of an `https:` request to the proxy itself, which has no ClientHello.
+    pub(crate) fn encrypted(to: HostPort) -> Self {
+        Self {
+            tls: true,
+            authority: to.to_authority(true).into(),
+            ..Self::plain(to, None)
+        }
+    }
+
     /// The target on which the destination and the ClientHello's name agree. Where they differ, the handshake is still
     /// finished, under the name that the client wants to see, so that the client can be told why.
     pub(crate) fn from_client_hello(destination: &Destination, sni: Option<Host>) -> Self {
@@ -122,10 +131,8 @@ impl RequestTarget {
             refusal,
             connect,
             sni,
-            tls: true,
-            authority: to.to_authority(true).into(),
             via,
-            ..Self::plain(to, None)
+            ..Self::encrypted(to)
         }
     }
 

@@ -46,6 +46,18 @@ impl<T: AsyncRead + Unpin> PrefixedStream<T> {
     }
 }
 
+impl<T> PrefixedStream<PrefixedStream<T>> {
+    /// Joins the two prefixes.
+    pub(crate) fn flatten(self) -> PrefixedStream<T> {
+        let mut prefix = self.prefix;
+        prefix.extend(self.stream.prefix);
+        PrefixedStream {
+            stream: self.stream.stream,
+            prefix,
+        }
+    }
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,

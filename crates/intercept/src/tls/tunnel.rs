@@ -41,14 +41,27 @@ pub(crate) struct Tunnel {
 impl Tunnel {
     /// Serves the connection to its end.
     pub(crate) async fn serve(
-        mut self,
+        self,
         state: &Arc<InterceptState>,
         connection: &Arc<ClientConnection>,
         mut stream: ClientStream,
     ) {
         let deadline = Instant::now() + state.rules.opening_timeout;
         connection.set_opening(true);
-        match Opening::read(&mut stream, deadline).await {
+        let opening = Opening::read(&mut stream, deadline).await;
+        self.serve_opening(state, connection, (stream, opening), deadline)
+            .await;
+    }
+
+    /// Serves a connection with this beginning to its end.
+    pub(crate) async fn serve_opening(
+        mut self,
+        state: &Arc<InterceptState>,
+        connection: &Arc<ClientConnection>,
+        (stream, opening): (ClientStream, Result<Opening, OpeningError>),
+        deadline: Instant,
+    ) {
+        match opening {
             Err(error) => {
                 self.record.set_unanswered(&error.to_refusal());
                 reset(stream);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use moka::future::Cache;
 use peername_proto::{Transport, V2Writer, kind};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -24,6 +25,7 @@ use super::happy_eyeballs;
 use super::idle_pool::{IdlePool, PoolKey};
 use super::resolver::Resolver;
 use super::trust::OriginTls;
+use super::trust::tls_diagnosis::{self, Incompatibility, wants_client_certificate};
 use super::trust::verifier::BadCertificate;
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
@@ -41,6 +43,8 @@ pub(super) struct Dialer {
     generation: u64,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
+    /// Why handshakes with an origin failed recently.
+    diagnoses: Cache<HostPort, Option<Incompatibility>>,
 }
 
 impl Dialer {
@@ -52,6 +56,7 @@ impl Dialer {
             generation: 0,
             config,
             destinations,
+            diagnoses: diagnoses(),
         }
     }
 
@@ -69,6 +74,7 @@ impl Dialer {
             generation: self.generation + 1,
             config,
             destinations,
+            diagnoses: diagnoses(),
         }
     }
 
@@ -118,8 +124,30 @@ impl Dialer {
     ) -> Result<Connection, FailedAttempt> {
         let permit = self.cap.acquire()?;
         let (socket, addr) = self.connect_socket(key, client).await?;
-        let opened = self.handshake(key, socket, addr, permit).await;
-        opened.map_err(|error| error.at(addr))
+        match self.handshake(key, socket, addr, permit).await {
+            Ok(connection) => Ok(connection),
+            Err(UpstreamError::Handshake(why)) => {
+                Err(self.diagnose(key, client, why).await.at(addr))
+            }
+            Err(error) => Err(error.at(addr)),
+        }
+    }
+
+    /// The cause of a failed handshake, found by a second connection to the origin; `why` where it is not found.
+    async fn diagnose(&self, key: &PoolKey, client: IpAddr, why: String) -> UpstreamError {
+        let diagnose = self.diagnose_afresh(key, client);
+        let found = self.diagnoses.get_with_by_ref(&key.to, diagnose).await;
+        found.map_or(UpstreamError::Handshake(why), UpstreamError::Incompatible)
+    }
+
+    async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Incompatibility> {
+        let _permit = self.cap.acquire().ok()?;
+        let (mut socket, addr) = self.connect_socket(key, client).await.ok()?;
+        if let Some(client) = key.announced_client {
+            let announced = send_proxy_header(&mut socket, client, addr, key).await;
+            announced.ok()?;
+        }
+        tls_diagnosis::diagnose(socket, &key.to.host.to_server_name()).await
     }
 
     /// Connects a socket to the origin, or to the upstream proxy and through it.
@@ -361,10 +389,21 @@ fn in_proxy(error: &UpstreamError) -> UpstreamError {
     UpstreamError::Proxy(error.to_string())
 }
 
+fn diagnoses() -> Cache<HostPort, Option<Incompatibility>> {
+    Cache::builder()
+        .max_capacity(MAX_DIAGNOSES)
+        .time_to_live(DIAGNOSIS_LIFETIME)
+        .build()
+}
+
 fn from_tls(error: &std::io::Error) -> UpstreamError {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match inner.and_then(BadCertificate::from_tls_error) {
+    let inner: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let bad_certificate = inner.and_then(BadCertificate::from_tls_error);
+    match bad_certificate {
         Some(bad) => UpstreamError::Certificate(bad),
+        None if inner.is_some_and(wants_client_certificate) => {
+            UpstreamError::Incompatible(Incompatibility::ClientCertificate)
+        }
         None => UpstreamError::Handshake(error.to_string()),
     }
 }
@@ -375,3 +414,6 @@ const MAX_RESPONSE_HEAD: usize = 128 * 1024;
 const MAX_RESPONSE_HEADERS: usize = 500;
 /// Finds out that a shared connection is dead before many requests have waited for it.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Origins whose diagnosis is remembered, and for how long: a client that tries again and again causes one in this time.
+const MAX_DIAGNOSES: u64 = 1024;
+const DIAGNOSIS_LIFETIME: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use peername_sys::is_exhaustion;
 
+use super::trust::tls_diagnosis::{Incompatibility, wants_client_certificate};
 use super::trust::verifier::BadCertificate;
 use crate::audit::AuditRecord;
 use crate::policy::destination::DestinationDenied;
@@ -42,6 +43,8 @@ pub(crate) enum UpstreamError {
     Certificate(BadCertificate),
     #[error("the TLS handshake failed: {0}")]
     Handshake(String),
+    #[error("the TLS handshake failed: {0}")]
+    Incompatible(Incompatibility),
     #[error("the TLS handshake took longer than {0:?}")]
     HandshakeTimeout(Duration),
     #[error("the origin closed the connection before it had answered")]
@@ -118,6 +121,9 @@ impl UpstreamError {
         if error.is_parse() {
             return Self::BadResponse(error.to_string());
         }
+        if let Some(error) = Self::tls_alert(error) {
+            return error;
+        }
         let source = error.source().and_then(|source| source.downcast_ref());
         let from_origin = source.filter(|error: &&h2::Error| error.is_remote());
         match from_origin.and_then(|error| Some((error, error.reason()?))) {
@@ -128,6 +134,23 @@ impl UpstreamError {
             Some((_, reason)) => Self::Reset(reason),
             None => Self::Closed,
         }
+    }
+
+    /// The error of an exchange that an alert of TLS ended. h2 keeps its text only.
+    fn tls_alert(error: &hyper::Error) -> Option<Self> {
+        let source = error.source()?;
+        if let Some(error) = source.downcast_ref().and_then(h2::Error::get_io) {
+            let is_tls = error.kind() == io::ErrorKind::InvalidData;
+            return is_tls.then(|| Self::Handshake(error.to_string()));
+        }
+        let error: &rustls::Error = source
+            .downcast_ref::<io::Error>()?
+            .get_ref()?
+            .downcast_ref()?;
+        Some(match wants_client_certificate(error) {
+            true => Self::Incompatible(Incompatibility::ClientCertificate),
+            false => Self::Handshake(error.to_string()),
+        })
     }
 
     /// The error of a failed connect(2).
@@ -154,7 +177,10 @@ impl UpstreamError {
             Self::Proxy(_) => "upstream_proxy_failed",
             Self::ProxyRefused(_) => "upstream_proxy_refused",
             Self::Certificate(bad) => bad.code(),
-            Self::Handshake(_) => "upstream_tls_handshake",
+            Self::Incompatible(Incompatibility::ClientCertificate) => {
+                "upstream_tls_client_certificate"
+            }
+            Self::Handshake(_) | Self::Incompatible(_) => "upstream_tls_handshake",
             Self::HandshakeTimeout(_) => "upstream_tls_timeout",
             Self::Closed => "upstream_closed",
             Self::Unprocessed(_) => "upstream_unprocessed",
@@ -199,6 +225,12 @@ impl UpstreamError {
             Self::Full(_) => "the proxy has no descriptors for more: raise LimitNOFILE",
             Self::Proxy(_) | Self::ProxyRefused(_) => "see --upstream-proxy, and that proxy's log",
             Self::Certificate(bad) => bad.hint(),
+            Self::Incompatible(Incompatibility::ClientCertificate) => {
+                "the proxy has none: --passthrough this host, and the client shows its own"
+            }
+            Self::Incompatible(_) => {
+                "the proxy does not support that: --passthrough this host, if the client does"
+            }
             Self::Handshake(_) => {
                 "the origin speaks no TLS 1.2 or 1.3 on that port, or wants a client certificate"
             }

@@ -1,6 +1,7 @@
 //! The trusted roots of origins: the host's own and those that the operator adds, never the proxy's own authority.
 
 mod signature_cache;
+pub(super) mod tls_diagnosis;
 pub(super) mod verifier;
 
 use std::path::{Path, PathBuf};

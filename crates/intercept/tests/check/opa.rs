@@ -1,7 +1,7 @@
 //! OPA, with the real program.
 
 use http::{HeaderMap, HeaderValue};
-use peername_intercept::authz::{DecidedBy, Decision};
+use peername_intercept::authz::{AuthzError, DecidedBy, Decision};
 use serde_json::json;
 
 use crate::ext_authz::denial;
@@ -100,6 +100,70 @@ async fn result_may_be_an_object() {
         (451, &b"no"[..], "by law")
     );
     assert_eq!(denial.headers["x-by"], "opa");
+}
+
+/// Headers in each shape that OPA's Envoy plugin takes.
+#[tokio::test]
+async fn headers_of_a_result_may_have_several_values() {
+    let opa = Opa::start(
+        "package egress\n\
+         shapes := {\n\
+           \"/object\": {\"x-by\": [\"a\", \"b\"], \"x-one\": \"1\"},\n\
+           \"/list\": [{\"x-by\": \"a\"}, {\"X-By\": [\"b\"], \"x-one\": \"1\"}],\n\
+         }\n\
+         headers := shapes[input.attributes.request.http.path]\n\
+         verdict := {\"allowed\": input.attributes.request.http.method == \"GET\", \"headers\": headers,\n\
+           \"response_headers_to_add\": headers, \"dynamic_metadata\": {\"cache_control\": \"no-store\", \"n\": [1]}}\n",
+    );
+    let client = client(&url(&opa, "egress/verdict"));
+    let assert_complete = |headers: &HeaderMap| {
+        let values: Vec<_> = headers.get_all("x-by").iter().collect();
+        assert_eq!(values, ["a", "b"], "{headers:?}");
+        assert_eq!(headers["x-one"], "1");
+    };
+    for path in ["/object", "/list"] {
+        let asking = |method| Asking {
+            path,
+            method,
+            ..Asking::default()
+        };
+        let verdict = asking(http::Method::GET).of(&client).await;
+        let Decision::Allow(changes) = &verdict.decision else {
+            panic!("{path}: {verdict:?}");
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-by", HeaderValue::from_static("client"));
+        changes.apply_to_request(&mut headers);
+        assert_complete(&headers);
+        let mut headers = HeaderMap::new();
+        changes.apply_to_response(&mut headers);
+        assert_complete(&headers);
+        let verdict = asking(http::Method::POST).of(&client).await;
+        assert_complete(&denial(&verdict).headers);
+    }
+}
+
+/// A query can't be changed, and what was allowed is not what would be sent.
+#[tokio::test]
+async fn allow_for_a_changed_query_is_malformed() {
+    let opa = Opa::start(
+        "package egress\n\
+         set := {\"allowed\": true, \"query_parameters_to_set\": {\"b\": [\"d\"]}}\n\
+         removed := {\"allowed\": true, \"query_parameters_to_remove\": [\"b\"]}\n\
+         neither := {\"allowed\": true, \"query_parameters_to_set\": {}, \"query_parameters_to_remove\": []}\n\
+         both := {\"allowed\": true, \"allow\": true}\n\
+         statuses := {\"allowed\": false, \"status\": 404, \"http_status\": 403}\n",
+    );
+    let asked = async |rule: &str| ask(&client(&url(&opa, &format!("egress/{rule}")))).await;
+    assert!(asked("neither").await.decision.allows());
+    for rule in ["set", "removed", "both", "statuses"] {
+        let verdict = asked(rule).await;
+        let is_malformed = matches!(
+            verdict.decided_by,
+            DecidedBy::Failure(AuthzError::Malformed(_))
+        );
+        assert!(is_malformed, "{rule}: {verdict:?}");
+    }
 }
 
 #[tokio::test]

@@ -39,8 +39,8 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
         file("bundle.pem"),
         file("truststore.p12"),
     );
-    let store = TrustStore::with_host_authorities(&authority, Some(&bundle));
-    publish(&own, &store.own)?;
+    let store = TrustStore::merged(&authority, Some(&into));
+    publish(&own, &store.extra)?;
     publish(&bundle, &store.bundle)?;
     publish(&java, &store.java)?;
     print(text(&own)?, text(&bundle)?, text(&java)?)

@@ -1,7 +1,8 @@
 //! The files by which programs trust an authority beside those of the host, and the variables that name them.
 
+use std::collections::BTreeSet;
 use std::env::var_os;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use peername_intercept::ca::{Authority, CertificateDer, subject_hash, to_pem};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
@@ -11,9 +12,9 @@ use super::shell::quoted;
 
 /// The contents of the files.
 pub(crate) struct TrustStore {
-    /// The authority's certificates (PEM).
-    pub(crate) own: Vec<u8>,
-    /// These, and those of the host.
+    /// The authority's certificates, and those of the files that the environment names for [`EXTRA_CA_VARIABLES`] (PEM).
+    pub(crate) extra: Vec<u8>,
+    /// These, those of the host, and those of the files that the environment names for [`BUNDLE_VARIABLES`].
     pub(crate) bundle: Vec<u8>,
     /// The same as a keystore for Java.
     pub(crate) java: Vec<u8>,
@@ -30,17 +31,60 @@ pub(crate) fn hashed(authority: &Authority) -> Vec<(String, Vec<u8>)> {
 }
 
 impl TrustStore {
-    /// Reads the host's authorities. `published` is where an earlier bundle of this authority may be.
-    pub(crate) fn with_host_authorities(authority: &Authority, published: Option<&Path>) -> Self {
-        let own = authority.certificates();
-        let mut all = host_ca_certificates(published);
-        all.retain(|certificate| !own.contains(certificate));
-        all.splice(0..0, own);
+    /// Reads the authorities of the host and of the environment. `published` is the directory where earlier files of this authority
+    /// may be.
+    pub(crate) fn merged(authority: &Authority, published: Option<&Path>) -> Self {
+        let mut extra = authority.certificates().to_vec();
+        add_missing(&mut extra, named_by(EXTRA_CA_VARIABLES, published));
+        let mut all = extra.clone();
+        add_missing(&mut all, host_ca_certificates(published));
+        add_missing(&mut all, named_by(BUNDLE_VARIABLES, published));
         Self {
-            own: authority.certificate_pem().into_bytes(),
+            extra: to_pem(&extra).into_bytes(),
             bundle: to_pem(&all).into_bytes(),
             java: java_truststore::encode(&all),
         }
+    }
+}
+
+fn add_missing(
+    all: &mut Vec<CertificateDer<'static>>,
+    more: impl IntoIterator<Item = CertificateDer<'static>>,
+) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+/// The certificates of files and directories that variables name, but for those that `peername ca env` has published: an authority
+/// that was trusted once would stay there for ever.
+fn named_by(variables: &[&str], published: Option<&Path>) -> Vec<CertificateDer<'static>> {
+    let paths: BTreeSet<_> = variables
+        .iter()
+        .filter_map(|name| var_os(name).map(PathBuf::from))
+        .filter(|path| path.is_absolute() && !is_published(path, published))
+        .collect();
+    paths.iter().flat_map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> Vec<CertificateDer<'static>> {
+    let found = match path.is_dir() {
+        true => load_certs_from_paths(None, Some(path)),
+        false => load_certs_from_paths(Some(path), None),
+    };
+    report(&found);
+    found.certs
+}
+
+fn is_published(path: &Path, published: Option<&Path>) -> bool {
+    published.is_some() && path.parent() == published
+}
+
+fn report(found: &CertificateResult) {
+    for error in &found.errors {
+        eprintln!("peername: left out of the bundle: {error}");
     }
 }
 
@@ -53,19 +97,16 @@ pub(crate) fn java_options(keystore: &str) -> String {
 }
 
 /// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the
-/// bundle. The system's directories are read then: otherwise an authority that was trusted once would stay in the
-/// bundle for ever.
+/// bundle. The system's directories are read then.
 fn host_ca_certificates(published: Option<&Path>) -> Vec<CertificateDer<'static>> {
     let is_bundle_set =
-        var_os("SSL_CERT_FILE").is_some_and(|file| Some(Path::new(&file)) == published);
+        var_os("SSL_CERT_FILE").is_some_and(|file| is_published(Path::new(&file), published));
     let found = if is_bundle_set {
         system_ca_certificates()
     } else {
         load_native_certs()
     };
-    for error in &found.errors {
-        eprintln!("peername: left out of the bundle: {error}");
-    }
+    report(&found);
     if found.certs.is_empty() {
         eprintln!("peername: this host trusts no authority; is ca-certificates installed?");
     }
@@ -91,6 +132,14 @@ pub(crate) const BUNDLE_VARIABLES: &[&str] = &[
     "CARGO_HTTP_CAINFO",
     "AWS_CA_BUNDLE",
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "HTTPLIB2_CA_CERTS",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "NIX_SSL_CERT_FILE",
+    "BUNDLE_SSL_CA_CERT",
+    "HEX_CACERTS_PATH",
+    "JULIA_SSL_CA_ROOTS_PATH",
+    // Over `cafile` of .npmrc, beside which npm does not read NODE_EXTRA_CA_CERTS.
+    "npm_config_cafile",
 ];
 
 /// Variables for a file that programs read in addition to the host's roots.

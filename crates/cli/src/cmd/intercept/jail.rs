@@ -53,9 +53,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
     secrets::mask_arguments()?;
     let authority = authority(args)?;
-    let store = TrustStore::with_host_authorities(&authority, None);
+    let store = TrustStore::merged(&authority, None);
     let trust = TrustFiles {
-        own: store.own,
+        own: store.extra,
         bundle: store.bundle,
         java: store.java,
         hashed: trust_store::hashed(&authority),

@@ -118,8 +118,8 @@ impl EncodedRequest for GrpcRequest {
 ///
 /// # Errors
 ///
-/// [`AuthzError::Connect`], [`AuthzError::Broken`], and [`AuthzError::Status`] for any gRPC status but OK: a denial is a
-/// response with status OK.
+/// [`AuthzError::Connect`], [`AuthzError::Broken`], [`AuthzError::Status`] for any gRPC status but OK: a denial is a
+/// response with status OK; and [`AuthzError::Malformed`] for anything but one message and one status behind it.
 async fn call(
     pool: &Pool,
     origin: &Uri,
@@ -133,10 +133,21 @@ async fn call(
     request.set_timeout(timeout);
     client.ready().await.map_err(|error| error_from(&error))?;
     let path = PathAndQuery::from_static("/envoy.service.auth.v3.Authorization/Check");
-    let reply = client.unary(request, path, ProstCodec::default()).await;
-    reply
-        .map(tonic::Response::into_inner)
-        .map_err(error_from_status)
+    // Not as a unary call, which takes the first message of several.
+    let called = client.server_streaming(request, path, ProstCodec::default());
+    let (head, mut messages, _) = called.await.map_err(error_from_status)?.into_parts();
+    let mut next = async || messages.message().await.map_err(error_from_status);
+    let reply = next().await?.ok_or(AuthzError::Malformed("no message"))?;
+    if next().await?.is_some() {
+        return Err(AuthzError::Malformed("more than one message"));
+    }
+    let trailers = messages.trailers().await.map_err(error_from_status)?;
+    let all = [Some(head), trailers].into_iter().flatten();
+    let statuses = all.map(|metadata| metadata.get_all("grpc-status").iter().count());
+    match statuses.sum() {
+        1 => Ok(reply),
+        _ => Err(AuthzError::Malformed("not one status of gRPC")),
+    }
 }
 
 /// The error for a status: one that represents an error of the connection, or one that the service has sent.

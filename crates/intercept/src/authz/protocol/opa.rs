@@ -3,13 +3,15 @@
 //! The input has the shape that OPA's Envoy plugin gives it, and the result may have the fields that the plugin reads, so
 //! that one policy serves both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Formatter};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, StatusCode, Uri, response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
 
 use super::{EncodeConfig, EncodedRequest, HttpRequest, Protocol, attributes};
 use crate::authz::config::error::ConfigError;
@@ -124,14 +126,40 @@ struct Ruling {
     allow: Option<bool>,
     reason: Option<String>,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: Headers,
     #[serde(default)]
-    response_headers_to_add: BTreeMap<String, String>,
+    response_headers_to_add: Headers,
     #[serde(default)]
     request_headers_to_remove: Vec<String>,
     body: Option<String>,
     #[serde(alias = "status")]
     http_status: Option<u16>,
+    cache_control: Option<String>,
+    #[serde(default)]
+    dynamic_metadata: DynamicMetadata,
+    #[serde(default)]
+    query_parameters_to_set: Map<String, Value>,
+    #[serde(default)]
+    query_parameters_to_remove: Vec<String>,
+}
+
+/// Headers, in each shape that OPA's Envoy plugin takes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Headers {
+    Object(BTreeMap<String, HeaderValues>),
+    List(Vec<BTreeMap<String, HeaderValues>>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HeaderValues {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Default, Deserialize)]
+struct DynamicMetadata {
     cache_control: Option<String>,
 }
 
@@ -140,7 +168,7 @@ struct Ruling {
 /// # Errors
 ///
 /// [`AuthzError::Status`] for anything but 200, [`AuthzError::Malformed`] for anything but JSON with or without a
-/// result.
+/// result, for one that says something twice, and for one that allows another query than the one that would be sent.
 pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzError> {
     if status != StatusCode::OK {
         return Err(AuthzError::Status(printable(&format!(
@@ -148,18 +176,31 @@ pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzErr
             status.as_u16()
         ))));
     }
-    let reply = serde_json::from_slice::<Reply>(body);
-    let reply = reply.map_err(|_| AuthzError::Malformed("not a JSON object of OPA's data API"))?;
-    Ok(match reply.result {
-        None => denied("the policy is undefined"),
-        Some(Value::Bool(true)) => AuthzResponse::allow(HeaderMutations::default()),
-        Some(Value::Bool(false)) => denied(""),
+    let malformed = |_| {
+        AuthzError::Malformed("not a JSON object of OPA's data API, or a name occurs twice in it")
+    };
+    serde_json::from_slice::<UniqueNames>(body).map_err(malformed)?;
+    let reply: Reply = serde_json::from_slice(body).map_err(malformed)?;
+    match reply.result {
+        None => Ok(denied("the policy is undefined")),
+        Some(Value::Bool(true)) => Ok(AuthzResponse::allow(HeaderMutations::default())),
+        Some(Value::Bool(false)) => Ok(denied("")),
+        Some(Value::Object(result)) if has_both_names(&result) => Err(AuthzError::Malformed(
+            "a result with allow and allowed, or with http_status and status",
+        )),
         Some(result @ Value::Object(_)) => match serde_json::from_value::<Ruling>(result) {
             Ok(ruling) => ruling.into_response(),
-            Err(_) => denied("a field of the policy's result has another type"),
+            Err(_) => Ok(denied("a field of the policy's result has another type")),
         },
-        Some(_) => denied("the policy's result is neither boolean nor object"),
-    })
+        Some(_) => Ok(denied("the policy's result is neither boolean nor object")),
+    }
+}
+
+/// Whether a result has a field under both of its names, which may contradict each other.
+fn has_both_names(result: &Map<String, Value>) -> bool {
+    [["allow", "allowed"], ["http_status", "status"]]
+        .iter()
+        .any(|names| names.iter().all(|name| result.contains_key(*name)))
 }
 
 fn denied(reason: &str) -> AuthzResponse {
@@ -167,18 +208,27 @@ fn denied(reason: &str) -> AuthzResponse {
 }
 
 impl Ruling {
-    fn into_response(self) -> AuthzResponse {
-        let lifetime = self
-            .cache_control
-            .as_deref()
-            .map(CacheLifetime::parse)
+    fn into_response(self) -> Result<AuthzResponse, AuthzError> {
+        let cache_control = self.cache_control.as_ref();
+        let lifetime = cache_control
+            .or(self.dynamic_metadata.cache_control.as_ref())
+            .map(|directives| CacheLifetime::parse(directives))
             .unwrap_or_default();
         let response = match self.allow {
+            Some(true) if self.changes_query() => {
+                return Err(AuthzError::Malformed(
+                    "an allow for a changed query, and queries are not changed here",
+                ));
+            }
             Some(true) => AuthzResponse::allow(self.changes()),
             Some(false) => AuthzResponse::deny(self.denial("")),
             None => AuthzResponse::deny(self.denial("the policy's result has no allow")),
         };
-        response.with_lifetime(lifetime)
+        Ok(response.with_lifetime(lifetime))
+    }
+
+    fn changes_query(&self) -> bool {
+        !self.query_parameters_to_set.is_empty() || !self.query_parameters_to_remove.is_empty()
     }
 
     fn changes(&self) -> HeaderMutations {
@@ -186,15 +236,20 @@ impl Ruling {
         for name in &self.request_headers_to_remove {
             changes.remove(name.as_bytes());
         }
-        for (name, value) in &self.headers {
+        let mut names = BTreeSet::new();
+        for Header { name, value } in self.headers.iter() {
+            let mode = match names.insert(name.to_ascii_lowercase()) {
+                true => MutationMode::Set,
+                false => MutationMode::Append,
+            };
             changes.add(
                 MessageKind::Request,
                 name.as_bytes(),
                 value.as_bytes(),
-                MutationMode::Set,
+                mode,
             );
         }
-        for (name, value) in &self.response_headers_to_add {
+        for Header { name, value } in self.response_headers_to_add.iter() {
             changes.add(
                 MessageKind::Response,
                 name.as_bytes(),
@@ -211,11 +266,95 @@ impl Ruling {
             .and_then(|status| StatusCode::from_u16(status).ok());
         let reason = self.reason.as_deref().unwrap_or(default_reason);
         let mut denial = Denial::new(status.unwrap_or(StatusCode::FORBIDDEN), reason);
-        for (name, value) in self.headers {
+        for Header { name, value } in self.headers.iter() {
             denial.add(name.as_bytes(), value.as_bytes());
         }
         denial.body = self.body.unwrap_or_default().into();
         denial
+    }
+}
+
+/// A header of a result.
+struct Header<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+impl Headers {
+    fn iter(&self) -> impl Iterator<Item = Header<'_>> {
+        let objects = match self {
+            Self::Object(object) => std::slice::from_ref(object),
+            Self::List(objects) => objects,
+        };
+        objects.iter().flatten().flat_map(|(name, values)| {
+            let values = match values {
+                HeaderValues::One(value) => std::slice::from_ref(value),
+                HeaderValues::Several(values) => values,
+            };
+            values.iter().map(move |value| Header { name, value })
+        })
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+/// JSON in which no object has a name twice. Of two a map keeps the last, and another reader may keep the first.
+struct UniqueNames;
+
+impl<'de> Deserialize<'de> for UniqueNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueNames {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self, A::Error> {
+        while elements.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((name, Self)) = members.next_entry::<String, Self>()? {
+            if !names.insert(name) {
+                return Err(A::Error::custom("a name occurs twice"));
+            }
+        }
+        Ok(self)
     }
 }
 

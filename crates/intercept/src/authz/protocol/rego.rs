@@ -4,6 +4,7 @@
 //! decoded, by the same code. Evaluation takes CPU time and nothing else, so it runs on threads for blocking work, as many at a
 //! time as there are CPUs, and ends at the deadline of the check.
 
+mod bounded;
 mod source;
 
 use std::fmt::{self, Debug, Formatter};
@@ -71,6 +72,7 @@ impl Policy {
         engine
             .add_extension("count".to_owned(), 1, Box::new(count))
             .map_err(refuse)?;
+        bounded::replace_builtins(&mut engine).map_err(refuse)?;
         // Or they would go to standard error.
         engine.set_gather_prints(true);
         for (path, text) in &source.modules {

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
+use super::lookalike::is_lookalike;
+
 /// A path prefix of a rule, on the borders of segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PathPrefix {
@@ -85,15 +87,14 @@ fn decode_plain(path: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Whether no server reads this decoded segment as something else: as `.` or `..`, as several segments, as one with
-/// parameters (`;`), or as the end of the path. Windows drops dots and spaces at the end of a name, and takes some characters
-/// beyond ASCII for dots and slashes.
+/// parameters (`;`), or as the end of the path. Windows drops dots and spaces at the end of a name, and the name of a stream that each
+/// file or directory has (`::$DATA`, `:$I30:$INDEX_ALLOCATION`).
 fn is_plain_segment(segment: &str) -> bool {
-    let is_special = |c: char| c.is_control() || "/\\;?#".contains(c) || LOOKALIKES.contains(&c);
+    let is_special = |c: char| c.is_control() || "/\\;?#".contains(c) || is_lookalike(c);
     !segment.is_empty()
         && !segment.ends_with(['.', ' '])
-        && !segment
-            .chars()
-            .any(|c| is_special(c) || FULL_WIDTH.contains(&c))
+        && !segment.contains(":$")
+        && !segment.chars().any(is_special)
 }
 
 /// Whether each `%` is followed by two hexadecimal digits.
@@ -110,13 +111,6 @@ fn is_after_escape(text: &str) -> bool {
     let digits = text.as_bytes().get(..2);
     digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
-
-/// Forms of ASCII characters that compatibility mappings turn into those.
-const FULL_WIDTH: std::ops::RangeInclusive<char> = '\u{ff01}'..='\u{ff5e}';
-/// One, two and three dots; slashes.
-const LOOKALIKES: [char; 6] = [
-    '\u{2024}', '\u{2025}', '\u{2026}', '\u{2044}', '\u{2215}', '\u{29f8}',
-];
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +168,16 @@ mod tests {
             "/%ff",
             "/\u{ff41}dmin",
             "/admin%e2%88%95x",
+            "/x/%EF%B8%B0/admin",
+            "/%E2%93%90dmin",
+            "/a\u{1d41d}min",
+            "/adm\u{131}n",
+            "/ad\u{200b}min",
+            "/admin\u{a0}",
+            "/admin\u{2100}x",
+            "/admin::$DATA",
+            "/admin%3A%3A%24data",
+            "/admin:$I30:$INDEX_ALLOCATION/x",
             "*",
             "admin",
         ] {
@@ -183,7 +187,16 @@ mod tests {
             assert!(PathPrefix::parse(path).is_none(), "{path}");
         }
         assert!(prefix.may_cover(&RequestPath::parse("/ADMIN/x")));
-        for other in ["/", "/x/admin", "/administrator", "/x/.well-known/a.b"] {
+        for other in [
+            "/",
+            "/x/admin",
+            "/administrator",
+            "/x/.well-known/a.b",
+            "/v1/admin:get",
+            "/arn:aws:s3:::admin",
+            "/$admin",
+            "/stra\u{df}e \u{2013} \u{e9}\u{3042}\u{4e2d}\u{43a}\u{1f600}",
+        ] {
             assert!(!prefix.may_cover(&RequestPath::parse(other)), "{other}");
         }
     }

@@ -30,6 +30,8 @@ enum Why {
     Revoked,
     /// An authority's own, as `openssl req -x509` makes them by default. No trust makes it a server's.
     CaAsServer,
+    /// A key of the chain is too short: an RSA key of so many bits.
+    WeakKey(usize),
     /// The origin's chain has a certificate of the proxy's own authority.
     OwnAuthority,
     Invalid(String),
@@ -46,7 +48,11 @@ impl BadCertificate {
         }
     }
 
-    fn new(error: &CertificateError, certificate: &CertificateDer<'_>) -> Self {
+    fn new(
+        error: &CertificateError,
+        certificate: &CertificateDer<'_>,
+        issuers: &[CertificateDer<'_>],
+    ) -> Self {
         let parsed = parse(certificate);
         let is_self_signed = parsed
             .as_ref()
@@ -66,8 +72,16 @@ impl BadCertificate {
                 Why::CaAsServer
             }
             CertificateError::Other(_) if is_self_signed => Why::SelfSigned,
-            CertificateError::Other(OtherError(why)) => Why::Invalid(why.to_string()),
-            other => Why::Invalid(other.to_string()),
+            other => {
+                let mut chain = iter::once(certificate).chain(issuers);
+                match (chain.find_map(weak_key), other) {
+                    (Some(bits), _) => Why::WeakKey(bits),
+                    (None, CertificateError::Other(OtherError(why))) => {
+                        Why::Invalid(why.to_string())
+                    }
+                    (None, other) => Why::Invalid(other.to_string()),
+                }
+            }
         };
         Self::describe(why, certificate)
     }
@@ -91,6 +105,7 @@ impl BadCertificate {
             Why::SelfSigned => "upstream_tls_self_signed",
             Why::Revoked => "upstream_tls_revoked",
             Why::CaAsServer => "upstream_tls_ca_certificate",
+            Why::WeakKey(_) => "upstream_tls_weak_key",
             Why::OwnAuthority => "upstream_tls_own_authority",
             Why::Invalid(_) => "upstream_tls_invalid",
         }
@@ -111,6 +126,9 @@ impl BadCertificate {
                  certificate has to be fixed there"
             }
             Why::Revoked => "the origin has to replace it",
+            Why::WeakKey(_) => {
+                "the origin has to replace it; --passthrough this host leaves it to the client"
+            }
             Why::OwnAuthority => {
                 "does the name lead back to a proxy with this key? If not, the key was stolen: \
                  peername ca rotate"
@@ -130,6 +148,13 @@ impl Display for BadCertificate {
             Why::SelfSigned => "is self-signed and not trusted here",
             Why::Revoked => "is revoked",
             Why::CaAsServer => "is an authority's (CA:TRUE), which is accepted for no server",
+            Why::WeakKey(bits) => {
+                return write!(
+                    f,
+                    "the origin's certificate or an issuer has an RSA key of {bits} bits, and {MIN_RSA_BITS} are the least; it {}",
+                    self.seen
+                );
+            }
             Why::OwnAuthority => "comes with one of this proxy's own authority",
             Why::Invalid(why) => {
                 return write!(f, "the origin's certificate: {why}; it {}", self.seen);
@@ -215,7 +240,7 @@ impl ServerCertVerifier for OriginVerifier {
             ocsp_response,
             now,
         );
-        verified.map_err(|error| explain(error, end_entity))
+        verified.map_err(|error| explain(error, end_entity, intermediates))
     }
 
     fn verify_tls12_signature(
@@ -225,7 +250,7 @@ impl ServerCertVerifier for OriginVerifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verified = self.inner.verify_tls12_signature(message, cert, dss);
-        verified.map_err(|error| explain(error, cert))
+        verified.map_err(|error| explain(error, cert, &[]))
     }
 
     fn verify_tls13_signature(
@@ -235,7 +260,7 @@ impl ServerCertVerifier for OriginVerifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let verified = self.inner.verify_tls13_signature(message, cert, dss);
-        verified.map_err(|error| explain(error, cert))
+        verified.map_err(|error| explain(error, cert, &[]))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -245,10 +270,24 @@ impl ServerCertVerifier for OriginVerifier {
 
 /// Adds what is in the certificate, where the error is about the certificate: a key that is too short is noticed by its
 /// signature.
-fn explain(error: Error, certificate: &CertificateDer<'_>) -> Error {
+fn explain(
+    error: Error,
+    certificate: &CertificateDer<'_>,
+    issuers: &[CertificateDer<'_>],
+) -> Error {
     match error {
-        Error::InvalidCertificate(why) => BadCertificate::new(&why, certificate).into_error(),
+        Error::InvalidCertificate(why) => {
+            BadCertificate::new(&why, certificate, issuers).into_error()
+        }
         other => other,
+    }
+}
+
+/// The bits of an RSA key that is too short for signatures; `None` for other keys.
+fn weak_key(certificate: &CertificateDer<'_>) -> Option<usize> {
+    match parse(certificate)?.public_key().parsed().ok()? {
+        PublicKey::RSA(key) => Some(key.key_size()).filter(|bits| *bits < MIN_RSA_BITS),
+        _ => None,
     }
 }
 
@@ -288,6 +327,8 @@ fn describe(certificate: &X509Certificate<'_>) -> String {
     text.chars().map(printable).take(MAX_DESCRIPTION).collect()
 }
 
+/// The least bits of an RSA key that webpki verifies signatures with.
+const MIN_RSA_BITS: usize = 2048;
 /// webpki's error for the certificate of an authority as that of a server.
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 /// The first byte of a point with both coordinates (SEC 1, section 2.3.3).

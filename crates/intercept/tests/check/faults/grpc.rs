@@ -132,6 +132,63 @@ async fn faulty_grpc_answers_are_denied() {
                 ],
             );
         }),
+        ("two answers", |stream| {
+            h2::begin_response(&stream);
+            let two = CHECK_RESPONSE_OK.repeat(2);
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &two), h2::trailers(b"0")]);
+        }),
+        ("two statuses in an answer", |stream| {
+            h2::begin_response(&stream);
+            // The codes 7 (PERMISSION_DENIED) and 0.
+            let both = [0, 0, 0, 0, 8, 0x0a, 2, 8, 7, 0x0a, 2, 8, 0];
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &both), h2::trailers(b"0")]);
+        }),
+        ("two codes in a status", |stream| {
+            h2::begin_response(&stream);
+            let both = [0, 0, 0, 0, 6, 0x0a, 4, 8, 7, 8, 0];
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &both), h2::trailers(b"0")]);
+        }),
+        ("a denied response and an OK", |stream| {
+            h2::begin_response(&stream);
+            let both = [0, 0, 0, 0, 4, 0x12, 0, 0x1a, 0];
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &both), h2::trailers(b"0")]);
+        }),
+        ("two OKs", |stream| {
+            h2::begin_response(&stream);
+            let both = [0, 0, 0, 0, 4, 0x1a, 0, 0x1a, 0];
+            write_frames(&stream, &[frame(h2::DATA, 0, 1, &both), h2::trailers(b"0")]);
+        }),
+        (
+            "a status before the answer and another behind it",
+            |mut stream| {
+                h2::exchange_settings(&stream);
+                let head = [
+                    &[h2::STATUS_200][..],
+                    &h2::header_field(b"content-type", b"application/grpc"),
+                    &h2::header_field(b"grpc-status", b"0"),
+                ]
+                .concat();
+                let _ = stream.write_all(&frame(h2::HEADERS, h2::END_HEADERS, 1, &head));
+                write_frames(
+                    &stream,
+                    &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK), h2::trailers(b"7")],
+                );
+            },
+        ),
+        ("two statuses behind the answer", |stream| {
+            h2::begin_response(&stream);
+            let statuses = [b"0", b"7"].map(|code| h2::header_field(b"grpc-status", code));
+            let trailers = frame(
+                h2::HEADERS,
+                h2::END_HEADERS | h2::END_STREAM,
+                1,
+                &statuses.concat(),
+            );
+            write_frames(
+                &stream,
+                &[frame(h2::DATA, 0, 1, CHECK_RESPONSE_OK), trailers],
+            );
+        }),
         ("a reason that is not UTF-8", |stream| {
             h2::begin_response(&stream);
             let status = [0, 0, 0, 0, 5, 0x0a, 3, 0x12, 1, 0xff];

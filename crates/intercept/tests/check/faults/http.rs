@@ -138,10 +138,28 @@ async fn faulty_opa_answers_are_denied() {
                 b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{\"result\":false,\"result\":true}",
             );
         }),
+        ("two allows", |stream| {
+            answer_bytes(
+                &stream,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n{\"result\":{\"allow\":false,\"allow\":true }}",
+            );
+        }),
+        ("an allow with two spellings of its name", |stream| {
+            answer_bytes(
+                &stream,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 45\r\n\r\n{\"result\":{\"allow\":false,\"\\u0061llow\":true }}",
+            );
+        }),
+        ("two values of a header", |stream| {
+            answer_bytes(
+                &stream,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 53\r\n\r\n{\"result\":{\"allow\":true,\"headers\":{\"x\":\"1\",\"x\":\"2\"}}}",
+            );
+        }),
         ("invalid UTF-8", |stream| {
             answer_bytes(
                 &stream,
-                b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}",
+                b"HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{\"result\":true,\"\xff\":1}",
             );
         }),
         ("brackets", |stream| {

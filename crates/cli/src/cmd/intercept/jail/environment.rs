@@ -35,10 +35,24 @@ pub(super) fn prepare(
             .env_remove(name)
             .env_remove(name.to_ascii_uppercase());
     }
+    for (name, value) in PROXIES_OF_FILES {
+        command.env(name, value);
+    }
+    disable_proxy_of_git(command);
     for name in RESOLVER {
         command.env_remove(name);
     }
     Ok(())
+}
+
+/// Overrides `http.proxy` of git's configuration files, behind what the environment configures already.
+fn disable_proxy_of_git(command: &mut Command) {
+    let count = env::var("GIT_CONFIG_COUNT").unwrap_or_default();
+    let count: u32 = count.parse().unwrap_or_default();
+    command
+        .env(format!("GIT_CONFIG_KEY_{count}"), "http.proxy")
+        .env(format!("GIT_CONFIG_VALUE_{count}"), "")
+        .env("GIT_CONFIG_COUNT", count.saturating_add(1).to_string());
 }
 
 fn java_tool_options(keystore: &Path) -> anyhow::Result<String> {
@@ -50,12 +64,22 @@ fn java_tool_options(keystore: &Path) -> anyhow::Result<String> {
 }
 
 /// Proxies that the jail does not reach, and does not need.
-const PROXIES: [&str; 5] = [
+const PROXIES: [&str; 7] = [
     "http_proxy",
     "https_proxy",
     "ftp_proxy",
     "all_proxy",
     "no_proxy",
+    "grpc_proxy",
+    "no_grpc_proxy",
+];
+/// Variables that override the proxies of configuration files: .npmrc, those of cargo and of pip. pip ignores an empty one; a request
+/// to a proxy is answered by the interceptor, whatever proxy that is.
+const PROXIES_OF_FILES: [(&str, &str); 4] = [
+    ("npm_config_proxy", "false"),
+    ("npm_config_https_proxy", "false"),
+    ("CARGO_HTTP_PROXY", ""),
+    ("PIP_PROXY", "http://interceptor.invalid:80"),
 ];
 /// Search lists (resolv.conf(5), hostname(7)): in the jail every name that they make resolves.
 const RESOLVER: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];

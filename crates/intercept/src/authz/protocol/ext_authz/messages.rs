@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use prost::{Enumeration, Message, Oneof};
+use prost::{Enumeration, Message};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CheckRequest {
@@ -89,39 +89,31 @@ pub(super) struct TlsSession {
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckResponse {
     /// The decision: 0 (OK) allows the request.
-    #[prost(message, optional, tag = "1")]
-    pub status: Option<Status>,
-    /// What is changed in the request, or returned to the client.
-    #[prost(oneof = "HttpResponse", tags = "2, 3, 5")]
-    pub http_response: Option<HttpResponse>,
+    #[prost(message, repeated, tag = "1")]
+    pub status: Vec<Status>,
+    /// The request is denied.
+    #[prost(message, repeated, tag = "2")]
+    pub denied_response: Vec<DeniedHttpResponse>,
+    /// The request is allowed, with these changes.
+    #[prost(message, repeated, tag = "3")]
+    pub ok_response: Vec<OkHttpResponse>,
     /// Metadata of the response.
     #[prost(message, optional, tag = "4")]
     pub dynamic_metadata: Option<Metadata>,
+    /// The service calls its own response an error.
+    #[prost(message, repeated, tag = "5")]
+    pub error_response: Vec<DeniedHttpResponse>,
 }
 
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     /// A status code of gRPC.
-    #[prost(int32, tag = "1")]
-    pub code: i32,
+    #[prost(int32, repeated, tag = "1")]
+    pub code: Vec<i32>,
     /// The reason, for people.
     #[prost(string, tag = "2")]
     pub message: String,
-}
-
-/// What is changed in the request, or returned to the client.
-#[derive(Clone, PartialEq, Oneof)]
-pub enum HttpResponse {
-    /// The request is denied.
-    #[prost(message, tag = "2")]
-    Denied(DeniedHttpResponse),
-    /// The request is allowed, with these changes.
-    #[prost(message, tag = "3")]
-    Ok(OkHttpResponse),
-    /// The service calls its own response an error.
-    #[prost(message, tag = "5")]
-    Error(DeniedHttpResponse),
 }
 
 /// The response that the client gets.

@@ -3,29 +3,40 @@
 use http::StatusCode;
 
 use super::messages::{
-    AppendAction, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, Metadata,
-    OkHttpResponse,
+    AppendAction, CheckResponse, DeniedHttpResponse, HeaderValueOption, Metadata, OkHttpResponse,
 };
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
 
+/// What is changed in the request, or returned to the client.
+enum HttpResponse {
+    Denied(DeniedHttpResponse),
+    Ok(OkHttpResponse),
+}
+
 /// Decodes a response.
 ///
-/// Stricter than Envoy where a response is empty or contradicts itself: to Envoy an empty message allows, because 0 is OK.
+/// Stricter than Envoy where a response is empty or contradicts itself: to Envoy an empty message allows, because 0 is OK. Of a
+/// field that occurs twice, as of two results, a decoder of protobuf takes the last.
 ///
 /// # Errors
 ///
 /// [`AuthzError::Malformed`] for such responses, for one that the service itself calls an error, and for one that
 /// allows another query than the one that would be sent.
 pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
-    let code = reply.status.as_ref().map(|status| status.code);
-    let reason = reply
-        .status
-        .map(|status| status.message)
-        .unwrap_or_default();
-    let response = match (code, reply.http_response) {
-        (_, Some(HttpResponse::Error(_))) => Err(AuthzError::Malformed("an error response")),
+    let metadata = reply.dynamic_metadata;
+    let (code, reason) = match at_most_one(reply.status)? {
+        Some(status) => (
+            Some(at_most_one(status.code)?.unwrap_or_default()),
+            status.message,
+        ),
+        None => (None, String::new()),
+    };
+    let denied = reply.denied_response.into_iter().map(HttpResponse::Denied);
+    let ok = reply.ok_response.into_iter().map(HttpResponse::Ok);
+    let response = match (code, at_most_one(denied.chain(ok).collect())?) {
+        _ if !reply.error_response.is_empty() => Err(AuthzError::Malformed("an error response")),
         (None, None) => Err(AuthzError::Malformed("neither a status nor a response")),
         (Some(0), Some(HttpResponse::Denied(_))) => {
             Err(AuthzError::Malformed("status OK with a denied response"))
@@ -38,7 +49,16 @@ pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
             &reason,
         ))),
     }?;
-    Ok(response.with_lifetime(cache_lifetime(reply.dynamic_metadata.as_ref())))
+    Ok(response.with_lifetime(cache_lifetime(metadata.as_ref())))
+}
+
+fn at_most_one<T>(mut all: Vec<T>) -> Result<Option<T>, AuthzError> {
+    match all.len() {
+        0 | 1 => Ok(all.pop()),
+        _ => Err(AuthzError::Malformed(
+            "a status or a result that occurs twice",
+        )),
+    }
 }
 
 fn changes(ok: OkHttpResponse) -> Result<HeaderMutations, AuthzError> {

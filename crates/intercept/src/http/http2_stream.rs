@@ -1,4 +1,5 @@
-//! HTTP/2 requests that h2 refuses below the service: they get no response and would have no audit line.
+//! The stream of an HTTP/2 client, where it is watched below h2: for requests that h2 refuses below the service, and for header
+//! lists that would take much more memory than they take bytes ([`FieldCounter`]). Both would have no audit line.
 //!
 //! h2 resets the stream of a request that is malformed to it with PROTOCOL_ERROR: most of all that of one with a byte in its
 //! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes these. So
@@ -11,13 +12,17 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED.
+use super::framing::field_counter::FieldCounter;
+
+/// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED, and which ends at a header
+/// list with too many fields.
 #[derive(Debug)]
-pub(crate) struct RewrittenResets<T, F> {
+pub(crate) struct Http2Stream<T, F> {
     io: T,
+    received: FieldCounter,
     written: FrameCursor,
-    /// Called for each reset.
-    on_reset: F,
+    /// Called with the reason of each refusal.
+    on_refusal: F,
 }
 
 /// The position in a stream of frames (RFC 9113, section 4.1).
@@ -33,12 +38,13 @@ struct FrameCursor {
     is_reported: bool,
 }
 
-impl<T, F> RewrittenResets<T, F> {
-    pub(crate) fn new(io: T, on_reset: F) -> Self {
+impl<T, F> Http2Stream<T, F> {
+    pub(crate) fn new(io: T, on_refusal: F) -> Self {
         Self {
             io,
+            received: FieldCounter::default(),
             written: FrameCursor::default(),
-            on_reset,
+            on_refusal,
         }
     }
 }
@@ -92,17 +98,23 @@ impl FrameCursor {
     }
 }
 
-impl<T: AsyncRead + Unpin, F: Unpin> AsyncRead for RewrittenResets<T, F> {
+impl<T: AsyncRead + Unpin, F: Fn(&'static str) + Unpin> AsyncRead for Http2Stream<T, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        let fresh = buffer.filled().get(before..).unwrap_or_default();
+        Poll::Ready(self.received.feed(fresh).map_err(|reason| {
+            (self.on_refusal)(reason);
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        }))
     }
 }
 
-impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F> {
+impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Stream<T, F> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -130,7 +142,7 @@ impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F
             Some(0) => {
                 let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[HTTP_1_1_REQUIRED]))?;
                 if written == 1 {
-                    (this.on_reset)();
+                    (this.on_refusal)(MALFORMED);
                 }
                 written
             }
@@ -165,6 +177,9 @@ impl<T: AsyncWrite + Unpin, F: Fn() + Unpin> AsyncWrite for RewrittenResets<T, F
     }
 }
 
+/// Why a stream was reset that h2 takes for malformed.
+const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
+    asked to send it over HTTP/1.1";
 const HEADER_LEN: usize = 9;
 /// The type of the frame, and error codes (RFC 9113, sections 6.4 and 7).
 const RST_STREAM: u8 = 3;
@@ -199,7 +214,7 @@ mod tests {
         let sent = frames(PROTOCOL_ERROR);
         for size in 1..=sent.len() {
             let count = Mutex::new(0);
-            let mut io = RewrittenResets::new(Vec::new(), || *count.lock().unwrap() += 1);
+            let mut io = Http2Stream::new(Vec::new(), |_| *count.lock().unwrap() += 1);
             for part in sent.chunks(size) {
                 io.write_all(part).await.unwrap();
             }

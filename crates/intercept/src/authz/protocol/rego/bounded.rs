@@ -1,0 +1,271 @@
+//! Built-in functions of Rego whose cost is not bounded by the size of their arguments.
+//!
+//! The deadline ends an evaluation between two of its steps, and a call of a built-in function is one step. An argument that a
+//! client chooses (a number, a width, the length of a prefix) could make it allocate without end, and an allocation that fails ends
+//! the process, as a panic does. So the cost of a call is computed before it is made, and beyond a limit it is an error of the
+//! policy.
+
+use anyhow::{Result, bail};
+use regorus::{Engine, Value};
+
+/// A function, and what computes the cost of a call.
+struct Bounded {
+    name: &'static str,
+    arity: u8,
+    /// Returns about how many bytes the result takes; `None` if the call is undefined for such arguments.
+    cost: fn(&[Value]) -> Option<usize>,
+}
+
+/// Puts bounded functions in place of the engine's own.
+///
+/// # Errors
+///
+/// None, unless the engine lacks one of them.
+pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
+    // Nothing else calls the engine's own functions from outside.
+    let mut caller = Engine::new();
+    caller.set_strict_builtin_errors(false);
+    let rules = BOUNDED.iter().map(|function| {
+        let Bounded { name, arity, .. } = function;
+        let args: Vec<_> = (0..*arity).map(|index| format!("input[{index}]")).collect();
+        format!("{} := {name}({})\n", rule_name(name), args.join(", "))
+    });
+    let module = format!("package bounded\n{}", rules.collect::<String>());
+    caller.add_policy("bounded.rego".to_owned(), module)?;
+    // Compiles it, for all clones.
+    caller.eval_query("true".to_owned(), false)?;
+    for function in &BOUNDED {
+        let Bounded { name, arity, cost } = *function;
+        let rule = format!("data.bounded.{}", rule_name(name));
+        let caller = caller.clone();
+        let call = move |args: Vec<Value>| match cost(&args) {
+            None => Ok(Value::Undefined),
+            Some(..=MAX_COST) => {
+                let mut caller = caller.clone();
+                caller.set_input(args.into());
+                caller.eval_rule(rule.clone())
+            }
+            Some(_) => bail!("the result of {name} would be too long"),
+        };
+        engine.add_extension(name.to_owned(), arity, Box::new(call))?;
+    }
+    Ok(())
+}
+
+fn rule_name(function: &str) -> String {
+    function.replace('.', "_")
+}
+
+const BOUNDED: [Bounded; 15] = [
+    Bounded {
+        name: "numbers.range",
+        arity: 2,
+        cost: |args| range_cost(args, 1),
+    },
+    Bounded {
+        name: "numbers.range_step",
+        arity: 3,
+        cost: |args| range_cost(args, args.get(2)?.as_i64().ok()?),
+    },
+    Bounded {
+        name: "net.cidr_expand",
+        arity: 1,
+        cost: cidr_cost,
+    },
+    Bounded {
+        name: "bits.lsh",
+        arity: 2,
+        cost: |args| {
+            let shift = args.get(1)?.as_u64().ok()?;
+            Some(within(shift, MAX_DIGITS))
+        },
+    },
+    Bounded {
+        name: "units.parse",
+        arity: 1,
+        cost: exponent_cost,
+    },
+    Bounded {
+        name: "units.parse_bytes",
+        arity: 1,
+        cost: exponent_cost,
+    },
+    Bounded {
+        name: "sprintf",
+        arity: 2,
+        cost: format_cost,
+    },
+    Bounded {
+        name: "concat",
+        arity: 2,
+        cost: |args| {
+            let parts = match args.get(1)? {
+                Value::Array(parts) => parts.len(),
+                Value::Set(parts) => parts.len(),
+                _ => return None,
+            };
+            Some(parts.saturating_mul(text(args, 0)?.len()))
+        },
+    },
+    Bounded {
+        name: "replace",
+        arity: 3,
+        cost: |args| {
+            let matches = text(args, 0)?.matches(text(args, 1)?).count();
+            Some(matches.saturating_mul(text(args, 2)?.len()))
+        },
+    },
+    Bounded {
+        name: "strings.replace_n",
+        arity: 2,
+        cost: replacements_cost,
+    },
+    Bounded {
+        name: "regex.replace",
+        arity: 3,
+        cost: |args| {
+            let (replaced, by) = (text(args, 0)?.len(), text(args, 2)?);
+            // At most one match at each byte, and `$` inserts a part of it.
+            let literal = by.len().saturating_mul(replaced + 1);
+            let inserted = by.matches('$').count().saturating_mul(replaced);
+            Some(literal.saturating_add(inserted))
+        },
+    },
+    Bounded {
+        name: "json.marshal_with_options",
+        arity: 2,
+        cost: indented_cost,
+    },
+    Bounded {
+        name: "glob.match",
+        arity: 3,
+        cost: |args| Some(within(text(args, 0)?.len() as u64, MAX_PATTERN)),
+    },
+    Bounded {
+        name: "strings.any_prefix_match",
+        arity: 2,
+        cost: comparisons_cost,
+    },
+    Bounded {
+        name: "strings.any_suffix_match",
+        arity: 2,
+        cost: comparisons_cost,
+    },
+];
+
+fn text(args: &[Value], index: usize) -> Option<&str> {
+    Some(args.get(index)?.as_string().ok()?)
+}
+
+/// The cost of something that is not allocated by its size, but would take too long beyond a limit.
+fn within(value: u64, max: u64) -> usize {
+    if value > max { usize::MAX } else { 0 }
+}
+
+fn range_cost(args: &[Value], step: i64) -> Option<usize> {
+    let [from, to] = [args.first()?.as_i64().ok()?, args.get(1)?.as_i64().ok()?];
+    let elements = from.abs_diff(to) / u64::try_from(step).ok().filter(|step| *step > 0)?;
+    Some(cost_of(elements.saturating_add(1)))
+}
+
+fn cidr_cost(args: &[Value]) -> Option<usize> {
+    let (address, len) = text(args, 0)?.split_once('/')?;
+    let bits: u32 = if address.contains(':') { 128 } else { 32 };
+    let free = bits.checked_sub(len.parse().ok()?)?;
+    Some(cost_of(1_u64.checked_shl(free).unwrap_or(u64::MAX)))
+}
+
+fn cost_of(elements: u64) -> usize {
+    usize::try_from(elements).map_or(usize::MAX, |count| count.saturating_mul(ELEMENT))
+}
+
+/// The cost of a number with an exponent, which is computed digit by digit.
+fn exponent_cost(args: &[Value]) -> Option<usize> {
+    // The library ignores underscores.
+    let number = text(args, 0)?.replace('_', "");
+    let exponents = number.split(['e', 'E']).skip(1);
+    let largest = exponents.map(|text| leading_number(text.trim_start_matches(['+', '-'])));
+    Some(within(largest.max().unwrap_or_default(), MAX_DIGITS))
+}
+
+/// The widths and precisions in a format.
+fn format_cost(args: &[Value]) -> Option<usize> {
+    let format = text(args, 0)?.replace("%%", "");
+    let widths = format.split('%').skip(1).map(|directive| {
+        let directive = directive.strip_prefix('.').unwrap_or(directive);
+        let digits = directive.trim_start_matches(|c: char| c.is_ascii_digit());
+        // The library panics at other digits than these.
+        match digits.starts_with(char::is_numeric) {
+            true => usize::MAX,
+            false => within(leading_number(directive), MAX_DIGITS),
+        }
+    });
+    Some(widths.fold(0, usize::saturating_add))
+}
+
+/// The length of the text while one pair after another is replaced.
+fn replacements_cost(args: &[Value]) -> Option<usize> {
+    let (pairs, mut replaced) = (args.first()?.as_object().ok()?, text(args, 1)?.to_owned());
+    for (old, new) in pairs.iter_sorted() {
+        let (old, new) = (old.as_string().ok()?, new.as_string().ok()?);
+        let matches = replaced.matches(&**old).count();
+        if matches.saturating_mul(new.len()) > MAX_COST {
+            return Some(usize::MAX);
+        }
+        replaced = replaced.replace(&**old, new);
+    }
+    Some(replaced.len())
+}
+
+/// The indentation of each line of a JSON text.
+fn indented_cost(args: &[Value]) -> Option<usize> {
+    let json = args.first()?.to_json_str().ok()?;
+    let lines = json.matches([',', '{', '[']).count() * 2 + 1;
+    let depth = json.chars().scan(0_usize, |depth, c| {
+        match c {
+            '{' | '[' => *depth += 1,
+            '}' | ']' => *depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        Some(*depth)
+    });
+    let options = args.get(1)?.as_object().ok()?;
+    let texts = options.iter_sorted();
+    let longest = texts.filter_map(|(_, value)| Some(value.as_string().ok()?.len()));
+    let indent = longest.max().unwrap_or(1);
+    Some(lines.saturating_mul(indent.saturating_mul(depth.max()? + 1)))
+}
+
+/// Each of the first texts is compared with each of the second.
+fn comparisons_cost(args: &[Value]) -> Option<usize> {
+    let count = |value: &Value| match value {
+        Value::String(_) => Some(1),
+        Value::Array(all) => Some(all.len() as u64),
+        Value::Set(all) => Some(all.len() as u64),
+        _ => None,
+    };
+    let comparisons = count(args.first()?)?.saturating_mul(count(args.get(1)?)?);
+    Some(within(comparisons, MAX_COMPARISONS))
+}
+
+/// The number that a text begins with; 0 without one.
+fn leading_number(text: &str) -> u64 {
+    text.bytes()
+        .take_while(u8::is_ascii_digit)
+        .fold(0_u64, |number, digit| {
+            number
+                .saturating_mul(10)
+                .saturating_add((digit - b'0').into())
+        })
+}
+
+/// Bytes of a result: much more than a request has, and few for each CPU.
+const MAX_COST: usize = 16 << 20;
+/// Bytes of an element of an array or set, with its text: about 100,000 are within [`MAX_COST`].
+const ELEMENT: usize = 160;
+/// Bytes of a glob pattern, whose translation takes time that grows with their square.
+const MAX_PATTERN: u64 = 4096;
+/// Comparisons of two texts: some tenths of a second.
+const MAX_COMPARISONS: u64 = 10_000_000;
+/// Digits of a number, binary or decimal.
+const MAX_DIGITS: u64 = 4096;

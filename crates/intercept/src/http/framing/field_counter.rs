@@ -1,0 +1,323 @@
+//! The number of fields in each header list of an HTTP/2 client.
+//!
+//! h2 bounds a list by its size alone (SETTINGS_MAX_HEADER_LIST_SIZE, 32 bytes for a field and those of its text). A field that is in
+//! HPACK's static table takes one byte on the wire and 72 in memory, so a list within that size takes 80 times what the client sends,
+//! and a connection may have 128 of them. So fields are counted on their way to h2, without decoding them (RFC 7541, section 6), and
+//! a connection with a list that no client needs is closed before the list is decoded.
+
+/// Counts the fields of one connection's header lists, request heads and trailers, as they go by.
+#[derive(Debug)]
+pub(crate) struct FieldCounter {
+    /// Bytes of the connection preface (RFC 9113, section 3.4) that are still to come.
+    preface: usize,
+    /// The beginning of a frame's head.
+    head: Vec<u8>,
+    frame: Frame,
+    hpack: Hpack,
+    /// Fields of the list so far.
+    fields: usize,
+}
+
+/// The rest of a frame's payload, in this order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Frame {
+    /// Whether it begins with the length of its padding.
+    is_padded: bool,
+    /// Bytes before a field block: a priority, or the whole payload of a frame of another type.
+    skipped: usize,
+    /// Bytes of a field block.
+    block: usize,
+    padding: usize,
+    /// Whether the field block ends with this frame.
+    ends_block: bool,
+}
+
+/// The place within a field block.
+#[derive(Clone, Copy, Debug, Default)]
+enum Hpack {
+    /// Before a field, or a change of the table's size, which counts as one.
+    #[default]
+    Field,
+    /// Inside an integer whose value does not matter, before the string that follows it.
+    Index(Option<Text>),
+    /// Before the length of a string.
+    Length(Text),
+    /// Inside a length of several bytes.
+    LengthTail {
+        text: Text,
+        length: usize,
+        shift: u32,
+    },
+    /// Inside a string, with so many bytes to come.
+    Text(Text, usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Text {
+    Name,
+    Value,
+}
+
+impl Default for FieldCounter {
+    fn default() -> Self {
+        Self {
+            preface: PREFACE_LEN,
+            head: Vec::with_capacity(FRAME_HEAD_LEN),
+            frame: Frame::default(),
+            hpack: Hpack::default(),
+            fields: 0,
+        }
+    }
+}
+
+impl FieldCounter {
+    /// Counts the fields in more of what the client sends.
+    ///
+    /// # Errors
+    ///
+    /// A list has more than [`MAX_FIELDS`] fields.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
+        take(&mut bytes, &mut self.preface);
+        while !bytes.is_empty() {
+            if self.frame.is_padded {
+                self.take_padding_length(&mut bytes);
+            }
+            take(&mut bytes, &mut self.frame.skipped);
+            for byte in take(&mut bytes, &mut self.frame.block) {
+                self.hpack = self.hpack.next(*byte, &mut self.fields);
+                if self.fields > MAX_FIELDS {
+                    return Err("a header list of more than 512 fields");
+                }
+            }
+            take(&mut bytes, &mut self.frame.padding);
+            if self.frame.is_at_end() {
+                self.end_frame();
+                self.take_head(&mut bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_padding_length(&mut self, bytes: &mut &[u8]) {
+        let Some((&padding, rest)) = bytes.split_first() else {
+            return;
+        };
+        *bytes = rest;
+        let frame = &mut self.frame;
+        frame.is_padded = false;
+        frame.padding = usize::from(padding).min(frame.block);
+        frame.block -= frame.padding;
+    }
+
+    fn end_frame(&mut self) {
+        if std::mem::take(&mut self.frame.ends_block) {
+            self.fields = 0;
+            self.hpack = Hpack::default();
+        }
+    }
+
+    fn take_head(&mut self, bytes: &mut &[u8]) {
+        let mut missing = FRAME_HEAD_LEN - self.head.len();
+        self.head.extend_from_slice(take(bytes, &mut missing));
+        if let [a, b, c, kind, flags, _, _, _, _] = *self.head {
+            let len = u32::from_be_bytes([0, a, b, c]) as usize;
+            self.frame = Frame::new(len, kind, flags);
+            self.head.clear();
+        }
+    }
+}
+
+impl Frame {
+    fn new(len: usize, kind: u8, flags: u8) -> Self {
+        let is_headers = kind == HEADERS;
+        if !is_headers && kind != CONTINUATION {
+            return Self {
+                skipped: len,
+                ..Self::default()
+            };
+        }
+        let is_padded = is_headers && flags & PADDED != 0;
+        let has_priority = is_headers && flags & PRIORITY != 0;
+        let len = len.saturating_sub(is_padded.into());
+        let skipped = if has_priority { PRIORITY_LEN } else { 0 }.min(len);
+        Self {
+            is_padded,
+            skipped,
+            block: len - skipped,
+            padding: 0,
+            ends_block: flags & END_HEADERS != 0,
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        !self.is_padded && self.skipped + self.block + self.padding == 0
+    }
+}
+
+impl Hpack {
+    /// The place behind this byte.
+    fn next(self, byte: u8, fields: &mut usize) -> Self {
+        match self {
+            Self::Field => {
+                *fields += 1;
+                Self::after_first(byte)
+            }
+            Self::Index(text) if byte & 0x80 != 0 => Self::Index(text),
+            Self::Index(text) => Self::before(text),
+            Self::Length(text) if byte & 0x7f == 0x7f => Self::LengthTail {
+                text,
+                length: 0x7f,
+                shift: 0,
+            },
+            Self::Length(text) => Self::inside(text, usize::from(byte & 0x7f)),
+            Self::LengthTail {
+                text,
+                length,
+                shift,
+            } => {
+                let part = usize::from(byte & 0x7f).checked_shl(shift);
+                let length = length.saturating_add(part.unwrap_or(usize::MAX));
+                match byte & 0x80 {
+                    0 => Self::inside(text, length),
+                    _ => Self::LengthTail {
+                        text,
+                        length,
+                        shift: shift.saturating_add(7),
+                    },
+                }
+            }
+            Self::Text(text, left) => Self::inside(text, left - 1),
+        }
+    }
+
+    /// The place behind a field's first byte, which has its kind and the beginning of its index.
+    fn after_first(byte: u8) -> Self {
+        let (mask, is_literal) = match byte {
+            0x80.. => (0x7f, false),
+            0x40.. => (0x3f, true),
+            // A change of the table's size.
+            0x20.. => (0x1f, false),
+            _ => (0x0f, true),
+        };
+        let index = byte & mask;
+        let text = match index {
+            _ if !is_literal => None,
+            0 => Some(Text::Name),
+            _ => Some(Text::Value),
+        };
+        match index == mask {
+            true => Self::Index(text),
+            false => Self::before(text),
+        }
+    }
+
+    fn before(text: Option<Text>) -> Self {
+        text.map_or(Self::Field, Self::Length)
+    }
+
+    /// The place with so many bytes of a string to come.
+    fn inside(text: Text, left: usize) -> Self {
+        match (left, text) {
+            (1.., _) => Self::Text(text, left),
+            (0, Text::Name) => Self::Length(Text::Value),
+            (0, Text::Value) => Self::Field,
+        }
+    }
+}
+
+/// Takes up to `wanted` bytes, and subtracts them there.
+fn take<'b>(bytes: &mut &'b [u8], wanted: &mut usize) -> &'b [u8] {
+    let (taken, rest) = bytes.split_at(bytes.len().min(*wanted));
+    *bytes = rest;
+    *wanted -= taken.len();
+    taken
+}
+
+/// Fields of a list. A browser sends each cookie as one, and has 180 for a site at most.
+const MAX_FIELDS: usize = 512;
+/// Bytes of `PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`.
+const PREFACE_LEN: usize = 24;
+const FRAME_HEAD_LEN: usize = 9;
+const PRIORITY_LEN: usize = 5;
+// Types and flags of frames (RFC 9113, section 6).
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let len = (payload.len() as u32).to_be_bytes();
+        [&len[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
+    /// Whether a connection with these frames has a list that is too long, after checking that it does not depend on the size of reads.
+    fn is_refused(frames: &[u8]) -> bool {
+        let all = [&[b'P'; PREFACE_LEN], frames].concat();
+        let read_in = |size| {
+            let mut counter = FieldCounter::default();
+            let mut parts = all.chunks(size);
+            parts.any(|part| counter.feed(part).is_err())
+        };
+        let whole = read_in(all.len());
+        for size in 1..12 {
+            assert_eq!(read_in(size), whole, "by {size}");
+        }
+        whole
+    }
+
+    #[test]
+    fn fields_of_each_kind_count_once() {
+        let long = [&[0x7f, 0xa1, 0x01][..], &[0x80; 288]].concat();
+        for field in [
+            // Indexed, with an index of one byte and of three.
+            vec![0x82],
+            vec![0xff, 0x80, 0x01],
+            // Literals with an indexed name: with indexing, without, never.
+            vec![0x41, 0x00],
+            vec![0x7f, 0x80, 0x01, 0x01, 0x80],
+            vec![0x0f, 0x2f, 0x02, 0x80, 0x80],
+            vec![0x11, 0x81, 0xff],
+            // With a name, and with a long value.
+            vec![0x40, 0x01, 0x80, 0x00],
+            [&[0x00, 0x00][..], &long].concat(),
+            // A change of the table's size.
+            vec![0x3f, 0xe1, 0x1f],
+        ] {
+            let list = |count| frame(HEADERS, END_HEADERS, &field.repeat(count));
+            assert!(!is_refused(&list(MAX_FIELDS)), "{field:x?}");
+            assert!(is_refused(&list(MAX_FIELDS + 1)), "{field:x?}");
+        }
+    }
+
+    #[test]
+    fn a_list_ends_with_its_block_and_padding_is_none() {
+        let most = [0x82; MAX_FIELDS];
+        let padded = |pad: u8, list: &[u8]| {
+            let padding = [0x82].repeat(pad.into());
+            let payload = [&[pad, 0, 0, 0, 0, 0xff], list, &padding].concat();
+            frame(HEADERS, END_HEADERS | PADDED | PRIORITY, &payload)
+        };
+        let whole = padded(9, &most);
+        let data = frame(0, 0, &[0x82; 2000]);
+        assert!(!is_refused(&[&whole[..], &data, &whole, &whole].concat()));
+        let begun = frame(HEADERS, 0, &most);
+        let end = |list: &[u8]| frame(CONTINUATION, END_HEADERS, list);
+        assert!(!is_refused(&[&begun[..], &end(&[]), &whole].concat()));
+        assert!(is_refused(&[&begun[..], &end(&[0x82])].concat()));
+        // A length of padding or a frame that is not possible, which h2 refuses.
+        assert!(!is_refused(&frame(HEADERS, PADDED, &[0xff, 0x82])));
+        assert!(!is_refused(&frame(HEADERS, PADDED | PRIORITY, &[])));
+        let endless = [0xff; 2000];
+        assert!(!is_refused(&frame(HEADERS, END_HEADERS, &endless)));
+        assert!(!is_refused(&frame(
+            HEADERS,
+            0,
+            &[&[0, 0x7f][..], &endless].concat()
+        )));
+    }
+}

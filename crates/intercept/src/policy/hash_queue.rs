@@ -1,0 +1,134 @@
+//! The queue of clients whose passwords are hashed: fair, and bounded for each of them.
+//!
+//! A client has one password hashed at a time, and its others wait behind that in a line of its own. So a new client waits for
+//! one hash of each client before it, however long their lines are.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use peername_server::access::client_limit::client_prefix;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Permits for hashing a password.
+#[derive(Debug)]
+pub(super) struct HashQueue {
+    permits: Arc<Semaphore>,
+    lines: Arc<Mutex<Lines>>,
+}
+
+type Lines = HashMap<IpAddr, Line>;
+
+/// The passwords of one client that are hashed or wait.
+#[derive(Debug)]
+struct Line {
+    turn: Arc<Semaphore>,
+    len: usize,
+}
+
+/// The permit for one hash, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HashPermit {
+    // Dropped in this order: the next of this client queues behind those of others.
+    _permit: OwnedSemaphorePermit,
+    _turn: OwnedSemaphorePermit,
+    _position: Position,
+}
+
+/// A position in the line of a client.
+#[derive(Debug)]
+struct Position {
+    lines: Arc<Mutex<Lines>>,
+    client: IpAddr,
+}
+
+impl HashQueue {
+    pub(super) fn new() -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(MAX_HASHING)),
+            lines: Arc::default(),
+        }
+    }
+
+    /// Waits for this client's turn; `None` if [`MAX_WAITING`] of its passwords wait already. Cancel-safe.
+    pub(super) async fn acquire(&self, client: IpAddr) -> Option<HashPermit> {
+        let (position, turn) = self.enter(client_prefix(client))?;
+        // Neither semaphore is ever closed.
+        let turn = turn.acquire_owned().await.ok()?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+        Some(HashPermit {
+            _permit: permit,
+            _turn: turn,
+            _position: position,
+        })
+    }
+
+    fn enter(&self, client: IpAddr) -> Option<(Position, Arc<Semaphore>)> {
+        let mut lines = self.lines.lock();
+        let line = lines.entry(client).or_insert_with(|| Line {
+            turn: Arc::new(Semaphore::new(1)),
+            len: 0,
+        });
+        if line.len > MAX_WAITING {
+            return None;
+        }
+        line.len += 1;
+        let position = Position {
+            lines: Arc::clone(&self.lines),
+            client,
+        };
+        Some((position, Arc::clone(&line.turn)))
+    }
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        let mut lines = self.lines.lock();
+        if let Some(line) = lines.get_mut(&self.client) {
+            line.len -= 1;
+            if line.len == 0 {
+                lines.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Passwords that are hashed at a time: a flood of wrong ones takes two threads and no more.
+const MAX_HASHING: usize = 2;
+/// Passwords of one client that wait while another one is hashed.
+const MAX_WAITING: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn client_with_a_long_line_delays_others_by_one_hash() {
+        let queue = Arc::new(HashQueue::new());
+        let client = |last| IpAddr::from([192, 0, 2, last]);
+        let first = queue.acquire(client(1)).await.expect("a permit");
+        let spawn = |last| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { queue.acquire(client(last)).await })
+        };
+        let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| spawn(1)).collect();
+        tokio::task::yield_now().await;
+        assert!(queue.acquire(client(1)).await.is_none());
+        // The line of the first client uses one permit of the two.
+        let second = queue.acquire(client(2)).await.expect("a permit");
+        let third = spawn(3);
+        tokio::task::yield_now().await;
+        drop(first);
+        let third = third.await.expect("no panic").expect("a permit");
+        drop((second, third));
+        let next = waiting.remove(0).await.expect("no panic");
+        assert!(next.is_some());
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        for task in waiting {
+            drop(task.await);
+        }
+        drop(next);
+        assert!(queue.lines.lock().is_empty());
+    }
+}
