@@ -191,3 +191,60 @@ fn ssh_reads_the_configuration_of_the_system() {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("\nuser someone\n"), "{output:?}");
 }
+
+/// Snapshots aside, a file system that is mounted twice has two paths to each file.
+#[test]
+fn file_is_hidden_at_each_mount_of_its_file_system() {
+    let rig = JailRig::new();
+    let dir = make_secret(&rig);
+    let other = rig.scratch().path_text("other");
+    fs::create_dir(&other).expect("a directory");
+    let scratch = rig.scratch().path_text("");
+    let jail = rig.scratch().path_text("peername");
+    for user in [&[][..], &[AS_NOBODY, NO_CAPABILITIES].concat()] {
+        let user = user.join(" ");
+        let script = format!(
+            "mount --bind {scratch} {other} && exec {user} {jail} jail -q --hide {dir} -- \
+             sh -c 'ls {dir} {other}/secrets; cat {other}/secrets/token'"
+        );
+        let output = rig.run_outside(User::Root, &script);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            printed,
+            format!("{dir}:\n\n{other}/secrets:\n"),
+            "{output:?}"
+        );
+    }
+}
+
+/// A program that the kernel starts outside is named by one of them.
+#[test]
+fn settings_are_read_only_at_each_mount() {
+    let rig = JailRig::new();
+    let proc = rig.scratch().path_text("proc");
+    fs::create_dir(&proc).expect("a directory");
+    let jail = rig.scratch().path_text("peername");
+    let write = format!("cat {proc}/sys/kernel/core_pattern >{proc}/sys/kernel/core_pattern");
+    let script = format!(
+        "mount -t proc proc {proc} && {write} && echo written; {jail} jail -q -- sh -c '{write} && echo written in the jail'"
+    );
+    let output = rig.run_outside(User::Root, &script);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "written\n",
+        "{output:?}"
+    );
+}
+
+#[test]
+fn log_with_another_name_is_refused() {
+    let rig = JailRig::new();
+    let log = rig.scratch().write("audit.log", "");
+    fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
+    let output = rig.run(User::Root, &["--log", &log], "true");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("hard link"),
+        "{output:?}"
+    );
+}

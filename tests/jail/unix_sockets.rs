@@ -40,9 +40,32 @@ fn connect_waits_as_it_does_without_a_jail() {
 fn peer_has_the_users_identity() {
     let rig = JailRig::new();
     let printed = python(&rig, User::Root, &[], PEER);
-    assert_eq!(printed, "0 0\n1 1\n7 9\n");
+    assert_eq!(printed, "0 0\n1 1\n7 9\n7 9\n");
     let printed = python(&rig, User::Nobody, &[], "print(*peer(lambda: None))");
     assert_eq!(printed, "65534 65534\n");
+}
+
+/// Capabilities over a user namespace that the caller has made are none over the files of others.
+#[test]
+fn capabilities_of_a_nested_namespace_are_not_the_mediators() {
+    let rig = JailRig::new();
+    let printed = python(&rig, User::Root, &[], NESTED);
+    assert_eq!(printed, "EACCES EACCES\n");
+}
+
+/// A signal with a handler that lets calls go on (SA_RESTART) does not make a call twice, nor does a program lose descriptors
+/// of the mediator by sockets that are gone.
+#[test]
+fn calls_are_made_once_and_leave_nothing() {
+    let rig = JailRig::new();
+    let script = rig
+        .scratch()
+        .write("once.py", &format!("{PRELUDE}\n{ONCE}"));
+    let jail = rig.scratch().path_text("peername");
+    let command = format!("ulimit -n 1024; {jail} jail -q -- /usr/bin/python3 {script}");
+    let output = rig.run_outside(User::Nobody, &command);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, "0\nok\n", "{output:?}");
 }
 
 /// PostgreSQL accepts a user by the identity of a Unix socket's peer, and Redis by permission.
@@ -167,10 +190,12 @@ def error(call):
     except OSError as error:
         return errno.errorcode[error.errno]
 
-def peer(become):
-    path = directory + "/peer-%d" % time.monotonic_ns()
+def peer(become, path=None):
+    if not path:
+        path = directory + "/peer-%d" % time.monotonic_ns()
     server = listen(path)
-    os.chmod(path, 0o777)
+    if path[0] != "\0":
+        os.chmod(path, 0o777)
     if os.fork() == 0:
         become()
         connect(path)
@@ -337,6 +362,48 @@ def become(user, group):
 print(*peer(lambda: None))
 print(*peer(become(1, 1)))
 print(*peer(become(7, 9)))
+print(*peer(become(7, 9), "\0abstract"))
+"#;
+
+const NESTED: &str = r#"
+private = tempfile.mkdtemp()
+listen(private + "/root-only")
+if os.fork() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    libc.prctl(4, 1, 0, 0, 0)
+    assert libc.unshare(0x10000000) == 0
+    for name, text in ("setgroups", "deny"), ("uid_map", "0 65534 1"), ("gid_map", "0 65534 1"):
+        open("/proc/self/" + name, "w").write(text)
+    print(error(lambda: connect(private + "/root-only")), error(lambda: listen("/etc/peername-test.sock")))
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"#;
+
+const ONCE: &str = r#"
+libc.signal.restype = ctypes.c_void_p
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+# signal(3) of the C library: with SA_RESTART.
+libc.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+failures = 0
+for number in range(1500):
+    path = "%s/%d" % (directory, number)
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(path)
+        server.listen()
+        socket.socket(socket.AF_UNIX).connect(path)
+        os.unlink(path)
+    except OSError as error:
+        failures += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(failures)
+server = listen(directory + "/last")
+connect(directory + "/last")
+print("ok")
 "#;
 
 /// Mounts autofs at the first argument, answers one request for `mounted`, and runs a jail by the second.

@@ -4,18 +4,22 @@ mod browser_policies;
 mod devices;
 mod hashed_dirs;
 mod kernel_mounts;
+mod mount_table;
 mod private_dir;
 mod ssh_config;
 mod trust_stores;
 
 use std::env;
+use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use peername_sys::SyscallError;
 use peername_sys::fs::mounts;
 
 use crate::JailError;
+use mount_table::Mount;
 pub use private_dir::PrivateDir;
 
 /// The authorities that the program trusts: the interceptor's, and the host's.
@@ -61,7 +65,9 @@ pub fn cover(
     let mut covers = hashed_dirs::copy(dir, trust)?;
     covers.extend(browser_policies::copy(dir, trust)?);
     covers.extend(ssh_config::copy(dir)?);
-    let kernel_mounts = kernel_mounts::find(dir)?;
+    // Before the jail's own mounts.
+    let all = mount_table::read()?;
+    let kernel_mounts = kernel_mounts::find(dir, &all)?;
     write_names(dir)?;
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
@@ -78,8 +84,9 @@ pub fn cover(
     kernel_mounts
         .iter()
         .try_for_each(kernel_mounts::KernelMount::cover)?;
-    devices::protect(&dir.empty_file())?;
-    hide(dir, hidden)?;
+    devices::protect(&dir.empty_file(), &all)?;
+    hide(dir, hidden, &all)?;
+    dir.hide_copies()?;
     reenter_working_directory()?;
     Ok(Covered {
         java: !keystores.is_empty(),
@@ -119,17 +126,29 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
     dir.write(&dir.hosts(), text.as_bytes())
 }
 
-fn hide(dir: &PrivateDir, hidden: &[PathBuf]) -> Result<(), JailError> {
+fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailError> {
     for path in hidden {
         let empty = match path.is_dir() {
             true => dir.empty_dir(),
             false => dir.empty_file(),
         };
+        // The same file at another mount of its file system, while it can be compared.
+        let is_same = |other: &PathBuf| match (fs::metadata(path), fs::metadata(other)) {
+            (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+            _ => false,
+        };
+        let others: Vec<_> = mount_table::other_paths(all, path)
+            .into_iter()
+            .filter(is_same)
+            .collect();
         match mounts::bind_over(path, &empty) {
             Err(error) if error.source.kind() == ErrorKind::NotFound => {
                 return Err(JailError::NothingToHide(path.clone()));
             }
             covered => covered.map_err(|source| failed(path, source))?,
+        }
+        for other in others {
+            mounts::bind_over(&other, &empty).map_err(|source| failed(&other, source))?;
         }
     }
     Ok(())

@@ -21,15 +21,18 @@
 //! | `bound` | the sockets that the program has bound |
 //! | `caller` | the directories and the identity of a caller |
 //! | `connects` | connections, and those that wait |
+//! | `failed` | the error of a call, or of the mediator |
 
 pub mod allowed;
 mod bound;
 mod caller;
 mod connects;
+mod failed;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::caps::{CapabilitySet, set_effective};
@@ -38,6 +41,7 @@ use peername_sys::process::limits;
 use peername_sys::process::namespace::UserNamespace;
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
+use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{
     AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
 };
@@ -47,8 +51,9 @@ use peername_sys::{Errno, Result};
 use crate::JailError;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
-use caller::{Caller, Directories};
+use caller::{Caller, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
+use failed::Failed;
 
 /// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
 #[derive(Debug)]
@@ -88,7 +93,9 @@ pub fn spawn(
             ) {
                 Ok(()) => 0,
                 Err(error) => {
-                    eprintln!("peername: the program has no network any more: {error}");
+                    try_write_line(&format!(
+                        "peername: the program has no network any more: {error}"
+                    ));
                     1
                 }
             }
@@ -124,7 +131,7 @@ struct Program {
 
 fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: bool) -> Result<()> {
     secrets::disable_core_dumps()?;
-    let _ = limits::raise_open_files();
+    let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
         // The jail could not be made, or the filter of another program has a mediator already.
         return Ok(());
@@ -135,7 +142,7 @@ fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: b
         namespace: UserNamespace::of_process(program.id)?,
         program: program.exit,
         directories: Directories::current()?,
-        bound: BoundSockets::default(),
+        bound: BoundSockets::new(max_files),
         pending: PendingConnects::default(),
         allowed,
         reports,
@@ -173,7 +180,7 @@ impl Mediator {
                 Waited::TimedOut => {}
                 Waited::Exited => return Ok(()),
             }
-            self.pending.retry(&self.calls);
+            self.pending.retry(&self.calls)?;
         }
     }
 
@@ -211,16 +218,24 @@ impl Mediator {
         else {
             return Ok(Made::CallOver);
         };
-        let target = match caller::unix_path(&address) {
+        let target = match UnixName::of(&address, &socket) {
             None => Target::Address(address),
-            Some(path) => {
-                let caller = Caller::of(call)?;
-                let path = caller.own_path(path);
+            Some(UnixName::Abstract) => Target::Abstract {
+                caller: Caller::of(call, &self.namespace)?,
+                address,
+            },
+            Some(UnixName::Path(path)) => {
+                let caller = Caller::of(call, &self.namespace)?;
+                let path = caller.own_path(&path);
                 let file = self.directories.open(&caller, &path)?;
                 if !self.calls.is_pending(call.id) {
                     return Ok(Made::CallOver);
                 }
-                if !self.admits(&file)? {
+                let about = file.metadata()?;
+                if !about.file_type().is_socket() {
+                    return Err(Errno::CONNREFUSED.into());
+                }
+                if !self.bound.has(&about) && !self.allowed.has(&about) {
                     self.report(&path);
                     return Err(Errno::ACCESS.into());
                 }
@@ -238,12 +253,6 @@ impl Mediator {
         }
     }
 
-    /// Whether the program may connect to the socket that is bound to this file.
-    fn admits(&self, file: &File) -> io::Result<bool> {
-        let about = file.metadata()?;
-        Ok(self.bound.has(&about) || self.allowed.has(&about))
-    }
-
     fn bind(
         &mut self,
         call: &Notification,
@@ -256,18 +265,18 @@ impl Mediator {
         else {
             return Ok(Made::CallOver);
         };
-        let Some(path) = caller::unix_path(&address) else {
+        let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
             return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
         };
-        let caller = Caller::of(call)?;
-        let path = caller.own_path(path);
+        let caller = Caller::of(call, &self.namespace)?;
+        let path = caller.own_path(&path);
         if !self.calls.is_pending(call.id) {
             return Ok(Made::CallOver);
         }
         let file = self.directories.bind(&caller, &socket, &path)?;
         if !self.bound.insert(file) {
-            eprintln!(
-                "peername: the program has too many Unix sockets: it can't connect to the next ones"
+            try_write_line(
+                "peername: the program has too many Unix sockets: it can't connect to the next ones",
             );
         }
         Ok(Made::Done)
@@ -290,9 +299,9 @@ impl Mediator {
 
     fn report(&self, path: &std::path::Path) {
         if self.reports {
-            eprintln!(
+            try_write_line(&format!(
                 "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"
-            );
+            ));
         }
     }
 }
@@ -312,32 +321,6 @@ enum Made {
     Waits,
     /// The caller has exited, or a signal has ended the call.
     CallOver,
-}
-
-/// Why a call was not made.
-enum Failed {
-    /// The call fails with this error.
-    Call(io::Error),
-    /// This process can't go on.
-    Mediator(peername_sys::SyscallError),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Self {
-        Self::Call(error)
-    }
-}
-
-impl From<Errno> for Failed {
-    fn from(error: Errno) -> Self {
-        Self::Call(error.into())
-    }
-}
-
-impl From<peername_sys::SyscallError> for Failed {
-    fn from(error: peername_sys::SyscallError) -> Self {
-        Self::Call(error.source)
-    }
 }
 
 const LISTENER: u64 = 1;

@@ -16,7 +16,7 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     for (number, browser) in BROWSERS.iter().enumerate() {
         let original = Path::new(browser.directory);
         if original.is_dir() {
-            let copy = dir.create_dir(&format!("browser-{number}"))?;
+            let copy = dir.create_copy(&format!("browser-{number}"))?;
             copy_tree(dir, original, &copy, MAX_DEPTH)?;
             let policy = copy.join(browser.policy);
             if !policy.exists() {

@@ -1,6 +1,7 @@
 //! Files through which a user acts on the whole host at once. In a user namespace they stay as writable as they were, because
 //! their kernel code compares user ids and asks for no capability.
 
+use std::collections::BTreeSet;
 use std::fs::{self, FileType};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -8,22 +9,55 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
+use super::mount_table::Mount;
 use super::{cover_existing, failed};
 use crate::JailError;
 
-/// Covers disks, also those that a group of this user may open; and makes what changes the kernel's settings read-only. Control
-/// groups (/sys/fs/cgroup) may be the user's own, and end or stop every process in them; in /proc, `kernel.core_pattern` names a
-/// program that the kernel starts outside of the jail, and only root can write it.
-pub(super) fn protect(empty: &Path) -> Result<(), JailError> {
-    let of_root = KERNEL_SETTINGS.iter().filter(|_| user::is_root());
-    for path in of_root.chain(&[DEVICE_SETTINGS]).map(Path::new) {
-        if path.exists() {
-            mounts::make_read_only(path).map_err(|source| failed(path, source))?;
-        }
-    }
-    disks(Path::new("/dev"))
+/// Covers disks, also those that a group of this user may open, and devices by which other machines and the host are reached; and
+/// makes what changes the kernel's settings read-only, at each mount of these file systems. Control groups may be the user's own,
+/// and end or stop every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the
+/// jail, and only root can write it.
+pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
+    let settings: BTreeSet<_> = all.iter().flat_map(settings).collect();
+    // With what is mounted below.
+    let is_topmost = |path: &&PathBuf| {
+        !path
+            .ancestors()
+            .skip(1)
+            .any(|above| settings.contains(above))
+    };
+    for path in settings
         .iter()
-        .try_for_each(|device| cover_existing(device, empty))
+        .filter(is_topmost)
+        .filter(|path| path.exists())
+    {
+        mounts::make_read_only(path).map_err(|source| failed(path, source))?;
+    }
+    all.iter()
+        .filter(|mount| mount.is_one_of(&["devtmpfs"]))
+        .map(|mount| mount.point.as_path())
+        .chain([Path::new("/dev")])
+        .flat_map(covered_devices)
+        .try_for_each(|device| cover_existing(&device, empty))
+}
+
+/// What is read-only of a mount.
+fn settings(mount: &Mount) -> Vec<PathBuf> {
+    let is_below = |name: &&&str| mount.root.starts_with(Path::new("/").join(name));
+    match mount {
+        _ if mount.is_one_of(&SETTINGS) => vec![mount.point.clone()],
+        _ if !mount.is_one_of(&["proc"]) || !user::is_root() => Vec::new(),
+        // A part of proc, as containers mount it.
+        _ if PROC_SETTINGS.iter().find(is_below).is_some() => vec![mount.point.clone()],
+        _ => PROC_SETTINGS.map(|name| mount.point.join(name)).to_vec(),
+    }
+}
+
+fn covered_devices(dir: &Path) -> Vec<PathBuf> {
+    let mut found = disks(dir);
+    let own = OTHER_DEVICES.map(|name| dir.join(name));
+    found.extend(own.into_iter().filter(|path| path.exists()));
+    found
 }
 
 fn disks(dir: &Path) -> Vec<PathBuf> {
@@ -40,18 +74,41 @@ fn disks(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether it is a character device that takes commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`,
-/// `nvme0`).
+/// `nvme0`); or a channel to a virtual machine's host (`vport1p1`).
 fn is_pass_through(kind: FileType, path: &Path) -> bool {
     let is_numbered = |name: &str, prefix: &str| {
         let rest = name.strip_prefix(prefix);
         rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_disk = ["sg", "ng", "nvme"]
+    let is_taken = ["sg", "ng", "nvme", "vport"]
         .iter()
         .any(|prefix| is_numbered(&name, prefix));
-    kind.is_char_device() && (is_disk || path.starts_with("/dev/bsg"))
+    kind.is_char_device() && (is_taken || path.starts_with("/dev/bsg"))
 }
 
-const DEVICE_SETTINGS: &str = "/sys";
-const KERNEL_SETTINGS: [&str; 4] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"];
+/// File systems that are settings of the kernel as a whole.
+const SETTINGS: [&str; 12] = [
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "bpf",
+    "pstore",
+    "efivarfs",
+    "binfmt_misc",
+    "selinuxfs",
+];
+/// The settings in proc; those of a process are in the directories of processes.
+const PROC_SETTINGS: [&str; 7] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
+/// Sockets of virtual machines, whose host is reached by them (vsock); new disks; the kernel's log; the processor's states.
+const OTHER_DEVICES: [&str; 5] = [
+    "vhost-vsock",
+    "vmci",
+    "loop-control",
+    "kmsg",
+    "cpu_dma_latency",
+];

@@ -20,7 +20,7 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
     let mut copies = Vec::new();
     for (number, original) in DIRECTORIES.iter().map(Path::new).enumerate() {
         if is_hashed(original) {
-            let copy = dir.create_dir(&format!("hashed-{number}"))?;
+            let copy = dir.create_copy(&format!("hashed-{number}"))?;
             copy_entries(dir, original, &copy)?;
             add(dir, &copy, &trust.hashed)?;
             copies.push(Cover::new(original, copy));

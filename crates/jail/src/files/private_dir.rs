@@ -70,7 +70,7 @@ impl PrivateDir {
         self.file("empty")
     }
 
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -80,7 +80,14 @@ impl PrivateDir {
         mounted.map_err(|source| failed(&self.0, source))?;
         self.write(&self.empty_file(), b"")?;
         self.set_mode(&self.empty_file(), 0o000)?;
-        self.create_dir("empty").map(|_| ())
+        self.create_dir(&self.empty_dir())?;
+        self.create_dir(&self.copies())
+    }
+
+    /// Covers the directory of the copies, once they are mounted: what is hidden where a copy is seen is not hidden there.
+    pub(super) fn hide_copies(&self) -> Result<(), JailError> {
+        let covered = mounts::bind_over(&self.copies(), &self.empty_dir());
+        covered.map_err(|source| failed(&self.copies(), source))
     }
 
     /// Makes it read-only where it is reached by its path, and in every bind mount of it that is made later.
@@ -97,13 +104,26 @@ impl PrivateDir {
         self.set_mode(path, 0o444)
     }
 
-    /// Creates a directory in it.
-    pub(super) fn create_dir(&self, name: &str) -> Result<PathBuf, JailError> {
-        let path = self.file(name);
-        let made = DirBuilder::new().mode(0o755).create(&path);
-        made.map_err(|source| failed_write(&path, source))?;
-        self.set_mode(&path, 0o755)?;
+    /// The place of a copy of one of the host's files.
+    pub(super) fn copy(&self, name: &str) -> PathBuf {
+        self.copies().join(name)
+    }
+
+    /// Creates the directory of a copy.
+    pub(super) fn create_copy(&self, name: &str) -> Result<PathBuf, JailError> {
+        let path = self.copy(name);
+        self.create_dir(&path)?;
         Ok(path)
+    }
+
+    fn copies(&self) -> PathBuf {
+        self.file("copies")
+    }
+
+    fn create_dir(&self, path: &Path) -> Result<(), JailError> {
+        let made = DirBuilder::new().mode(0o755).create(path);
+        made.map_err(|source| failed_write(path, source))?;
+        self.set_mode(path, 0o755)
     }
 
     fn set_mode(&self, path: &Path, mode: u32) -> Result<(), JailError> {

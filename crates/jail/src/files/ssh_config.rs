@@ -18,13 +18,13 @@ pub(super) fn copy(dir: &PrivateDir) -> Result<Vec<Cover>, JailError> {
     for (number, original) in included.map(Path::new).enumerate() {
         let name = format!("ssh-{number}");
         let copy = if original.is_dir() {
-            let copy = dir.create_dir(&name)?;
+            let copy = dir.create_copy(&name)?;
             for entry in fs::read_dir(original).into_iter().flatten().flatten() {
                 copy_file(dir, &entry.path(), &copy.join(entry.file_name()))?;
             }
             copy
         } else {
-            let copy = dir.file(&name);
+            let copy = dir.copy(&name);
             copy_file(dir, original, &copy)?;
             copy
         };

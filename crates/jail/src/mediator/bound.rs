@@ -5,8 +5,12 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
 /// The files, held open: the number of a file that exists is not given to another one.
-#[derive(Debug, Default)]
-pub(super) struct BoundSockets(HashMap<FileId, File>);
+#[derive(Debug)]
+pub(super) struct BoundSockets {
+    files: HashMap<FileId, File>,
+    /// Each file takes a descriptor.
+    max: usize,
+}
 
 /// A file system and a file in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,25 +20,33 @@ pub(super) struct FileId {
 }
 
 impl BoundSockets {
+    /// `max_open` is the limit of open files of this process: half of it stays for the calls.
+    pub(super) fn new(max_open: u64) -> Self {
+        Self {
+            files: HashMap::new(),
+            max: usize::try_from(max_open / 2).unwrap_or(MAX).min(MAX),
+        }
+    }
+
     /// Adds the file of a socket that was just bound. Returns `false` if there are too many.
     pub(super) fn insert(&mut self, file: File) -> bool {
-        if self.0.len() >= MAX {
+        if self.files.len() >= self.max {
             // No path leads to those that were removed.
-            self.0
+            self.files
                 .retain(|_, file| file.metadata().is_ok_and(|about| about.nlink() > 0));
         }
         let Some(id) = file.metadata().ok().as_ref().map(FileId::of) else {
             return false;
         };
-        let fits = self.0.len() < MAX;
+        let fits = self.files.len() < self.max;
         if fits {
-            self.0.insert(id, file);
+            self.files.insert(id, file);
         }
         fits
     }
 
     pub(super) fn has(&self, about: &Metadata) -> bool {
-        self.0.contains_key(&FileId::of(about))
+        self.files.contains_key(&FileId::of(about))
     }
 }
 
@@ -47,7 +59,7 @@ impl FileId {
     }
 }
 
-/// Of files that exist; each takes a descriptor.
+/// Of files that exist.
 const MAX: usize = 8192;
 
 #[cfg(test)]
@@ -63,7 +75,7 @@ mod tests {
         let (own, other) = (dir.join("own"), dir.join("other"));
         let _own = UnixListener::bind(&own).unwrap();
         let _other = UnixListener::bind(&other).unwrap();
-        let mut bound = BoundSockets::default();
+        let mut bound = BoundSockets::new(1024);
         assert!(bound.insert(peername_sys::fs::open_path(&own).unwrap()));
         let is_known = |bound: &BoundSockets| bound.has(&std::fs::metadata(&own).unwrap());
         assert!(is_known(&bound));

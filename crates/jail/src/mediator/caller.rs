@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::fs::open_path;
 use peername_sys::process::caps::{CapabilitySet, set_effective};
+use peername_sys::process::namespace::UserNamespace;
 use peername_sys::process::user::act_as::{act_as, enter_directories};
 use peername_sys::process::user::task_status::TaskStatus;
 use peername_sys::seccomp::Notification;
 use peername_sys::socket::addressed;
 use peername_sys::{Result, SyscallError};
 
-use super::Failed;
+use super::failed::Failed;
 
 /// A thread whose call is pending: it neither changes nor exits meanwhile, unless the call is over.
 #[derive(Debug)]
@@ -25,16 +26,22 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn of(call: &Notification) -> io::Result<Self> {
+    /// Of its capabilities those count that it has in the program's namespace: in one below, they are about fewer users.
+    pub(super) fn of(call: &Notification, program: &UserNamespace) -> io::Result<Self> {
+        let mut status = TaskStatus::read(call.tid)?;
+        let namespace = UserNamespace::of_process(call.tid).map_err(|error| error.source)?;
+        if !namespace.is_same(program) {
+            status.capabilities = CapabilitySet::empty();
+        }
         Ok(Self {
             tid: call.tid,
-            status: TaskStatus::read(call.tid)?,
+            status,
         })
     }
 
     /// Whether a signal waits for the end of the call.
-    pub(super) fn is_signalled(&self) -> bool {
-        self.status.is_signalled
+    pub(super) fn has_signal(call: &Notification) -> bool {
+        TaskStatus::read(call.tid).is_ok_and(|status| status.is_signalled)
     }
 
     /// The path, with the caller's number where it begins with `/proc/self` and the like, which is another process for the
@@ -53,10 +60,19 @@ impl Caller {
     }
 
     /// Runs `work` with the caller's identity.
-    pub(super) fn act<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+    pub(super) fn act<T>(
+        &self,
+        work: impl FnOnce() -> io::Result<T>,
+    ) -> std::result::Result<T, Failed> {
         let result = act_as(&self.status, work);
-        set_effective(IDLE)?;
-        result
+        // With another's identity the mediator must not go on.
+        let is_own = result.as_ref().err().is_none_or(|error| !error.is_lasting);
+        let idle = set_effective(IDLE);
+        match result {
+            Err(error) if !is_own => Err(Failed::Mediator(error.source)),
+            Err(error) => idle.map_err(Failed::Mediator).and(Err(error.source.into())),
+            Ok(made) => idle.map_err(Failed::Mediator).and(Ok(made?)),
+        }
     }
 
     fn directory(&self, name: &str) -> io::Result<File> {
@@ -114,25 +130,45 @@ impl Directories {
         };
         // The caller is in these already, whoever may search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
-        let entered = enter_directories(root, working);
+        let entered = enter_directories(root, working).map_err(Failed::from);
         let result = entered.and_then(|()| caller.act(work));
         // Without its own root, the mediator would take the caller's /proc for the kernel's.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)
             .and_then(|()| enter_directories(&self.root, &self.root))
             .and_then(|()| set_effective(IDLE))
             .map_err(Failed::Mediator)?;
-        Ok(result??)
+        result
     }
 }
 
-/// The path of an address that is a Unix socket's with a path (unix(7)).
-pub(super) fn unix_path(address: &[u8]) -> Option<&Path> {
-    let (family, path) = address.split_first_chunk::<2>()?;
-    let is_unix = i32::from(u16::from_ne_bytes(*family)) == AF_UNIX;
-    let end = path.iter().position(|&byte| byte == 0);
-    let path = path.get(..end.unwrap_or(path.len()))?;
-    // What begins with a zero is an abstract name, of the jail's network.
-    (is_unix && !path.is_empty()).then(|| Path::new(OsStr::from_bytes(path)))
+/// The address of a Unix socket (unix(7)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum UnixName {
+    /// What begins with a zero, of the jail's network.
+    Abstract,
+    Path(PathBuf),
+}
+
+impl UnixName {
+    /// `None` where the kernel takes no name from it, or the socket is of another family: it answers itself then.
+    pub(super) fn of(address: &[u8], socket: impl AsFd) -> Option<Self> {
+        let name = Self::parse(address)?;
+        addressed::is_unix(socket).then_some(name)
+    }
+
+    fn parse(address: &[u8]) -> Option<Self> {
+        let (family, name) = address.split_first_chunk::<2>()?;
+        let is_unix = i32::from(u16::from_ne_bytes(*family)) == AF_UNIX;
+        if !is_unix || name.is_empty() || name.len() > MAX_PATH {
+            return None;
+        }
+        let end = name.iter().position(|&byte| byte == 0);
+        let path = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+        Some(match path {
+            [] => Self::Abstract,
+            path => Self::Path(Path::new(OsStr::from_bytes(path)).to_owned()),
+        })
+    }
 }
 
 /// The address of a path, ENAMETOOLONG for one that does not fit.
@@ -157,16 +193,14 @@ mod tests {
 
     #[test]
     fn paths_are_told_from_other_addresses() {
-        assert_eq!(unix_path(b"\x01\0/run/a\0b"), Some(Path::new("/run/a")));
-        assert_eq!(unix_path(b"\x01\0a"), Some(Path::new("a")));
-        for other in [
-            &b""[..],
-            b"\x01",
-            b"\x01\0",
-            b"\x01\0\0abstract",
-            b"\x02\0/run/a",
-        ] {
-            assert_eq!(unix_path(other), None, "{other:?}");
+        let path = |text: &str| Some(UnixName::Path(PathBuf::from(text)));
+        assert_eq!(UnixName::parse(b"\x01\0/run/a\0b"), path("/run/a"));
+        assert_eq!(UnixName::parse(b"\x01\0a"), path("a"));
+        let name = UnixName::parse(b"\x01\0\0abstract");
+        assert_eq!(name, Some(UnixName::Abstract));
+        let long = [&b"\x01\0"[..], &[b'x'; 109]].concat();
+        for other in [&b""[..], b"\x01", b"\x01\0", b"\x02\0/run/a", &long] {
+            assert_eq!(UnixName::parse(other), None, "{other:?}");
         }
         let address = unix_address(Path::new("/run/a")).unwrap();
         assert_eq!(address, b"\x01\0/run/a\0");

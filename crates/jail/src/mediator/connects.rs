@@ -12,12 +12,15 @@ use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
 
 use super::caller::{Caller, unix_address};
+use super::failed::Failed;
 
 /// Where a connection leads.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// An address that no path is in.
+    /// An address of another family.
     Address(Vec<u8>),
+    /// An abstract name of the jail's network: the server gets the caller's identity.
+    Abstract { address: Vec<u8>, caller: Caller },
     /// The file that a Unix socket is bound to.
     File { file: File, caller: Caller },
 }
@@ -48,10 +51,10 @@ impl Connecting {
     }
 
     /// Tries to connect. Returns the call's result, or `None` if the caller has to wait.
-    pub(super) fn attempt(&mut self) -> Option<io::Result<()>> {
+    pub(super) fn attempt(&mut self) -> Option<Result<(), Failed>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
-            Ok(Connected::Now(result)) => return Some(result),
+            Ok(Connected::Now(result)) => return Some(result.map_err(Failed::from)),
             Err(error) => return Some(Err(error)),
         }
         let limit = connect_timeout(&self.socket);
@@ -61,40 +64,39 @@ impl Connecting {
     }
 
     /// Tries again; `None` if the caller still has to wait.
-    fn retry(&mut self) -> Option<io::Result<()>> {
+    fn retry(&mut self) -> Option<Result<(), Failed>> {
         match self.connect() {
             Ok(Connected::Blocks) => {}
             // By an earlier attempt.
             Ok(Connected::Now(Err(error))) if is_connected(&error) => return Some(Ok(())),
-            Ok(Connected::Now(result)) => return Some(result),
+            Ok(Connected::Now(result)) => return Some(result.map_err(Failed::from)),
             Err(error) => return Some(Err(error)),
         }
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             // connect(2): the connection of TCP goes on.
-            let is_unix = matches!(self.target, Target::File { .. });
-            let over = match is_unix {
-                true => Errno::AGAIN,
-                false => Errno::INPROGRESS,
+            let over = match self.target {
+                Target::Address(_) => Errno::INPROGRESS,
+                Target::Abstract { .. } | Target::File { .. } => Errno::AGAIN,
             };
             return Some(Err(over.into()));
         }
         let waited = now - self.started;
-        if waited > MAX_INTERVAL && Caller::of(&self.call).is_ok_and(|now| now.is_signalled()) {
+        if Caller::has_signal(&self.call) {
             return Some(Err(Errno::INTR.into()));
         }
         self.next = now + (waited / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
         None
     }
 
-    fn connect(&self) -> io::Result<Connected> {
+    fn connect(&self) -> Result<Connected, Failed> {
         match &self.target {
-            Target::Address(address) => connect(&self.socket, address),
+            Target::Address(address) => Ok(connect(&self.socket, address)?),
+            Target::Abstract { address, caller } => caller.act(|| connect(&self.socket, address)),
             Target::File { file, caller } => {
                 let path = format!("/proc/self/fd/{}", file.as_raw_fd());
                 let address = unix_address(Path::new(&path))?;
-                let acted = caller.act(|| connect(&self.socket, &address));
-                acted.map_err(|error| error.source)?
+                caller.act(|| connect(&self.socket, &address))
             }
         }
     }
@@ -116,8 +118,13 @@ impl PendingConnects {
     }
 
     /// Makes the attempts that are due, and answers those that are over.
-    pub(super) fn retry(&mut self, calls: &NotificationListener) {
+    ///
+    /// # Errors
+    ///
+    /// The mediator can't go on.
+    pub(super) fn retry(&mut self, calls: &NotificationListener) -> peername_sys::Result<()> {
         let now = Instant::now();
+        let mut outcome = Ok(());
         self.0.retain_mut(|connecting| {
             if connecting.next > now {
                 return true;
@@ -129,10 +136,12 @@ impl PendingConnects {
             match connecting.retry() {
                 None => return true,
                 Some(Ok(())) => calls.succeed(id),
-                Some(Err(error)) => calls.fail(id, &error),
+                Some(Err(Failed::Call(error))) => calls.fail(id, &error),
+                Some(Err(Failed::Mediator(error))) => outcome = Err(error),
             }
             false
         });
+        outcome
     }
 }
 

@@ -208,11 +208,16 @@ impl UserNamespace {
     /// Whether this is that namespace, or below it (NS_GET_PARENT, ioctl_nsfs(2), since Linux 4.9).
     #[must_use]
     pub fn is_within(self, ancestor: &Self) -> bool {
-        let is_same = |one: &Self| match (one.0.metadata(), ancestor.0.metadata()) {
-            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        std::iter::successors(Some(self), Self::parent).any(|one| one.is_same(ancestor))
+    }
+
+    /// Whether both are the same namespace.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self.0.metadata(), other.0.metadata()) {
+            (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
             _ => false,
-        };
-        std::iter::successors(Some(self), Self::parent).any(|one| is_same(&one))
+        }
     }
 
     /// `None` beyond the namespace of this process.

@@ -57,8 +57,16 @@ pub fn confine_calls(rules: JailRules) -> Result<Option<NotificationListener>> {
     match rules.unix_sockets {
         UnixSockets::Mediated => {
             const CALL: &str = "seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)";
-            let fd = install(&program, SECCOMP_FILTER_FLAG_NEW_LISTENER).call(CALL)?;
-            listener_from(fd).map(Some)
+            // A call that the mediator has received is made once, whatever signals come; before Linux 5.19 one that is
+            // restarted after a signal is made twice.
+            let flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;
+            let fd = match install(&program, flags) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    install(&program, SECCOMP_FILTER_FLAG_NEW_LISTENER)
+                }
+                installed => installed,
+            };
+            listener_from(fd.call(CALL)?).map(Some)
         }
         UnixSockets::Refused => {
             let installed = install(&program, 0);
@@ -135,7 +143,9 @@ impl JailRules {
         match check {
             Check::Socket => {
                 let families = FAMILIES.map(|family| (family.cast_unsigned(), SECCOMP_RET_ALLOW));
-                let mut checks = vec![load(argument(0))];
+                let mut checks = vec![load(argument(2))];
+                checks.extend(returns(&[(IPPROTO_SMC, failure(libc::EPROTONOSUPPORT))]));
+                checks.push(load(argument(0)));
                 checks.extend(if_equal(libc::AF_UNIX as u32, &self.unix_types()));
                 checks.extend(returns(&families));
                 checks.push(ret(failure(libc::EAFNOSUPPORT)));
@@ -148,10 +158,20 @@ impl JailRules {
                 checks
             }
             Check::Ioctl => {
-                let typing = TYPING_COMMANDS.map(|command| (command, FAIL_EPERM));
+                let denied = [TYPING_COMMANDS, SNAPSHOT_COMMANDS].concat();
+                let denied: Vec<_> = denied
+                    .into_iter()
+                    .map(|command| (command, FAIL_EPERM))
+                    .collect();
                 let mut checks = vec![load(argument(1))];
-                checks.extend(returns(&typing));
+                checks.extend(returns(&denied));
                 checks.push(ALLOW);
+                checks
+            }
+            Check::Clone => {
+                let mut checks = vec![load(argument(0)), mask(libc::CLONE_PARENT.cast_unsigned())];
+                checks.extend(if_equal(0, &[ALLOW]));
+                checks.push(ret(FAIL_EPERM));
                 checks
             }
             Check::Process => self.process(0),
@@ -212,18 +232,23 @@ const fn failure(errno: i32) -> u32 {
     SECCOMP_RET_ERRNO | errno.cast_unsigned()
 }
 
-/// The families of sockets that may be opened beside Unix sockets: those that belong to a network namespace, and AF_ALG, which
-/// is no network. AF_VSOCK does not, by which a virtual machine reaches its host, and a module may add others.
-const FAMILIES: [i32; 6] = [
+/// The families of sockets that may be opened beside Unix sockets: those that belong to a network namespace. AF_VSOCK does not, by
+/// which a virtual machine reaches its host, nor AF_ALG, which uses keys of the user; and a module may add others.
+const FAMILIES: [i32; 5] = [
     libc::AF_INET,
     libc::AF_INET6,
     libc::AF_NETLINK,
     libc::AF_PACKET,
     libc::AF_CAN,
-    libc::AF_ALG,
 ];
 /// TIOCSTI; and TIOCLINUX, which pastes on a virtual console.
 const TYPING_COMMANDS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
+/// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV of `linux/seccomp.h`.
+const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+/// BTRFS_IOC_SNAP_CREATE and BTRFS_IOC_SNAP_CREATE_V2 of `linux/btrfs.h`: a snapshot has what a mount covers.
+const SNAPSHOT_COMMANDS: [u32; 2] = [0x5000_9401, 0x5000_9417];
+/// IPPROTO_SMC of `linux/in.h`: remote direct memory access, whose devices network namespaces share.
+const IPPROTO_SMC: u32 = 256;
 /// From `linux/net.h`.
 const SOCK_TYPE_MASK: u32 = 0xf;
 const FAIL_EPERM: u32 = failure(libc::EPERM);
@@ -303,13 +328,26 @@ mod tests {
     }
 
     #[test]
-    fn typing_into_a_terminal_is_denied() {
-        for command in TYPING_COMMANDS {
+    fn typing_into_a_terminal_and_snapshots_are_denied() {
+        for command in [TYPING_COMMANDS, SNAPSHOT_COMMANDS].concat() {
             let made = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
             assert_eq!(made, FAIL_EPERM);
         }
         let other = native_call(STRICT, libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]);
         assert_eq!(other, SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn children_of_the_parent_are_denied() {
+        let clone = |flags: i32| native_call(STRICT, libc::SYS_clone, &[flags as u64]);
+        assert_eq!(clone(libc::CLONE_PARENT | libc::SIGCHLD), FAIL_EPERM);
+        assert_eq!(
+            clone(libc::CLONE_THREAD | libc::CLONE_VM),
+            SECCOMP_RET_ALLOW
+        );
+        assert_eq!(native_call(STRICT, libc::SYS_clone3, &[]), FAIL_ENOSYS);
+        let smc = native_call(STRICT, libc::SYS_socket, &[libc::AF_INET as u64, 1, 256]);
+        assert_eq!(smc, failure(libc::EPROTONOSUPPORT));
     }
 
     #[test]

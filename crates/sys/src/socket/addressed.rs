@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, sockopt};
 
 use crate::{Errno, NameCall, Result};
 
@@ -83,6 +83,11 @@ pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Whether it is a Unix socket (SO_DOMAIN).
+pub fn is_unix(socket: impl AsFd) -> bool {
+    sockopt::socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
 /// How long connect(2) waits on a blocking socket (SO_SNDTIMEO); `None` without a limit.

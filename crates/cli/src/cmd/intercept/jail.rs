@@ -41,7 +41,7 @@ use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
 use crate::usage::Usage;
-use hidden::{hidden, hide_log, refuse_directories_as_streams};
+use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
 pub(crate) use options::Args;
 
@@ -64,6 +64,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let allowed = AllowedSockets::find(&args.allow_unix)
         .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))?;
     refuse_directories_as_streams()?;
+    refuse_hard_links(args)?;
     let interceptor = Interceptor::new(args, authority)?;
     if interceptor.is_unchecked() && !args.logging.quiet {
         eprintln!(

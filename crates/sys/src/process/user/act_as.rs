@@ -8,16 +8,27 @@ use rustix::thread::{self, CapabilitySet};
 
 use super::task_status::TaskStatus;
 use crate::process::caps::set_effective;
-use crate::{NameCall, Result};
+use crate::{NameCall, SyscallError};
+
+/// Why [`act_as`] has failed.
+#[derive(Debug)]
+pub struct ActError {
+    /// The call that failed.
+    pub source: SyscallError,
+    /// Whether this process has the other identity still.
+    pub is_lasting: bool,
+}
 
 /// Runs `work` with this user, group, groups, umask, and those of the capabilities that this process is permitted. Only for
 /// processes with a single thread that is permitted CAP_SETUID and CAP_SETGID, where the identity differs.
 ///
 /// # Errors
 ///
-/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Then nothing was run.
-pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T> {
-    let own = Identity::current()?;
+/// EINVAL where an id is not mapped in this user namespace, EPERM without the capabilities. Nothing was run then, unless
+/// [`ActError::is_lasting`].
+pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, ActError> {
+    let failed = |is_lasting| move |source| ActError { source, is_lasting };
+    let own = Identity::current().map_err(failed(false))?;
     let wanted = Identity {
         user: status.user,
         group: status.group,
@@ -27,8 +38,8 @@ pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T> {
     let result = wanted.assume(&own, status.capabilities).map(|()| work());
     set_umask(umask);
     // The user first: root regains its capabilities by that.
-    own.resume(&wanted)?;
-    result
+    own.resume(&wanted).map_err(failed(true))?;
+    result.map_err(failed(false))
 }
 
 /// Moves this process below this root directory, into this working directory (chroot(2), fchdir(2)). Needs CAP_SYS_CHROOT.
@@ -36,7 +47,7 @@ pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T> {
 /// # Errors
 ///
 /// EACCES or EPERM.
-pub fn enter_directories(root: impl AsFd, working: impl AsFd) -> Result<()> {
+pub fn enter_directories(root: impl AsFd, working: impl AsFd) -> crate::Result<()> {
     fchdir(root).call("fchdir(2)")?;
     chroot(".").call("chroot(2)")?;
     fchdir(working).call("fchdir(2)")
@@ -50,7 +61,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn current() -> Result<Self> {
+    fn current() -> crate::Result<Self> {
         let groups = rustix::process::getgroups().call("getgroups(2)")?;
         Ok(Self {
             user: rustix::process::geteuid().as_raw(),
@@ -62,21 +73,21 @@ impl Identity {
         })
     }
 
-    fn assume(&self, own: &Self, capabilities: CapabilitySet) -> Result<()> {
+    fn assume(&self, own: &Self, capabilities: CapabilitySet) -> crate::Result<()> {
         set_effective(CapabilitySet::all())?;
         self.set_groups(own)?;
         self.set_user(own)?;
         set_effective(capabilities)
     }
 
-    fn resume(&self, assumed: &Self) -> Result<()> {
+    fn resume(&self, assumed: &Self) -> crate::Result<()> {
         set_effective(CapabilitySet::all())?;
         self.set_user(assumed)?;
         set_effective(CapabilitySet::all())?;
         self.set_groups(assumed)
     }
 
-    fn set_groups(&self, from: &Self) -> Result<()> {
+    fn set_groups(&self, from: &Self) -> crate::Result<()> {
         if self.groups != from.groups {
             let groups: Vec<_> = self
                 .groups
@@ -91,7 +102,7 @@ impl Identity {
         Ok(())
     }
 
-    fn set_user(&self, from: &Self) -> Result<()> {
+    fn set_user(&self, from: &Self) -> crate::Result<()> {
         if self.user != from.user {
             set_effective_id(libc::SYS_setresuid, self.user).call("setresuid(2)")?;
         }

@@ -11,9 +11,9 @@ use crate::process::caps::CapabilitySet;
 pub struct TaskStatus {
     /// The thread group: its process.
     pub process: u32,
-    /// The effective user id.
+    /// The user id for files (setfsuid(2)): the effective one, unless the thread has set another.
     pub user: u32,
-    /// The effective group id.
+    /// The group id for files.
     pub group: u32,
     /// The supplementary groups.
     pub groups: Vec<u32>,
@@ -41,15 +41,15 @@ impl TaskStatus {
             let mut lines = text.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         };
-        // Real, effective, saved, and that of the file system.
-        let effective = |name| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
+        // Real, effective, saved, and that for files.
+        let for_files = |name| field(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
         let mask = |name| u64::from_str_radix(field(name)?.trim(), 16).ok();
         let groups = field("Groups")?.split_ascii_whitespace();
         let pending = mask("SigPnd")? | mask("ShdPnd")?;
         Some(Self {
             process: field("Tgid")?.trim().parse().ok()?,
-            user: effective("Uid")?,
-            group: effective("Gid")?,
+            user: for_files("Uid")?,
+            group: for_files("Gid")?,
             groups: groups.map(u32::from_str).collect::<Result<_, _>>().ok()?,
             umask: u32::from_str_radix(field("Umask")?.trim(), 8).ok()?,
             capabilities: CapabilitySet::from_bits_retain(mask("CapEff")?),
@@ -77,8 +77,8 @@ mod tests {
         let status = TaskStatus::parse(text).unwrap();
         let expected = TaskStatus {
             process: 7,
-            user: 2,
-            group: 6,
+            user: 4,
+            group: 8,
             groups: vec![4, 20],
             umask: 0o22,
             capabilities: CapabilitySet::CHOWN,

@@ -45,6 +45,8 @@ pub(super) enum Check {
     SocketPair,
     /// The command.
     Ioctl,
+    /// The flags.
+    Clone,
     /// The first argument is a process: the caller, or one for the mediator to check.
     Process,
     /// The same, where the third argument, the new limit, is not null.
@@ -74,8 +76,18 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Ioctl),
-        reason: "TIOCSTI and TIOCLINUX type into the terminal",
+        reason: "TIOCSTI and TIOCLINUX type into the terminal, and a snapshot of btrfs shows what is hidden",
         calls: &["ioctl"],
+    },
+    Group {
+        decision: Decision::Check(Check::Clone),
+        reason: "CLONE_PARENT makes children of the parent outside, which takes their exit for its own children's",
+        calls: &["clone"],
+    },
+    Group {
+        decision: Decision::Fail(ENOSYS),
+        reason: "its flags are in memory; C libraries use clone(2) then",
+        calls: &["clone3"],
     },
     Group {
         decision: Decision::Check(Check::Process),
@@ -179,7 +191,7 @@ pub(super) const GROUPS: &[Group] = &[
         calls: &[
             "alarm", "arch_prctl", "break", "brk", "capget", "capset", "clock_adjtime",
             "clock_adjtime64", "clock_getres", "clock_getres_time64", "clock_gettime", "clock_gettime64",
-            "clock_nanosleep", "clock_nanosleep_time64", "clone", "clone3", "execve", "execveat", "exit",
+            "clock_nanosleep", "clock_nanosleep_time64", "execve", "execveat", "exit",
             "exit_group", "fork", "ftime", "futex", "futex_requeue", "futex_time64", "futex_wait",
             "futex_waitv", "futex_wake", "get_mempolicy", "get_thread_area", "getcpu", "getegid",
             "getegid32", "geteuid", "geteuid32", "getgid", "getgid32", "getgroups", "getgroups32",

@@ -1,12 +1,15 @@
 //! Writes a line into the file of `--log` before each request is sent.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use peername_intercept::admission::{AdmissionLog, AdmittedRequest};
 use peername_intercept::authz::RequestKind;
+use peername_sys::process::stderr::try_write_line;
 use serde_json::json;
 
 /// The file, open for appending.
@@ -22,6 +25,17 @@ impl AdmissionFile {
             file,
             has_failed: AtomicBool::new(false),
         }
+    }
+}
+
+/// Reports on standard error that another file is at the log's path now: the program may have moved a directory above it.
+pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
+    let is_it =
+        fs::metadata(path).is_ok_and(|about| (about.dev(), about.ino()) == (log.dev(), log.ino()));
+    if !is_it {
+        try_write_line(&format!(
+            "peername: what is at {path:?} is not the log (--log) of this jail: it was moved meanwhile"
+        ));
     }
 }
 
@@ -57,11 +71,11 @@ impl AdmissionLog for AdmissionFile {
         let had_failed = self.has_failed.swap(written.is_err(), Relaxed);
         match &written {
             Err(error) if !had_failed => {
-                eprintln!(
+                try_write_line(&format!(
                     "peername: --log can't be written: {error}: requests are denied until it can"
-                );
+                ));
             }
-            Ok(()) if had_failed => eprintln!("peername: --log is written again"),
+            Ok(()) if had_failed => try_write_line("peername: --log is written again"),
             _ => {}
         }
         written

@@ -4,6 +4,7 @@ use std::env;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::options::Args;
@@ -24,14 +25,39 @@ pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
     Ok(hidden)
 }
 
-/// Hides the file of `--log`, too, which exists now, unless it is a terminal or a pipe.
+/// Hides the file of `--log`, too, which exists now, unless it is a device, such as a terminal.
 pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
     let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
-    if let Some(file) = file.filter(|path| path.is_file())
+    let is_device = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|about| about.file_type().is_char_device())
+    };
+    if let Some(file) = file.filter(|path| !is_device(path))
         && !hidden.iter().any(|above| file.starts_with(above))
     {
         hidden.push(file);
     }
+}
+
+/// A file that has another name is not hidden by the one: the program may have made the other before.
+///
+/// # Errors
+///
+/// [`Usage`].
+pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
+    let secrets = args.intercept.0.secret_files();
+    for path in secrets.chain(args.log.as_deref()) {
+        if let Ok(about) = path.metadata()
+            && about.is_file()
+            && about.nlink() > 1
+        {
+            let path = path.display();
+            return Err(Usage(format!(
+                "{path} has another name (a hard link), by which the program would reach it: copy the file, and name the copy"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// From an inherited directory, openat(2) reaches every file below it, past what covers them.

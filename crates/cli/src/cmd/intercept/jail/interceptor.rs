@@ -31,7 +31,7 @@ use peername_sys::process::secrets;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::admission_log::AdmissionFile;
+use super::admission_log::{AdmissionFile, warn_if_replaced};
 use super::approval::{Mode, OutsideApprover};
 use super::helper::Helper;
 use super::options::Args;
@@ -201,6 +201,7 @@ impl Interceptor {
         let exporter = setup.start_exporter()?;
         let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
+        let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
         let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
@@ -232,6 +233,9 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         end(listeners.workers).await;
+        if let Some((path, written)) = self.log.as_ref().zip(written) {
+            warn_if_replaced(path, &written);
+        }
         if let Some(exporter) = exporter {
             exporter.stop().await;
         }

@@ -1,0 +1,140 @@
+//! The mounts of this mount namespace (/proc/self/mountinfo, proc(5)).
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::private_dir::failed_write;
+use crate::JailError;
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// The device: the same for each mount of a file system.
+    pub(super) device: Vec<u8>,
+    /// The directory of the file system that is mounted.
+    pub(super) root: PathBuf,
+    pub(super) point: PathBuf,
+    /// The type of the file system.
+    pub(super) kind: Vec<u8>,
+}
+
+/// Reads the mounts; a later one covers an earlier one at the same point or above.
+pub(super) fn read() -> Result<Vec<Mount>, JailError> {
+    let table = Path::new("/proc/self/mountinfo");
+    let text = fs::read(table).map_err(|error| failed_write(table, error))?;
+    Ok(text
+        .split(|&byte| byte == b'\n')
+        .filter_map(Mount::parse)
+        .collect())
+}
+
+/// The paths by which the file at this path, without symbolic links, is reached by other mounts of its file system.
+pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
+    let above = mounts
+        .iter()
+        .rev()
+        .filter(|mount| path.starts_with(&mount.point));
+    let Some(own) = above.max_by_key(|mount| mount.point.components().count()) else {
+        return Vec::new();
+    };
+    let below = path.strip_prefix(&own.point).unwrap_or(path);
+    let in_file_system = own.root.join(below);
+    mounts
+        .iter()
+        .filter(|mount| mount.device == own.device)
+        .filter_map(|mount| {
+            Some(
+                mount
+                    .point
+                    .join(in_file_system.strip_prefix(&mount.root).ok()?),
+            )
+        })
+        .filter(|other| other != path)
+        .collect()
+}
+
+impl Mount {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
+        let separator = fields.iter().position(|field| *field == b"-")?;
+        Some(Self {
+            device: fields.get(2)?.to_vec(),
+            root: unescape(fields.get(3)?),
+            point: unescape(fields.get(4)?),
+            kind: fields.get(separator + 1)?.to_vec(),
+        })
+    }
+
+    pub(super) fn is_one_of(&self, kinds: &[&str]) -> bool {
+        kinds.iter().any(|kind| kind.as_bytes() == self.kind)
+    }
+}
+
+/// Spaces and the like are written as a backslash and three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if first == b'\\' => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(lines: &[&str]) -> Vec<Mount> {
+        let lines = lines.iter().map(|line| Mount::parse(line.as_bytes()));
+        lines.collect::<Option<_>>().unwrap()
+    }
+
+    #[test]
+    fn mounts_are_parsed() {
+        let mounts = parse(&[
+            "36 35 98:0 /sub /mnt\\0402 rw,noatime master:1 shared:2 - autofs - rw",
+            "36 35 98:0 / / rw - ext4 /dev/root rw",
+        ]);
+        assert_eq!(mounts[0].point, Path::new("/mnt 2"));
+        assert_eq!(mounts[0].root, Path::new("/sub"));
+        assert!(mounts[0].is_one_of(&["autofs"]) && !mounts[1].is_one_of(&["autofs"]));
+        assert!(Mount::parse(b"").is_none());
+        assert_eq!(unescape(b"\\"), Path::new("\\"));
+    }
+
+    #[test]
+    fn file_is_found_at_each_mount_of_its_file_system() {
+        let mounts = parse(&[
+            "1 0 8:1 / / rw - ext4 a rw",
+            "2 1 8:2 / /home rw - ext4 b rw",
+            "3 1 8:2 /u/p /work rw - ext4 b rw",
+            "4 1 8:2 / /sysroot rw - ext4 b rw",
+            "5 1 8:3 / /other rw - ext4 c rw",
+        ]);
+        let others = |path| other_paths(&mounts, Path::new(path));
+        assert_eq!(
+            others("/home/u/p/x"),
+            [Path::new("/work/x"), Path::new("/sysroot/u/p/x")]
+        );
+        assert_eq!(
+            others("/work/x"),
+            [Path::new("/home/u/p/x"), Path::new("/sysroot/u/p/x")]
+        );
+        assert_eq!(others("/home/v"), [Path::new("/sysroot/v")]);
+        assert!(others("/etc/x").is_empty());
+    }
+}
