@@ -107,6 +107,7 @@ impl AuditRecord {
         all.text("peername.reason", self.reason.as_deref());
         all.text("peername.injected", self.injected.as_deref());
         all.time("peername.check_ms", self.check_took);
+        all.text("peername.check_body", self.checked_body);
         all.text("peername.code", self.code);
         all.text("peername.error", self.error.as_deref());
         all.int(
@@ -125,6 +126,10 @@ impl AuditRecord {
         all.flag("peername.retried", self.retried.then_some(true));
         all.time("peername.answer_ms", self.time_to_response);
         all.text("peername.end", Some(self.end));
+        all.flag(
+            "peername.close_notify",
+            self.lacks_close_notify.then_some(false),
+        );
     }
 
     /// Why the request is an error of this side: no response, a 5xx, or one that broke off; `None` if it is none. A denial is
@@ -190,4 +195,4 @@ const METHODS: [&str; 9] = [
     "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE",
 ];
 /// All that are listed above.
-const MAX_ATTRIBUTES: usize = 36;
+const MAX_ATTRIBUTES: usize = 38;

@@ -410,8 +410,9 @@ fn from_tls(error: &std::io::Error) -> UpstreamError {
 
 /// Bytes of a response's head.
 const MAX_RESPONSE_HEAD: usize = 128 * 1024;
-/// Header lines of a response: more than hyper's 100, for cookies and policies of large sites.
-const MAX_RESPONSE_HEADERS: usize = 500;
+/// Header lines of a response: more than hyper's 100, for cookies and policies of large sites. hyper initializes 64 bytes for
+/// each of them with each response.
+const MAX_RESPONSE_HEADERS: usize = 250;
 /// Finds out that a shared connection is dead before many requests have waited for it.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Origins whose diagnosis is remembered, and for how long: a client that tries again and again causes one in this time.

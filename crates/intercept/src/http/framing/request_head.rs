@@ -75,6 +75,11 @@ impl RequestHead {
         let (taken, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
         *bytes = rest;
         let checked = self.bytes.len();
+        if checked == 0 {
+            // Mostly the head comes whole.
+            let expected = taken.len() + bytes.len();
+            self.bytes.reserve(expected.min(MAX_REQUEST_HEAD));
+        }
         self.bytes.extend_from_slice(taken);
         if self.bytes.len() > MAX_REQUEST_HEAD {
             return Err(too_large("a head of more than 64 KiB"));
@@ -259,15 +264,13 @@ pub(super) fn strip_line_end(line: &[u8]) -> Result<&[u8], FramingError> {
 
 /// Control characters may be in no line of a head or a trailer (RFC 9110, section 5.5); in a chunk's extension, either.
 fn check_controls(line: &[u8]) -> Result<(), FramingError> {
-    if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
-        return Err("CR or NUL inside a line".into());
-    }
-    match line
+    let control = line
         .iter()
-        .any(|byte| byte.is_ascii_control() && *byte != b'\t')
-    {
-        true => Err("a control character inside a line".into()),
-        false => Ok(()),
+        .find(|byte| byte.is_ascii_control() && **byte != b'\t');
+    match control {
+        None => Ok(()),
+        Some(b'\r' | b'\0') => Err("CR or NUL inside a line".into()),
+        Some(_) => Err("a control character inside a line".into()),
     }
 }
 
@@ -297,6 +300,10 @@ fn check_target(target: &[u8]) -> Result<(), FramingError> {
 /// LogQL in a query, such as `{job="api"}`. `None` if there are none. The http crate accepts others which RFC 3986 doesn't,
 /// and these stay as they are.
 fn encode_target(target: &[u8]) -> Option<Vec<u8>> {
+    let may_be_refused = |byte: &u8| matches!(byte, b'<' | b'>' | b'"' | b'`' | 0x80..);
+    if !target.iter().any(may_be_refused) {
+        return None;
+    }
     let is_text = str::from_utf8(target).is_ok();
     let query = target.iter().position(|byte| *byte == b'?');
     let is_refused = |(at, byte): (usize, &u8)| match byte {
