@@ -172,7 +172,7 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
 
-/// ssh(1) refuses included files of another user than root and itself: in an ordinary user's jail, root's belong to nobody.
+/// ssh(1) refuses included files of another user than root and itself: in an ordinary user's jail, root's belong to an unknown one.
 #[test]
 fn ssh_reads_the_configuration_of_the_system() {
     let rig = JailRig::new();
@@ -205,13 +205,12 @@ fn file_is_hidden_at_each_mount_of_its_file_system() {
         let user = user.join(" ");
         let script = format!(
             "mount --bind {scratch} {other} && exec {user} {jail} jail -q --hide {dir} -- \
-             sh -c 'ls {dir} {other}/secrets; cat {other}/secrets/token'"
+             sh -c 'ls {dir}; ls {other}/secrets; echo end'"
         );
         let output = rig.run_outside(User::Root, &script);
-        let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!(
-            printed,
-            format!("{dir}:\n\n{other}/secrets:\n"),
+            String::from_utf8_lossy(&output.stdout),
+            "end\n",
             "{output:?}"
         );
     }

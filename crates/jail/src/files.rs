@@ -15,7 +15,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::SyscallError;
 use peername_sys::fs::mounts;
 
 use crate::JailError;
@@ -57,7 +56,7 @@ pub fn cover(
     trust: &TrustFiles,
     hidden: &[PathBuf],
 ) -> Result<Covered, JailError> {
-    mounts::stop_propagation().map_err(|source| failed(Path::new("/"), source))?;
+    mounts::stop_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
     dir.mount()?;
     dir.write(&dir.certificates(), &trust.own)?;
     dir.write(&dir.bundle(), &trust.bundle)?;
@@ -110,7 +109,7 @@ impl Cover {
 
     fn mount(&self) -> Result<(), JailError> {
         let covered = mounts::bind_recursively_over(&self.original, &self.copy);
-        covered.map_err(|source| failed(&self.original, source))
+        covered.map_err(|source| JailError::cover(&self.original, source))
     }
 }
 
@@ -145,10 +144,10 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
             Err(error) if error.source.kind() == ErrorKind::NotFound => {
                 return Err(JailError::NothingToHide(path.clone()));
             }
-            covered => covered.map_err(|source| failed(path, source))?,
+            covered => covered.map_err(|source| JailError::cover(path, source))?,
         }
         for other in others {
-            mounts::bind_over(&other, &empty).map_err(|source| failed(&other, source))?;
+            mounts::bind_over(&other, &empty).map_err(|source| JailError::cover(&other, source))?;
         }
     }
     Ok(())
@@ -158,10 +157,10 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
 fn cover_existing(target: &Path, source: &Path) -> Result<(), JailError> {
     match mounts::bind_over(target, source) {
         Err(error) if error.is_permission() && target.symlink_metadata().is_ok() => {
-            Err(failed(target, error))
+            Err(JailError::cover(target, error))
         }
         Err(error) if error.is_permission() || error.source.kind() == ErrorKind::NotFound => Ok(()),
-        covered => covered.map_err(|source| failed(target, source)),
+        covered => covered.map_err(|source| JailError::cover(target, source)),
     }
 }
 
@@ -175,12 +174,5 @@ fn reenter_working_directory() -> Result<(), JailError> {
         // A directory above it can't be searched, and so was not covered by a path that leads there.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         entered => entered.map_err(|failed| JailError::WorkingDirectory { path, failed }),
-    }
-}
-
-fn failed(path: &Path, failed: SyscallError) -> JailError {
-    JailError::Cover {
-        path: path.to_owned(),
-        failed,
     }
 }

@@ -27,7 +27,7 @@
 //! | [`forbidden`] | explains why this host refuses user namespaces |
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use peername_sys::SyscallError;
 
@@ -95,4 +95,20 @@ pub enum JailError {
     /// The last steps failed.
     #[error("confining the program: {0}")]
     Confine(SyscallError),
+}
+
+impl JailError {
+    pub(crate) fn cover(path: &Path, failed: SyscallError) -> Self {
+        Self::Cover {
+            path: path.to_owned(),
+            failed,
+        }
+    }
+
+    pub(crate) fn write(path: &Path, failed: std::io::Error) -> Self {
+        Self::Write {
+            path: path.to_owned(),
+            failed,
+        }
+    }
 }

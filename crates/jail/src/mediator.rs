@@ -30,7 +30,6 @@ mod connects;
 mod failed;
 
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 

@@ -10,6 +10,7 @@
 //! the service then answers with the reason; of others the head as it came, but for bytes of the request target that a URI
 //! can't have, which are percent-encoded. Bodies pass unchanged.
 
+mod error;
 pub(crate) mod field_counter;
 mod request_head;
 pub(crate) mod watched_stream;
@@ -17,41 +18,14 @@ pub(crate) mod watched_stream;
 use std::collections::VecDeque;
 
 use http::HeaderMap;
-use http::StatusCode;
 use http::header::{CONTENT_LENGTH, COOKIE};
 use tokio::time::Instant;
 
-use crate::request::refusal::Refusal;
+pub(crate) use error::FramingError;
 use request_head::{
     BodyFraming, CompleteHead, RequestHead, parse_length, split_header, strip_line_end,
 };
 pub(crate) use request_head::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
-
-/// Why a request is refused by its head or its framing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
-pub(crate) struct FramingError {
-    status: StatusCode,
-    detail: &'static str,
-}
-
-impl From<&'static str> for FramingError {
-    fn from(detail: &'static str) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            detail,
-        }
-    }
-}
-
-impl From<FramingError> for Refusal {
-    fn from(FramingError { status, detail }: FramingError) -> Self {
-        Self {
-            status,
-            ..Self::bad_request(detail)
-        }
-    }
-}
 
 /// Parses the framing of one connection's requests as they go by.
 #[derive(Debug, Default)]

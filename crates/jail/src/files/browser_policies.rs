@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::private_dir::{PrivateDir, failed_write};
+use super::private_dir::PrivateDir;
 use super::{Cover, TrustFiles};
 use crate::JailError;
 
@@ -34,7 +34,7 @@ fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
         if original.is_dir() && depth > 0 {
-            fs::create_dir(&copy).map_err(|source| failed_write(&copy, source))?;
+            fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
             copy_tree(dir, &original, &copy, depth - 1)?;
         } else if let Ok(content) = fs::read(&original)
             && content.len() <= MAX_BYTES
@@ -47,7 +47,7 @@ fn copy_tree(dir: &PrivateDir, from: &Path, to: &Path, depth: usize) -> Result<(
 
 fn create_parents(path: &Path) -> Result<(), JailError> {
     let parent = path.parent().unwrap_or(path);
-    fs::create_dir_all(parent).map_err(|source| failed_write(parent, source))
+    fs::create_dir_all(parent).map_err(|source| JailError::write(parent, source))
 }
 
 struct Browser {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
+use super::cover_existing;
 use super::mount_table::Mount;
-use super::{cover_existing, failed};
 use crate::JailError;
 
 /// Covers disks, also those that a group of this user may open, and devices by which other machines and the host are reached; and
@@ -31,7 +31,7 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
         .filter(is_topmost)
         .filter(|path| path.exists())
     {
-        mounts::make_read_only(path).map_err(|source| failed(path, source))?;
+        mounts::make_read_only(path).map_err(|source| JailError::cover(path, source))?;
     }
     all.iter()
         .filter(|mount| mount.is_one_of(&["devtmpfs"]))

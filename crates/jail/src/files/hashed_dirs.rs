@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::fs::mounts;
 
-use super::private_dir::{PrivateDir, failed_write};
-use super::{Cover, TrustFiles, failed};
+use super::private_dir::PrivateDir;
+use super::{Cover, TrustFiles};
 use crate::JailError;
 
 /// Copies each such directory, and adds the interceptor's authority. Symbolic links
@@ -38,17 +38,17 @@ fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailErro
         if kind.is_symlink() {
             let target = fs::read_link(&original);
             let copied = target.and_then(|target| symlink(target, &copy));
-            copied.map_err(|source| failed_write(&copy, source))?;
+            copied.map_err(|source| JailError::write(&copy, source))?;
         } else if kind.is_dir() {
-            fs::create_dir(&copy).map_err(|source| failed_write(&copy, source))?;
+            fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;
             let bound = mounts::bind_recursively_over(&copy, &original);
-            bound.map_err(|source| failed(&original, source))?;
+            bound.map_err(|source| JailError::cover(&original, source))?;
         } else if kind.is_file() {
             match fs::read(&original) {
                 Ok(content) => dir.write(&copy, &content)?,
                 // The program can't read it either.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(source) => return Err(failed_write(&original, source)),
+                Err(source) => return Err(JailError::write(&original, source)),
             }
         }
     }

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::fs::mounts;
 
-use super::failed;
 use super::mount_table::Mount;
-use super::private_dir::{PrivateDir, failed_write};
+use super::private_dir::PrivateDir;
 use crate::JailError;
 
 /// A mount that is covered, by a directory with what is mounted below it already.
@@ -48,7 +47,7 @@ pub(super) fn find(dir: &PrivateDir, all: &[Mount]) -> Result<Vec<KernelMount>, 
         for point in later.filter(|point| point.starts_with(&mount.point)) {
             covered
                 .keep(point)
-                .map_err(|error| failed_write(point, error))?;
+                .map_err(|error| JailError::write(point, error))?;
         }
         found.push(covered);
     }
@@ -75,12 +74,12 @@ impl KernelMount {
     pub(super) fn cover(&self) -> Result<(), JailError> {
         for below in &self.below {
             mounts::bind_recursively_over(&below.copy, &below.point)
-                .map_err(|source| failed(&below.point, source))?;
+                .map_err(|source| JailError::cover(&below.point, source))?;
         }
         match mounts::bind_recursively_over(&self.point, &self.copy) {
             // A directory above it can't be searched: the program does not reach it either.
             Err(error) if error.is_permission() && self.point.symlink_metadata().is_err() => Ok(()),
-            covered => covered.map_err(|source| failed(&self.point, source)),
+            covered => covered.map_err(|source| JailError::cover(&self.point, source)),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::private_dir::failed_write;
 use crate::JailError;
 
 /// A mount.
@@ -23,7 +22,7 @@ pub(super) struct Mount {
 /// Reads the mounts; a later one covers an earlier one at the same point or above.
 pub(super) fn read() -> Result<Vec<Mount>, JailError> {
     let table = Path::new("/proc/self/mountinfo");
-    let text = fs::read(table).map_err(|error| failed_write(table, error))?;
+    let text = fs::read(table).map_err(|error| JailError::write(table, error))?;
     Ok(text
         .split(|&byte| byte == b'\n')
         .filter_map(Mount::parse)

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::fs::mounts;
 
-use super::failed;
 use crate::JailError;
 
 /// The directory. It is left where it is when this is dropped: while the jail lasts it is in use, and [`PrivateDir::remove`] is
@@ -25,7 +24,7 @@ impl PrivateDir {
     pub fn create(tag: &str) -> Result<Self, JailError> {
         let path = std::env::temp_dir().join(format!("peername-jail-{tag}"));
         let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| failed_write(&path, error))?;
+        made.map_err(|error| JailError::write(&path, error))?;
         Ok(Self(path))
     }
 
@@ -77,7 +76,7 @@ impl PrivateDir {
     /// Mounts the file system, with the empty file and directory in it.
     pub(super) fn mount(&self) -> Result<(), JailError> {
         let mounted = mounts::mount_tmpfs(&self.0, 0o755, MAX_BYTES);
-        mounted.map_err(|source| failed(&self.0, source))?;
+        mounted.map_err(|source| JailError::cover(&self.0, source))?;
         self.write(&self.empty_file(), b"")?;
         self.set_mode(&self.empty_file(), 0o000)?;
         self.create_dir(&self.empty_dir())?;
@@ -87,19 +86,19 @@ impl PrivateDir {
     /// Covers the directory of the copies, once they are mounted: what is hidden where a copy is seen is not hidden there.
     pub(super) fn hide_copies(&self) -> Result<(), JailError> {
         let covered = mounts::bind_over(&self.copies(), &self.empty_dir());
-        covered.map_err(|source| failed(&self.copies(), source))
+        covered.map_err(|source| JailError::cover(&self.copies(), source))
     }
 
     /// Makes it read-only where it is reached by its path, and in every bind mount of it that is made later.
     pub(super) fn make_read_only(&self) -> Result<(), JailError> {
-        mounts::make_read_only(&self.0).map_err(|source| failed(&self.0, source))
+        mounts::make_read_only(&self.0).map_err(|source| JailError::cover(&self.0, source))
     }
 
     pub(super) fn write(&self, path: &Path, content: &[u8]) -> Result<(), JailError> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o444).open(path);
         file.and_then(|mut file| file.write_all(content))
-            .map_err(|source| failed_write(path, source))?;
+            .map_err(|source| JailError::write(path, source))?;
         // Independent of the umask.
         self.set_mode(path, 0o444)
     }
@@ -122,20 +121,13 @@ impl PrivateDir {
 
     fn create_dir(&self, path: &Path) -> Result<(), JailError> {
         let made = DirBuilder::new().mode(0o755).create(path);
-        made.map_err(|source| failed_write(path, source))?;
+        made.map_err(|source| JailError::write(path, source))?;
         self.set_mode(path, 0o755)
     }
 
     fn set_mode(&self, path: &Path, mode: u32) -> Result<(), JailError> {
         let set = fs::set_permissions(path, Permissions::from_mode(mode));
-        set.map_err(|source| failed_write(path, source))
-    }
-}
-
-pub(super) fn failed_write(path: &Path, failed: std::io::Error) -> JailError {
-    JailError::Write {
-        path: path.to_owned(),
-        failed,
+        set.map_err(|source| JailError::write(path, source))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The system's configuration of ssh(1): it refuses an included file that belongs neither to root nor to the user, and in an
-//! ordinary user's jail, root's files belong to nobody.
+//! ordinary user's jail, root's files belong to an unknown user.
 
 use std::fs;
 use std::path::Path;

@@ -128,7 +128,7 @@ impl Directories {
             true => root.try_clone()?,
             false => caller.directory("cwd")?,
         };
-        // The caller is in these already, whoever may search them.
+        // The caller is in these already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
         let entered = enter_directories(root, working).map_err(Failed::from);
         let result = entered.and_then(|()| caller.act(work));

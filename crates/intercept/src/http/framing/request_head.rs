@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use http::{StatusCode, Uri};
 
-use super::FramingError;
+use super::error::FramingError;
 
 /// The head of a request as far as it has come, held back until it is complete.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! What becomes of each system call of a jailed program.
 //!
 //! A call that is in no group, such as one of a newer kernel, fails with ENOSYS: the tests compare the groups with the lists
-//! of the kernel's headers and of the crate `syscalls`, so that a new call is denied until somebody decides. A group lists
+//! of the kernel's headers and of the crate `syscalls`, so that a new call is denied until it is decided. A group lists
 //! calls of all architectures; each takes those that it has.
 //!
 //! Calls that the kernel itself refuses across a user namespace need no rule here: the program runs in one that owns neither
