@@ -47,6 +47,20 @@ fn stalled_response_is_aborted() {
     assert_eq!(rig.wait_audit_lines("/half", 1)[0]["end"], "idle");
 }
 
+/// Only a write would tell whether a client that has shut down its side is still there, and a silent origin causes none.
+#[test]
+fn silent_response_of_a_half_closed_client_is_aborted() {
+    let rig = InterceptRig::new(&["--idle-timeout=1s", ALLOW]);
+    let (origin, down) = send_half_request(&rig, "GET /watch");
+    let up = origin.accept();
+    recv_head(&up);
+    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+    assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
+    drop(down);
+    up.wait_closed();
+    assert_eq!(rig.wait_audit_lines("/watch", 1)[0]["end"], "idle");
+}
+
 /// As long as bytes move, the exchange is not idle.
 #[test]
 fn slow_response_is_not_aborted() {

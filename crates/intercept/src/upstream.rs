@@ -376,6 +376,7 @@ impl Upstream {
         let may_be_silent = is_streaming(request.headers());
         let mut awaits_continue = request.body().awaits_continue();
         let continue_now = request.body().continue_handle();
+        let sent = Instant::now();
         let mut response = pin!(lease.send(request));
         let (mut before, mut since) = (progress.bytes.load(Relaxed), started);
         let mut next_check = since + idle.min(limit);
@@ -385,7 +386,7 @@ impl Upstream {
                     let unsent = error.take_message().map(Box::new);
                     (UpstreamError::exchange(error.error()), unsent)
                 }),
-                () = sleep_until(started + CONTINUE_TIMEOUT), if awaits_continue => {
+                () = sleep_until(sent + CONTINUE_TIMEOUT), if awaits_continue => {
                     continue_now();
                     awaits_continue = false;
                     continue;

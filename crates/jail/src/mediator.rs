@@ -30,6 +30,7 @@ mod connects;
 mod failed;
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
@@ -273,7 +274,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         }
         let file = self.directories.bind(&caller, &socket, &path)?;
-        if !self.bound.insert(file) {
+        if !file.is_some_and(|file| self.bound.insert(file)) {
             try_write_line(
                 "peername: the program has too many Unix sockets: it can't connect to the next ones",
             );
@@ -282,17 +283,20 @@ impl Mediator {
     }
 
     /// Lets the kernel make the call if the process belongs to the jail. Its arguments are in registers, where no other thread
-    /// changes them.
+    /// changes them. The process may exit meanwhile, and one outside get its number, if all others were given out in that time.
     fn judge_change(&self, call: &Notification, process: i32) {
-        let is_of_jail = |process: u32| {
-            let namespace = UserNamespace::of_process(process);
-            namespace.is_ok_and(|namespace| namespace.is_within(&self.namespace))
-        };
         // A PID namespace below has processes of the jail only, with numbers of its own; others name no process.
-        let is_own = has_own_numbers(call.tid) || u32::try_from(process).map_or(true, is_of_jail);
+        let is_own = match u32::try_from(process) {
+            Ok(process) if !has_own_numbers(call.tid) => UserNamespace::of_process(process)
+                .map(|namespace| namespace.is_within(&self.namespace)),
+            _ => Ok(true),
+        };
         match is_own {
-            true => self.calls.continue_syscall(call.id),
-            false => self.calls.fail(call.id, &Errno::PERM.into()),
+            Ok(true) => self.calls.continue_syscall(call.id),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                self.calls.fail(call.id, &Errno::SRCH.into());
+            }
+            _ => self.calls.fail(call.id, &Errno::PERM.into()),
         }
     }
 

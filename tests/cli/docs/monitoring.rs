@@ -9,7 +9,7 @@ use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, Scratch, wait_for};
 use crate::harness::peername::BINARY;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::rig::proxy::ProxyRig;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -41,11 +41,15 @@ fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
 #[test]
 fn rules_and_dashboard_query_metrics_that_exist() {
     let proxy = ProxyRig::new(&[ADMIN]);
-    let intercept = InterceptRig::new(&[ADMIN, "--check=http://127.0.0.1:9/"]);
+    let intercept = InterceptRig::new(&[
+        ADMIN,
+        "--check=http://127.0.0.1:9/",
+        "--allow-client=203.0.113.9",
+    ]);
     // A counter with labels is exported once it has counted: a request that is denied, and a connection without one.
     assert_eq!(intercept.curl_status(&["http://a.test/"]), 503);
-    let no_request = Conn::connect_and_send(&intercept.lab.client, PROXY_ADDR, b"\0\0\0\0\r\n\r\n");
-    assert!(recv_head(&no_request).starts_with("HTTP/1.1 400"));
+    let not_allowed = Conn::connect_and_send(&intercept.lab.balancer, PROXY_ADDR, b"GET ");
+    not_allowed.recv_to_end();
     let exported: BTreeSet<String> = [&proxy.lab.server, &intercept.lab.balancer]
         .into_iter()
         .flat_map(|host| families(&scrape(host)))

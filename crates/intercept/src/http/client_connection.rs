@@ -33,6 +33,8 @@ pub(crate) struct ClientConnection {
     target: Mutex<Option<Arc<RequestTarget>>>,
     /// Whether its tunnel is open, and what the tunnel carries is not known yet.
     is_opening: AtomicBool,
+    /// Whether the client has shut down its side, or has closed its connection: only a write would tell.
+    is_half_closed: AtomicBool,
 }
 
 impl ClientConnection {
@@ -52,10 +54,21 @@ impl ClientConnection {
             cut: CutResponse::default(),
             target: Mutex::default(),
             is_opening: AtomicBool::new(false),
+            is_half_closed: AtomicBool::new(false),
         });
         let served = Arc::downgrade(&connection);
         connection.entry.set_served_by(served);
         connection
+    }
+
+    /// Notes that the client sends nothing more.
+    pub(crate) fn set_half_closed(&self) {
+        self.is_half_closed.store(true, Relaxed);
+    }
+
+    /// Whether the client sends nothing more.
+    pub(crate) fn is_half_closed(&self) -> bool {
+        self.is_half_closed.load(Relaxed)
     }
 
     /// Notes the target of a request or tunnel that has begun.

@@ -184,6 +184,10 @@ impl Progress for Transfer {
     fn stall_limit(&self) -> Option<Duration> {
         match &*self.state.lock() {
             TransferState::InFlight { waker: None, .. } => Some(self.limits.client),
+            // The client may be gone altogether, and the origin silent for ever.
+            TransferState::InFlight { record, .. } if record.connection().is_half_closed() => {
+                Some(self.limits.origin.unwrap_or(self.limits.client))
+            }
             _ => self.limits.origin,
         }
     }

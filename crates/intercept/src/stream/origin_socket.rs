@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -18,6 +18,8 @@ use tokio::net::TcpStream;
 pub(crate) struct OriginSocket {
     socket: TcpStream,
     is_broken: bool,
+    /// Whether a write has taken the error of a reset, which the next read would report otherwise.
+    is_reset: bool,
 }
 
 impl OriginSocket {
@@ -25,6 +27,7 @@ impl OriginSocket {
         Self {
             socket,
             is_broken: false,
+            is_reset: false,
         }
     }
 
@@ -36,6 +39,7 @@ impl OriginSocket {
         match Pin::new(&mut self.socket).poll_write_vectored(cx, parts) {
             Poll::Ready(Err(error)) if is_broken(&error) => {
                 self.is_broken = true;
+                self.is_reset = error.kind() == io::ErrorKind::ConnectionReset;
                 Poll::Ready(Ok(len()))
             }
             written => written,
@@ -56,7 +60,13 @@ impl AsyncRead for OriginSocket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
+        if is_end && self.is_reset {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use peername_sys::fs::{is_writable, open_path};
@@ -88,8 +88,9 @@ fn collect(path: &Path, take: &mut impl FnMut(&Path, File)) {
         };
         if about.is_dir() {
             let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+            let before = left.len();
             left.extend(entries.take(budget).map(|entry| entry.path()));
-            budget = MAX_ENTRIES.saturating_sub(left.len());
+            budget -= left.len() - before;
         } else if about.file_type().is_socket()
             && let Ok(file) = open_path(&path)
         {
@@ -98,9 +99,13 @@ fn collect(path: &Path, take: &mut impl FnMut(&Path, File)) {
     }
 }
 
-/// Whether the program's user can neither write to the directories above the path, nor to it.
+/// Whether the program's user can neither write to the directories above the path, nor to it, nor change their modes.
 fn is_fixed(path: &Path) -> bool {
-    let is_open = |above: &Path| above.is_dir() && is_writable(above);
+    let is_own = |above: &Path| {
+        let about = above.metadata();
+        about.is_ok_and(|about| about.uid() == user::effective_uid())
+    };
+    let is_open = |above: &Path| above.is_dir() && (is_writable(above) || is_own(above));
     !user::is_root() && !path.ancestors().any(is_open)
 }
 

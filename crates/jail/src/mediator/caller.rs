@@ -101,19 +101,20 @@ impl Directories {
         self.within(caller, path, || open_path(path))
     }
 
-    /// Binds the socket as the caller would. Returns the file that it is bound to.
+    /// Binds the socket as the caller would. Returns the file that it is bound to; `None` without a free descriptor.
     pub(super) fn bind(
         &self,
         caller: &Caller,
         socket: impl AsFd,
         path: &Path,
-    ) -> std::result::Result<File, Failed> {
+    ) -> std::result::Result<Option<File>, Failed> {
         let address = unix_address(path)?;
         self.within(caller, path, || addressed::bind(&socket, &address))?;
-        set_effective(CapabilitySet::NET_ADMIN)?;
+        // The socket is bound now, whatever comes.
+        set_effective(CapabilitySet::NET_ADMIN).map_err(Failed::Mediator)?;
         let file = addressed::bound_file(&socket);
-        set_effective(IDLE)?;
-        Ok(file?.into())
+        set_effective(IDLE).map_err(Failed::Mediator)?;
+        Ok(file.ok().map(File::from))
     }
 
     /// Runs `work`, which uses the path, in the caller's directories and with its identity.

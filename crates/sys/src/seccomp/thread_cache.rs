@@ -32,7 +32,14 @@ impl ThreadCache {
                 found => return found.map(|fd| Some((Rc::clone(known), fd.into()))),
             }
         }
-        let (thread, lasting) = PidFd::open_thread(call.tid)?;
+        let (thread, lasting) = match PidFd::open_thread(call.tid) {
+            // Those that are cached have taken the descriptors.
+            Err(error) if error.errno() == Some(Errno::MFILE.raw_os_error()) => {
+                self.0.clear();
+                PidFd::open_thread(call.tid)?
+            }
+            opened => opened?,
+        };
         let thread = Rc::new(thread);
         let found = ForeignFd::from(thread.get_fd(number)?);
         // If the call is over, the caller may have exited, and this may be another thread with its id.

@@ -112,11 +112,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
                 let framing = self.framing.lock();
                 let awaits_response = !framing.is_in_body() && self.answered < framing.requests();
                 drop(framing);
-                self.is_half_closed = awaits_response && self.framing.connection.is_some();
-                return match self.is_half_closed {
-                    true => Poll::Pending,
-                    false => Poll::Ready(Ok(())),
+                let connection = self.framing.connection.clone().filter(|_| awaits_response);
+                self.is_half_closed = connection.is_some();
+                let Some(connection) = connection else {
+                    return Poll::Ready(Ok(()));
                 };
+                connection.set_half_closed();
+                return Poll::Pending;
             }
             let mut framing = self.framing.lock();
             let was_awaited = framing.head_since.is_some();

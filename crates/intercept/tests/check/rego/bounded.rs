@@ -27,6 +27,9 @@ verdict := strings.replace_n(x[0], x[1]) != "" if f == "replace_n"
 verdict := regex.replace(x[0], x[1], x[2]) != "" if f == "regex"
 verdict := json.marshal_with_options(x[0], x[1]) != "" if f == "marshal"
 verdict := glob.match(x[0], x[1], x[2]) if f == "glob"
+verdict := count(json.unmarshal(x[0])) > 0 if f == "unmarshal"
+verdict := json.is_valid(x[0]) if f == "valid"
+verdict := to_number(x[0]) > 0 if f == "number"
 verdict := strings.any_prefix_match(x[0], x[1]) if f == "prefix"
 verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
 "#;
@@ -34,6 +37,8 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
     std::fs::write(&file, policy).expect("write");
     let client = client(&format!("rego:{}#egress/verdict", file.display()));
     let long = "a".repeat(30_000);
+    // The engine would read it as a number of two billion digits.
+    let number = r#"[{"\u0024serde_json::private::Number":"1e2147483647"}]"#;
     for (function, small, large, undefined) in [
         (
             "range",
@@ -65,6 +70,9 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
             json!(["::/0"]),
             json!(["2001:db8::"]),
         ),
+        ("unmarshal", json!(["[1]"]), json!([number]), json!(["{"])),
+        ("valid", json!(["[1]"]), json!([number]), json!(["{"])),
+        ("number", json!(["12"]), json!([number]), json!(["x"])),
         (
             "lsh",
             json!([1, 70]),

@@ -56,7 +56,23 @@ fn rule_name(function: &str) -> String {
     function.replace('.', "_")
 }
 
-const BOUNDED: [Bounded; 15] = [
+const BOUNDED: [Bounded; 18] = [
+    Bounded {
+        name: "json.unmarshal",
+        arity: 1,
+        cost: json_cost,
+    },
+    Bounded {
+        name: "json.is_valid",
+        arity: 1,
+        cost: json_cost,
+    },
+    Bounded {
+        name: "to_number",
+        arity: 1,
+        // Of a text it is what JSON makes of it.
+        cost: |args| Some(json_cost(args).unwrap_or(0)),
+    },
     Bounded {
         name: "numbers.range",
         arity: 2,
@@ -186,6 +202,27 @@ fn exponent_cost(args: &[Value]) -> Option<usize> {
     let exponents = number.split(['e', 'E']).skip(1);
     let largest = exponents.map(|text| leading_number(text.trim_start_matches(['+', '-'])));
     Some(within(largest.max().unwrap_or_default(), MAX_DIGITS))
+}
+
+/// The cost of a JSON text: none, but for objects that the engine reads as a number of any exponent, by the key that serde_json
+/// uses for numbers.
+fn json_cost(args: &[Value]) -> Option<usize> {
+    let json = serde_json::from_str(text(args, 0)?);
+    Some(match json.is_ok_and(|json| has_number_object(&json)) {
+        true => usize::MAX,
+        false => 0,
+    })
+}
+
+fn has_number_object(json: &serde_json::Value) -> bool {
+    match json {
+        serde_json::Value::Object(members) => {
+            members.contains_key("$serde_json::private::Number")
+                || members.values().any(has_number_object)
+        }
+        serde_json::Value::Array(items) => items.iter().any(has_number_object),
+        _ => false,
+    }
 }
 
 /// The widths and precisions in a format.
