@@ -4,7 +4,8 @@
 //! h2 resets the stream of a request that is malformed to it with PROTOCOL_ERROR: most of all that of one with a byte in its
 //! `:path` that a URI can't have, such as curl sends for a query in PromQL. Over HTTP/1.1 the proxy percent-encodes these. So
 //! the reset is rewritten to HTTP_1_1_REQUIRED (RFC 9113, section 7), whereupon clients repeat the request over HTTP/1.1, where
-//! it is forwarded or gets an answer with the reason.
+//! it is forwarded or gets an answer with the reason. A request of which more than the head has come may have been forwarded,
+//! and is not to be repeated: its reset stays.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::framing::field_counter::FieldCounter;
+use super::framing::field_counter::{FieldCounter, STREAM_MASK};
 
 /// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED, and which ends at a header
 /// list with too many fields.
@@ -92,6 +93,11 @@ impl FrameCursor {
         }
     }
 
+    fn stream(&self) -> u32 {
+        let [_, _, _, _, _, stream @ ..] = self.header;
+        u32::from_be_bytes(stream) & STREAM_MASK
+    }
+
     fn kind(&self) -> u8 {
         let [_, _, _, kind, ..] = self.header;
         kind
@@ -140,7 +146,12 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
         let written = match reset {
             None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
             Some(0) => {
-                let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[HTTP_1_1_REQUIRED]))?;
+                // A client repeats the request then: not one that may have been forwarded.
+                let code = match this.received.has_body(this.written.stream()) {
+                    true => PROTOCOL_ERROR,
+                    false => HTTP_1_1_REQUIRED,
+                };
+                let written = ready!(Pin::new(&mut this.io).poll_write(cx, &[code]))?;
                 if written == 1 {
                     (this.on_refusal)(MALFORMED);
                 }
@@ -221,5 +232,20 @@ mod tests {
             assert_eq!(io.io, frames(HTTP_1_1_REQUIRED), "by {size}");
             assert_eq!(*count.lock().unwrap(), 2);
         }
+    }
+
+    #[tokio::test]
+    async fn request_with_a_body_is_not_repeated() {
+        let mut io = Http2Stream::new(Vec::new(), |_| {});
+        let received = [vec![0; 24], frame(1, 5, &[]), frame(0, 5, b"body")].concat();
+        io.received.feed(&received).unwrap();
+        let resets = |first, second| {
+            let first = frame(RST_STREAM, 5, &[0, 0, 0, first]);
+            [first, frame(RST_STREAM, 7, &[0, 0, 0, second])].concat()
+        };
+        io.write_all(&resets(PROTOCOL_ERROR, PROTOCOL_ERROR))
+            .await
+            .unwrap();
+        assert_eq!(io.io, resets(PROTOCOL_ERROR, HTTP_1_1_REQUIRED));
     }
 }

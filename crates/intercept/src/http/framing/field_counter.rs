@@ -16,6 +16,10 @@ pub(crate) struct FieldCounter {
     hpack: Hpack,
     /// Fields of the list so far.
     fields: usize,
+    /// The last stream that was opened.
+    last_stream: u32,
+    /// The last stream of which more than the request's head has come.
+    last_with_body: u32,
 }
 
 /// The rest of a frame's payload, in this order.
@@ -66,6 +70,8 @@ impl Default for FieldCounter {
             frame: Frame::default(),
             hpack: Hpack::default(),
             fields: 0,
+            last_stream: 0,
+            last_with_body: 0,
         }
     }
 }
@@ -98,6 +104,12 @@ impl FieldCounter {
         Ok(())
     }
 
+    /// Whether more than the head of this stream's request has come, which may have been forwarded then. Known of the last such
+    /// stream.
+    pub(crate) fn has_body(&self, stream: u32) -> bool {
+        self.last_with_body == stream
+    }
+
     fn take_padding_length(&mut self, bytes: &mut &[u8]) {
         let Some((&padding, rest)) = bytes.split_first() else {
             return;
@@ -119,8 +131,16 @@ impl FieldCounter {
     fn take_head(&mut self, bytes: &mut &[u8]) {
         let mut missing = FRAME_HEAD_LEN - self.head.len();
         self.head.extend_from_slice(take(bytes, &mut missing));
-        if let [a, b, c, kind, flags, _, _, _, _] = *self.head {
-            let len = u32::from_be_bytes([0, a, b, c]) as usize;
+        if let [a, b, c, kind, flags, stream @ ..] = &*self.head
+            && let Ok(stream) = <[u8; 4]>::try_from(stream)
+        {
+            let (len, kind, flags) = (u32::from_be_bytes([0, *a, *b, *c]) as usize, *kind, *flags);
+            let stream = u32::from_be_bytes(stream) & STREAM_MASK;
+            match kind {
+                HEADERS if stream > self.last_stream => self.last_stream = stream,
+                HEADERS | DATA => self.last_with_body = stream,
+                _ => {}
+            }
             self.frame = Frame::new(len, kind, flags);
             self.head.clear();
         }
@@ -240,6 +260,9 @@ const PREFACE_LEN: usize = 24;
 const FRAME_HEAD_LEN: usize = 9;
 const PRIORITY_LEN: usize = 5;
 // Types and flags of frames (RFC 9113, section 6).
+/// Without the reserved bit (RFC 9113, section 4.1).
+pub(crate) const STREAM_MASK: u32 = 0x7fff_ffff;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
