@@ -44,7 +44,7 @@ pub(super) struct Dialer {
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
     /// Why handshakes with an origin failed recently.
-    diagnoses: Cache<HostPort, Option<Incompatibility>>,
+    diagnoses: Cache<HostPort, Diagnosis>,
 }
 
 impl Dialer {
@@ -136,18 +136,27 @@ impl Dialer {
     /// The cause of a failed handshake, found by a second connection to the origin; `why` where it is not found.
     async fn diagnose(&self, key: &PoolKey, client: IpAddr, why: String) -> UpstreamError {
         let diagnose = self.diagnose_afresh(key, client);
-        let found = self.diagnoses.get_with_by_ref(&key.to, diagnose).await;
-        found.map_or(UpstreamError::Handshake(why), UpstreamError::Incompatible)
+        // An origin that could not be asked is asked the next time.
+        let found = self
+            .diagnoses
+            .optionally_get_with_by_ref(&key.to, diagnose)
+            .await;
+        match found {
+            Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
+            Some(Diagnosis(None)) | None => UpstreamError::Handshake(why),
+        }
     }
 
-    async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Incompatibility> {
+    /// `None` if the origin can't be asked now.
+    async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
         let _permit = self.cap.acquire().ok()?;
         let (mut socket, addr) = self.connect_socket(key, client).await.ok()?;
         if let Some(client) = key.announced_client {
             let announced = send_proxy_header(&mut socket, client, addr, key).await;
             announced.ok()?;
         }
-        tls_diagnosis::diagnose(socket, &key.to.host.to_server_name()).await
+        let name = key.to.host.to_server_name();
+        Some(Diagnosis(tls_diagnosis::diagnose(socket, &name).await))
     }
 
     /// Connects a socket to the origin, or to the upstream proxy and through it.
@@ -389,7 +398,11 @@ fn in_proxy(error: &UpstreamError) -> UpstreamError {
     UpstreamError::Proxy(error.to_string())
 }
 
-fn diagnoses() -> Cache<HostPort, Option<Incompatibility>> {
+/// The cause of an origin's failed handshakes; `None` where it is another than those that are known.
+#[derive(Clone, Debug)]
+struct Diagnosis(Option<Incompatibility>);
+
+fn diagnoses() -> Cache<HostPort, Diagnosis> {
     Cache::builder()
         .max_capacity(MAX_DIAGNOSES)
         .time_to_live(DIAGNOSIS_LIFETIME)
