@@ -10,6 +10,7 @@ mod audit;
 mod basics;
 mod bypasses;
 mod files;
+mod host_sockets;
 mod learn;
 mod lists;
 mod process;

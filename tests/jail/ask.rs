@@ -138,6 +138,38 @@ fn job_in_the_background_does_not_ask() {
     assert!(printed.trim_end().ends_with("exit 4"), "{printed}");
 }
 
+/// Neither by the terminal's modes before the question, nor by those during it.
+#[test]
+fn modes_of_the_program_do_not_change_an_answer() {
+    let rig = JailRig::new();
+    let program = rig.scratch().write("modes.py", MODES);
+    let command = format!("exec $JAIL --ask -- /usr/bin/python3 {program}");
+    let steps = [
+        PROMPT,
+        r"type:no\n",
+        "see:denied on the terminal",
+        PROMPT,
+        r"type:once\n",
+        "see:GET b.test ",
+    ];
+    for user in USERS {
+        let printed = run_in_terminal(&rig, user, &steps, &["sh", "-c", &command]);
+        assert!(!printed.contains("GET a.test"), "{user:?}: {printed}");
+    }
+}
+
+/// Makes `n` the character that erases the one before, and the end of a line one that is ignored.
+const MODES: &str = r#"
+import subprocess, termios
+modes = termios.tcgetattr(0)
+modes[0] |= termios.IGNCR
+modes[6][termios.VERASE] = b"n"
+modes[6][termios.VKILL] = b"e"
+termios.tcsetattr(0, termios.TCSANOW, modes)
+for host in ("a.test", "b.test"):
+    subprocess.run(["curl", "-sS", "--max-time", "15", f"https://{host}/echo"])
+"#;
+
 /// It takes the foreground back, so that what is typed is not read as an answer, and denies.
 #[test]
 fn program_can_not_answer_its_own_question() {

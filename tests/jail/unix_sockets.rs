@@ -1,8 +1,5 @@
-//! Unix sockets that programs of a jail use among themselves, and those of the host.
+//! Unix sockets that programs of a jail use among themselves.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use crate::harness::rig::jail::{JailRig, USERS, User};
@@ -91,51 +88,6 @@ fn servers_serve_their_clients_in_the_jail() {
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "postgres\nPeer authentication failed\nPONG\n",
-        "{output:?}"
-    );
-}
-
-/// A listed directory that the program may write is no way to other sockets: they could be moved there.
-#[test]
-fn socket_that_is_moved_to_a_listed_directory_is_refused() {
-    let rig = JailRig::new();
-    let [shared, other] = ["shared", "other"].map(|name| {
-        let path = rig.scratch().path(name);
-        fs::create_dir(&path).expect("a directory");
-        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
-        path
-    });
-    let listeners = [shared.join("listed"), other.join("unlisted")].map(|path| {
-        let listener = UnixListener::bind(&path).expect("a socket");
-        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
-        listener
-    });
-    let script = format!(
-        "connect() {{ socat -u OPEN:/dev/null UNIX-CONNECT:$1 2>/dev/null && echo connected || echo refused; }}; \
-         connect {shared}/listed; mv {other}/unlisted {shared}/moved; connect {shared}/moved; \
-         mv {shared}/listed {other}/away; connect {other}/away",
-        shared = shared.display(),
-        other = other.display()
-    );
-    let option = format!("--allow-unix={}", shared.display());
-    let printed = rig.succeeds(User::Nobody, &["-v", &option], &script);
-    assert_eq!(printed, "connected\nrefused\nconnected\n");
-    drop(listeners);
-}
-
-/// A name that is looked up in autofs asks a program outside: what is mounted there already stays, and nothing else is asked.
-#[test]
-fn automounter_is_not_asked() {
-    let rig = JailRig::new();
-    let script = rig.scratch().write("autofs.py", AUTOFS);
-    let point = rig.scratch().path_text("net");
-    fs::create_dir(&point).expect("a directory");
-    let jail = rig.scratch().path_text("peername");
-    let command = format!("unshare --mount /usr/bin/python3 {script} {point} {jail}");
-    let output = rig.run_outside(User::Root, &command);
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(
-        printed, "outside: asked for leak\njail: ['mounted']\n",
         "{output:?}"
     );
 }
@@ -402,35 +354,6 @@ print(failures)
 listen(directory + "/last")
 connect(directory + "/last")
 print("ok")
-"#;
-
-/// Mounts autofs at the first argument, answers one request for `mounted`, and runs a jail by the second.
-const AUTOFS: &str = r#"
-import ctypes, os, struct, subprocess, sys, threading
-libc = ctypes.CDLL(None, use_errno=True)
-point, jail = sys.argv[1:3]
-reader, writer = os.pipe()
-options = f"fd={writer},pgrp={os.getpgrp()},minproto=5,maxproto=5,indirect"
-libc.mount(None, b"/", None, 0x4000 | 0x40000, None)
-assert libc.mount(b"test", point.encode(), b"autofs", 0, options.encode()) == 0, ctypes.get_errno()
-# This process group is the automounter's: it may make directories there.
-os.mkdir(point + "/mounted")
-assert libc.mount(b"tmpfs", (point + "/mounted").encode(), b"tmpfs", 0, None) == 0
-control = os.open(point, os.O_RDONLY)
-
-def answer():
-    while True:
-        packet = os.read(reader, 4096)
-        token, = struct.unpack_from("I", packet, 8)
-        length, = struct.unpack_from("I", packet, 40)
-        print("outside: asked for", packet[44:44 + length].decode(), flush=True)
-        import fcntl
-        fcntl.ioctl(control, 0x9361, token)  # AUTOFS_IOC_FAIL
-
-threading.Thread(target=answer, daemon=True).start()
-lookup = "import os,sys; os.path.exists(sys.argv[1] + '/leak'); print('jail:', os.listdir(sys.argv[1])) if len(sys.argv) > 2 else None"
-subprocess.run(["/usr/bin/python3", "-c", lookup, point], start_new_session=True)
-subprocess.run([jail, "jail", "-q", "--", "/usr/bin/python3", "-c", lookup, point, "list"], start_new_session=True)
 "#;
 
 /// Binds, listens and connects to a Unix socket by `int $0x80`.

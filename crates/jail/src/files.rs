@@ -12,10 +12,9 @@ mod trust_stores;
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::mounts;
+use peername_sys::fs::{FileId, mounts};
 
 use crate::JailError;
 use mount_table::Mount;
@@ -132,13 +131,9 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
             false => dir.empty_file(),
         };
         // The same file at another mount of its file system, while it can be compared.
-        let is_same = |other: &PathBuf| match (fs::metadata(path), fs::metadata(other)) {
-            (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-            _ => false,
-        };
         let others: Vec<_> = mount_table::other_paths(all, path)
             .into_iter()
-            .filter(is_same)
+            .filter(|other| is_same_file(path, other))
             .collect();
         match mounts::bind_over(path, &empty) {
             Err(error) if error.source.kind() == ErrorKind::NotFound => {
@@ -151,6 +146,13 @@ fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailE
         }
     }
     Ok(())
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
+        _ => false,
+    }
 }
 
 /// Covers a file, unless it does not exist or this user can't reach it: then the program can't either.

@@ -35,6 +35,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
 use peername_sys::ipc::fd_passing;
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::caps::{CapabilitySet, set_effective};
 use peername_sys::process::daemonize;
 use peername_sys::process::limits;
@@ -211,26 +212,20 @@ impl Mediator {
         call: &Notification,
         argument: AddressArgument,
     ) -> std::result::Result<Made, Failed> {
-        let address = argument.read()?;
-        let Some((_, socket)) = self
-            .threads
-            .descriptor(&self.calls, call, argument.socket)?
-        else {
+        let Some(Copied { address, socket }) = self.copy(call, argument)? else {
             return Ok(Made::CallOver);
         };
-        let target = match UnixName::of(&address, &socket) {
-            None => Target::Address(address),
-            Some(UnixName::Abstract) => Target::Abstract {
-                caller: Caller::of(call, &self.namespace)?,
-                address,
-            },
-            Some(UnixName::Path(path)) => {
-                let caller = Caller::of(call, &self.namespace)?;
+        let Some(name) = UnixName::of(&address, &socket) else {
+            return self.attempt(call, socket, Target::Address(address));
+        };
+        let Some(caller) = self.caller(call)? else {
+            return Ok(Made::CallOver);
+        };
+        let target = match name {
+            UnixName::Abstract => Target::Abstract { address, caller },
+            UnixName::Path(path) => {
                 let path = caller.own_path(&path);
                 let file = self.directories.open(&caller, &path)?;
-                if !self.calls.is_pending(call.id) {
-                    return Ok(Made::CallOver);
-                }
                 let about = file.metadata()?;
                 if !about.file_type().is_socket() {
                     return Err(Errno::CONNREFUSED.into());
@@ -242,6 +237,16 @@ impl Mediator {
                 Target::File { file, caller }
             }
         };
+        self.attempt(call, socket, target)
+    }
+
+    /// Connects the socket, or begins to.
+    fn attempt(
+        &mut self,
+        call: &Notification,
+        socket: ForeignFd,
+        target: Target,
+    ) -> std::result::Result<Made, Failed> {
         // The caller, which waits, has the socket open: closing the duplicate before the answer takes no time.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         match connecting.attempt() {
@@ -258,21 +263,16 @@ impl Mediator {
         call: &Notification,
         argument: AddressArgument,
     ) -> std::result::Result<Made, Failed> {
-        let address = argument.read()?;
-        let Some((_, socket)) = self
-            .threads
-            .descriptor(&self.calls, call, argument.socket)?
-        else {
+        let Some(Copied { address, socket }) = self.copy(call, argument)? else {
             return Ok(Made::CallOver);
         };
         let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
             return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
         };
-        let caller = Caller::of(call, &self.namespace)?;
-        let path = caller.own_path(&path);
-        if !self.calls.is_pending(call.id) {
+        let Some(caller) = self.caller(call)? else {
             return Ok(Made::CallOver);
-        }
+        };
+        let path = caller.own_path(&path);
         let file = self.directories.bind(&caller, &socket, &path)?;
         if !file.is_some_and(|file| self.bound.insert(file)) {
             try_write_line(
@@ -280,6 +280,28 @@ impl Mediator {
             );
         }
         Ok(Made::Done)
+    }
+
+    /// Copies the address, and the descriptor of the socket. `None` if the call is over.
+    fn copy(
+        &mut self,
+        call: &Notification,
+        argument: AddressArgument,
+    ) -> std::result::Result<Option<Copied>, Failed> {
+        let address = argument.read()?;
+        let found = self
+            .threads
+            .descriptor(&self.calls, call, argument.socket)?;
+        Ok(found.map(|(_, socket)| Copied { address, socket }))
+    }
+
+    /// The thread that makes the call; `None` if the call is over.
+    fn caller(&self, call: &Notification) -> io::Result<Option<Caller>> {
+        let caller = Caller::of(call, &self.namespace);
+        match self.calls.is_pending(call.id) {
+            true => caller.map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Lets the kernel make the call if the process belongs to the jail. Its arguments are in registers, where no other thread
@@ -314,6 +336,12 @@ fn has_own_numbers(tid: u32) -> bool {
     let own = fs::read_link("/proc/self/ns/pid");
     let its = fs::read_link(format!("/proc/{tid}/ns/pid"));
     matches!((own, its), (Ok(own), Ok(its)) if own != its)
+}
+
+/// The arguments of a call, which the program can't change.
+struct Copied {
+    address: Vec<u8>,
+    socket: ForeignFd,
 }
 
 /// What became of a call.

@@ -3,11 +3,29 @@
 pub mod mounts;
 pub mod text_file;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+
+/// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
+/// once the file is gone: compare it while the file is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Metadata> for FileId {
+    fn from(about: &Metadata) -> Self {
+        Self {
+            device: about.dev(),
+            inode: about.ino(),
+        }
+    }
+}
 
 /// Opens a file for fstat(2), for *at(2) calls, and for its path in /proc/self/fd, following symbolic links (O_PATH): no
 /// permission over the file itself is needed, and nothing is done to it. A working directory of another process is such a

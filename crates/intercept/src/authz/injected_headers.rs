@@ -197,15 +197,22 @@ fn is_echoed(method: &Method) -> bool {
 /// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
 /// digit is an underscore (RFC 3875, section 4.1.18). Of two such headers the client's could be the one that counts.
 fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
-    let is_same = |a: u8, b: u8| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric();
-    let is_spelling = |other: &&HeaderName| {
-        let (other, name) = (other.as_str().bytes(), name.as_str().bytes());
-        other.len() == name.len() && other.zip(name).all(|(a, b)| is_same(a, b))
-    };
-    let spellings: Vec<_> = headers.keys().filter(is_spelling).cloned().collect();
+    let spellings: Vec<_> = headers
+        .keys()
+        .filter(|other| is_spelling(other, name))
+        .cloned()
+        .collect();
     for spelling in spellings {
         headers.remove(spelling);
     }
+}
+
+fn is_spelling(one: &HeaderName, other: &HeaderName) -> bool {
+    let (one, other) = (one.as_str().bytes(), other.as_str().bytes());
+    one.len() == other.len()
+        && one
+            .zip(other)
+            .all(|(a, b)| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric())
 }
 
 fn read_value(path: &Path) -> Result<HeaderValue, InjectionError> {

@@ -12,6 +12,7 @@
 
 mod error;
 pub(crate) mod field_counter;
+pub(crate) mod frame_head;
 mod request_head;
 pub(crate) mod watched_stream;
 

@@ -13,7 +13,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::framing::field_counter::{FieldCounter, STREAM_MASK};
+use super::framing::field_counter::FieldCounter;
+use super::framing::frame_head::{FrameHead, FrameHeadReader, RST_STREAM};
 
 /// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED, and which ends at a header
 /// list with too many fields.
@@ -29,14 +30,21 @@ pub(crate) struct Http2Stream<T, F> {
 /// The position in a stream of frames (RFC 9113, section 4.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct FrameCursor {
-    header: [u8; HEADER_LEN],
-    /// Bytes of the header so far.
-    header_len: usize,
+    head: FrameHeadReader,
+    /// The frame whose payload goes by.
+    frame: Option<FrameHead>,
     payload_left: usize,
     /// The bytes of an error code so far.
     code: u32,
     /// Whether the last byte of an error code was considered.
     is_reported: bool,
+}
+
+/// A reset in what is to be written.
+struct Reset {
+    /// The bytes before its last one.
+    at: usize,
+    stream: u32,
 }
 
 impl<T, F> Http2Stream<T, F> {
@@ -51,27 +59,20 @@ impl<T, F> Http2Stream<T, F> {
 }
 
 impl FrameCursor {
-    /// Takes the bytes before the last one of the next RST_STREAM with PROTOCOL_ERROR. Returns whether there is one.
-    fn find_reset(&mut self, bytes: &mut &[u8]) -> bool {
-        while let Some((byte, rest)) = bytes.split_first() {
-            if let Some(place) = self.header.get_mut(self.header_len) {
-                *place = *byte;
-                *bytes = rest;
-                self.header_len += 1;
-                if self.header_len < HEADER_LEN {
-                    continue;
-                }
-                let [a, b, c, ..] = self.header;
-                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
-                self.code = 0;
+    /// Takes the bytes before the last one of the next RST_STREAM with PROTOCOL_ERROR. Returns the stream, if there is one.
+    fn find_reset(&mut self, bytes: &mut &[u8]) -> Option<u32> {
+        while let Some(byte) = bytes.first() {
+            let Some(frame) = self.frame else {
+                self.frame = self.head.take(bytes);
+                self.payload_left = self.frame.map_or(0, |frame| frame.len);
                 self.end_payload();
                 continue;
-            }
-            let is_reset = self.kind() == RST_STREAM;
+            };
+            let is_reset = frame.kind == RST_STREAM;
             if is_reset && self.payload_left == 1 && !self.is_reported {
                 self.is_reported = true;
                 if self.code == 0 && *byte == PROTOCOL_ERROR {
-                    return true;
+                    return Some(frame.stream);
                 }
             }
             let len = match is_reset {
@@ -83,24 +84,15 @@ impl FrameCursor {
             *bytes = bytes.get(len..).unwrap_or_default();
             self.end_payload();
         }
-        false
+        None
     }
 
     fn end_payload(&mut self) {
         if self.payload_left == 0 {
-            self.header_len = 0;
+            self.frame = None;
+            self.code = 0;
             self.is_reported = false;
         }
-    }
-
-    fn stream(&self) -> u32 {
-        let [_, _, _, _, _, stream @ ..] = self.header;
-        u32::from_be_bytes(stream) & STREAM_MASK
-    }
-
-    fn kind(&self) -> u8 {
-        let [_, _, _, kind, ..] = self.header;
-        kind
     }
 }
 
@@ -139,15 +131,18 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
         let mut before = 0;
         let reset = parts.iter().find_map(|part| {
             let mut rest = &**part;
-            let found = cursor.find_reset(&mut rest);
+            let stream = cursor.find_reset(&mut rest);
             before += part.len();
-            found.then(|| before - rest.len())
+            stream.map(|stream| Reset {
+                at: before - rest.len(),
+                stream,
+            })
         });
         let written = match reset {
             None => ready!(Pin::new(&mut this.io).poll_write_vectored(cx, parts))?,
-            Some(0) => {
+            Some(Reset { at: 0, stream }) => {
                 // A client repeats the request then: not one that may have been forwarded.
-                let code = match this.received.has_body(this.written.stream()) {
+                let code = match this.received.has_body(stream) {
                     true => PROTOCOL_ERROR,
                     false => HTTP_1_1_REQUIRED,
                 };
@@ -157,7 +152,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
                 }
                 written
             }
-            Some(at) => {
+            Some(Reset { at, .. }) => {
                 let ahead: Vec<u8> = parts
                     .iter()
                     .flat_map(|part| part.iter().copied())
@@ -170,7 +165,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
         for part in parts {
             let mut part = part.get(..left.min(part.len())).unwrap_or_default();
             left -= part.len();
-            while this.written.find_reset(&mut part) {}
+            while this.written.find_reset(&mut part).is_some() {}
         }
         Poll::Ready(Ok(written))
     }
@@ -191,9 +186,7 @@ impl<T: AsyncWrite + Unpin, F: Fn(&'static str) + Unpin> AsyncWrite for Http2Str
 /// Why a stream was reset that h2 takes for malformed.
 const MALFORMED: &str = "a request that is not valid in HTTP/2, such as one with a raw quote in its path: the client is \
     asked to send it over HTTP/1.1";
-const HEADER_LEN: usize = 9;
 /// The type of the frame, and error codes (RFC 9113, sections 6.4 and 7).
-const RST_STREAM: u8 = 3;
 const PROTOCOL_ERROR: u8 = 1;
 const HTTP_1_1_REQUIRED: u8 = 13;
 

@@ -7,10 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::{is_writable, open_path};
+use peername_sys::fs::{FileId, is_writable, open_path};
 use peername_sys::process::user;
-
-use super::bound::FileId;
 
 /// Those that exist now, as files; and paths that the program can't change, at which services may bind new ones.
 ///
@@ -53,7 +51,7 @@ impl AllowedSockets {
             pinned: files
                 .iter()
                 .filter_map(about)
-                .map(|about| FileId::of(&about))
+                .map(|about| FileId::from(&about))
                 .collect(),
             files,
             watched,
@@ -61,7 +59,7 @@ impl AllowedSockets {
     }
 
     pub(super) fn has(&self, about: &Metadata) -> bool {
-        self.pinned.contains(&FileId::of(about)) || self.has_appeared(about)
+        self.pinned.contains(&FileId::from(about)) || self.has_appeared(about)
     }
 
     fn has_appeared(&self, wanted: &Metadata) -> bool {
@@ -70,7 +68,7 @@ impl AllowedSockets {
             collect(path, &mut |directory, file| {
                 let is_it = file
                     .metadata()
-                    .is_ok_and(|about| FileId::of(&about) == FileId::of(wanted));
+                    .is_ok_and(|about| FileId::from(&about) == FileId::from(wanted));
                 is_found |= is_it && is_fixed(directory);
             });
         }

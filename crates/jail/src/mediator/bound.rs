@@ -4,19 +4,14 @@ use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
+use peername_sys::fs::FileId;
+
 /// The files, held open: the number of a file that exists is not given to another one.
 #[derive(Debug)]
 pub(super) struct BoundSockets {
     files: HashMap<FileId, File>,
     /// Each file takes a descriptor.
     max: usize,
-}
-
-/// A file system and a file in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct FileId {
-    device: u64,
-    inode: u64,
 }
 
 impl BoundSockets {
@@ -35,27 +30,18 @@ impl BoundSockets {
             self.files
                 .retain(|_, file| file.metadata().is_ok_and(|about| about.nlink() > 0));
         }
-        let Some(id) = file.metadata().ok().as_ref().map(FileId::of) else {
+        let Ok(about) = file.metadata() else {
             return false;
         };
         let fits = self.files.len() < self.max;
         if fits {
-            self.files.insert(id, file);
+            self.files.insert(FileId::from(&about), file);
         }
         fits
     }
 
     pub(super) fn has(&self, about: &Metadata) -> bool {
-        self.files.contains_key(&FileId::of(about))
-    }
-}
-
-impl FileId {
-    pub(super) fn of(about: &Metadata) -> Self {
-        Self {
-            device: about.dev(),
-            inode: about.ino(),
-        }
+        self.files.contains_key(&FileId::from(about))
     }
 }
 

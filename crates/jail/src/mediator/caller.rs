@@ -23,11 +23,15 @@ use super::failed::Failed;
 pub(super) struct Caller {
     tid: u32,
     status: TaskStatus,
+    root: File,
+    working: File,
 }
 
 impl Caller {
-    /// Of its capabilities those count that it has in the program's namespace: in one below, they are about fewer users.
+    /// Reads everything by the thread's id, which another thread may have if the call is over: check afterwards. Of its
+    /// capabilities those count that it has in the program's namespace: in one below, they are about fewer users.
     pub(super) fn of(call: &Notification, program: &UserNamespace) -> io::Result<Self> {
+        let directory = |name| open_path(Path::new(&format!("/proc/{}/{name}", call.tid)));
         let mut status = TaskStatus::read(call.tid)?;
         let namespace = UserNamespace::of_process(call.tid).map_err(|error| error.source)?;
         if !namespace.is_same(program) {
@@ -36,6 +40,8 @@ impl Caller {
         Ok(Self {
             tid: call.tid,
             status,
+            root: directory("root")?,
+            working: directory("cwd")?,
         })
     }
 
@@ -73,10 +79,6 @@ impl Caller {
             Err(error) => idle.map_err(Failed::Mediator).and(Err(error.source.into())),
             Ok(made) => idle.map_err(Failed::Mediator).and(Ok(made?)),
         }
-    }
-
-    fn directory(&self, name: &str) -> io::Result<File> {
-        open_path(Path::new(&format!("/proc/{}/{name}", self.tid)))
     }
 }
 
@@ -124,14 +126,14 @@ impl Directories {
         path: &Path,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, Failed> {
-        let root = caller.directory("root")?;
+        // The working directory may not be searchable any more, and an absolute path does not need it.
         let working = match path.is_absolute() {
-            true => root.try_clone()?,
-            false => caller.directory("cwd")?,
+            true => &caller.root,
+            false => &caller.working,
         };
         // The caller is in these already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
-        let entered = enter_directories(root, working).map_err(Failed::from);
+        let entered = enter_directories(&caller.root, working).map_err(Failed::from);
         let result = entered.and_then(|()| caller.act(work));
         // Without its own root, the mediator would take the caller's /proc for the kernel's.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)

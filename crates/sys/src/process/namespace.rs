@@ -6,13 +6,13 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use super::caps::{CapabilitySet, is_effective};
 use super::daemonize::{fork_to_exec, set_parent_death_signal, wait_exit};
 
+use crate::fs::FileId;
 use crate::{NameCall, Result};
 
 /// A network namespace, held open: it exists as long as this value or a process inside it.
@@ -215,7 +215,7 @@ impl UserNamespace {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self.0.metadata(), other.0.metadata()) {
-            (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+            (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
             _ => false,
         }
     }

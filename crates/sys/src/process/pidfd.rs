@@ -14,6 +14,7 @@ pub use rustix::process::Signal;
 
 use crate::event::readiness::register_readable;
 use crate::event::wait_readable;
+use crate::process::user::task_status::TaskStatus;
 use crate::{NameCall, Result};
 
 /// A process (pidfd_open(2), since Linux 5.3). Readable once it has exited.
@@ -187,18 +188,12 @@ impl From<OwnedFd> for PidFd {
 ///
 /// ESRCH once the thread has exited.
 pub fn thread_group_leader(tid: u32) -> Result<u32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status"));
     let gone = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ESRCH),
         _ => error,
     };
-    let status = status.map_err(gone).call("open(/proc/TID/status)")?;
-    let leader = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    leader
-        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-        .call("read(/proc/TID/status)")
+    let status = TaskStatus::read(tid).map_err(gone);
+    Ok(status.call("read(/proc/TID/status)")?.process)
 }
 
 /// From `linux/pidfd.h`; rustix does not have it yet.

@@ -1,11 +1,12 @@
-//! Numbers of 32-bit system calls, from the kernel's `arch/x86/entry/syscalls/syscall_32.tbl`, and of the calls that
-//! socketcall(2) stands for, from `linux/net.h`.
+//! Numbers of 32-bit system calls, and of the calls that socketcall(2) stands for, from `linux/net.h`.
 
-pub(super) const SOCKETCALL: u32 = 102;
-pub(super) const ACCEPT4: u32 = 364;
-pub(super) const GETSOCKNAME: u32 = 367;
-pub(super) const GETPEERNAME: u32 = 368;
-pub(super) const IO_URING_SETUP: u32 = 425;
+use syscalls::x86::Sysno;
+
+pub(super) const SOCKETCALL: u32 = Sysno::socketcall.id().cast_unsigned();
+pub(super) const ACCEPT4: u32 = Sysno::accept4.id().cast_unsigned();
+pub(super) const GETSOCKNAME: u32 = Sysno::getsockname.id().cast_unsigned();
+pub(super) const GETPEERNAME: u32 = Sysno::getpeername.id().cast_unsigned();
+pub(super) const IO_URING_SETUP: u32 = Sysno::io_uring_setup.id().cast_unsigned();
 const SYS_ACCEPT: u32 = 5;
 pub(super) const SYS_GETSOCKNAME: u32 = 6;
 pub(super) const SYS_GETPEERNAME: u32 = 7;

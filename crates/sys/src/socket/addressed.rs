@@ -44,19 +44,7 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
 }
 
 fn connect_once(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads the address, which lives across the call, up to its length.
-    let rc = unsafe {
-        libc::connect(
-            socket.as_fd().as_raw_fd(),
-            address.as_ptr().cast(),
-            address.len() as libc::socklen_t,
-        )
-    };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    call_with_address(libc::connect, socket, address)
 }
 
 fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {
@@ -70,18 +58,20 @@ fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {
 ///
 /// Those of bind(2).
 pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
+    call_with_address(libc::bind, socket, address)
+}
+
+/// connect(2) or bind(2).
+type AddressCall =
+    unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int;
+
+fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io::Result<()> {
+    let length = address.len() as libc::socklen_t;
     // SAFETY: the kernel reads the address, which lives across the call, up to its length.
-    let rc = unsafe {
-        libc::bind(
-            socket.as_fd().as_raw_fd(),
-            address.as_ptr().cast(),
-            address.len() as libc::socklen_t,
-        )
-    };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    let rc = unsafe { call(socket.as_fd().as_raw_fd(), address.as_ptr().cast(), length) };
+    match rc {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

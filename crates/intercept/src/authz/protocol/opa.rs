@@ -163,6 +163,11 @@ struct DynamicMetadata {
     cache_control: Option<String>,
 }
 
+fn parse_reply(body: &[u8]) -> serde_json::Result<Reply> {
+    serde_json::from_slice::<UniqueNames>(body)?;
+    serde_json::from_slice(body)
+}
+
 /// Decodes a response. No result is OPA's "undefined", which denies.
 ///
 /// # Errors
@@ -176,11 +181,9 @@ pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzErr
             status.as_u16()
         ))));
     }
-    let malformed = |_| {
+    let reply = parse_reply(body).map_err(|_| {
         AuthzError::Malformed("not a JSON object of OPA's data API, or a name occurs twice in it")
-    };
-    serde_json::from_slice::<UniqueNames>(body).map_err(malformed)?;
-    let reply: Reply = serde_json::from_slice(body).map_err(malformed)?;
+    })?;
     match reply.result {
         None => Ok(denied("the policy is undefined")),
         Some(Value::Bool(true)) => Ok(AuthzResponse::allow(HeaderMutations::default())),

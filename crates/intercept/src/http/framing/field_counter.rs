@@ -5,13 +5,14 @@
 //! and a connection may have 128 of them. So fields are counted on their way to h2, without decoding them (RFC 7541, section 6), and
 //! a connection with a list that no client needs is closed before the list is decoded.
 
+use super::frame_head::{CONTINUATION, DATA, FrameHead, FrameHeadReader, HEADERS};
+
 /// Counts the fields of one connection's header lists, request heads and trailers, as they go by.
 #[derive(Debug)]
 pub(crate) struct FieldCounter {
     /// Bytes of the connection preface (RFC 9113, section 3.4) that are still to come.
     preface: usize,
-    /// The beginning of a frame's head.
-    head: Vec<u8>,
+    head: FrameHeadReader,
     frame: Frame,
     hpack: Hpack,
     /// Fields of the list so far.
@@ -66,7 +67,7 @@ impl Default for FieldCounter {
     fn default() -> Self {
         Self {
             preface: PREFACE_LEN,
-            head: Vec::with_capacity(FRAME_HEAD_LEN),
+            head: FrameHeadReader::default(),
             frame: Frame::default(),
             hpack: Hpack::default(),
             fields: 0,
@@ -129,26 +130,24 @@ impl FieldCounter {
     }
 
     fn take_head(&mut self, bytes: &mut &[u8]) {
-        let mut missing = FRAME_HEAD_LEN - self.head.len();
-        self.head.extend_from_slice(take(bytes, &mut missing));
-        if let [a, b, c, kind, flags, stream @ ..] = &*self.head
-            && let Ok(stream) = <[u8; 4]>::try_from(stream)
-        {
-            let (len, kind, flags) = (u32::from_be_bytes([0, *a, *b, *c]) as usize, *kind, *flags);
-            let stream = u32::from_be_bytes(stream) & STREAM_MASK;
-            match kind {
-                HEADERS if stream > self.last_stream => self.last_stream = stream,
-                HEADERS | DATA => self.last_with_body = stream,
-                _ => {}
-            }
-            self.frame = Frame::new(len, kind, flags);
-            self.head.clear();
+        let Some(head) = self.head.take(bytes) else {
+            return;
+        };
+        match head.kind {
+            HEADERS if head.stream > self.last_stream => self.last_stream = head.stream,
+            HEADERS | DATA => self.last_with_body = head.stream,
+            _ => {}
         }
+        self.frame = Frame::new(head);
     }
 }
 
 impl Frame {
-    fn new(len: usize, kind: u8, flags: u8) -> Self {
+    fn new(
+        FrameHead {
+            len, kind, flags, ..
+        }: FrameHead,
+    ) -> Self {
         let is_headers = kind == HEADERS;
         if !is_headers && kind != CONTINUATION {
             return Self {
@@ -257,14 +256,8 @@ fn take<'b>(bytes: &mut &'b [u8], wanted: &mut usize) -> &'b [u8] {
 const MAX_FIELDS: usize = 512;
 /// Bytes of `PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`.
 const PREFACE_LEN: usize = 24;
-const FRAME_HEAD_LEN: usize = 9;
 const PRIORITY_LEN: usize = 5;
-// Types and flags of frames (RFC 9113, section 6).
-/// Without the reserved bit (RFC 9113, section 4.1).
-pub(crate) const STREAM_MASK: u32 = 0x7fff_ffff;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+// Flags of frames (RFC 9113, section 6).
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;

@@ -2,13 +2,13 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use peername_intercept::admission::{AdmissionLog, AdmittedRequest};
 use peername_intercept::authz::RequestKind;
+use peername_sys::fs::FileId;
 use peername_sys::process::stderr::try_write_line;
 use serde_json::json;
 
@@ -30,8 +30,7 @@ impl AdmissionFile {
 
 /// Reports on standard error that another file is at the log's path now: the program may have moved a directory above it.
 pub(super) fn warn_if_replaced(path: &Path, log: &Metadata) {
-    let is_it =
-        fs::metadata(path).is_ok_and(|about| (about.dev(), about.ino()) == (log.dev(), log.ino()));
+    let is_it = fs::metadata(path).is_ok_and(|about| FileId::from(&about) == FileId::from(log));
     if !is_it {
         try_write_line(&format!(
             "peername: what is at {path:?} is not the log (--log) of this jail: it was moved meanwhile"

@@ -28,15 +28,16 @@ pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
 /// Hides the file of `--log`, too, which exists now, unless it is a device, such as a terminal.
 pub(super) fn hide_log(args: &Args, hidden: &mut Vec<PathBuf>) {
     let file = args.log.as_ref().and_then(|path| path.canonicalize().ok());
-    let is_device = |path: &PathBuf| {
-        path.metadata()
-            .is_ok_and(|about| about.file_type().is_char_device())
-    };
-    if let Some(file) = file.filter(|path| !is_device(path))
+    if let Some(file) = file.filter(|path| !is_character_device(path))
         && !hidden.iter().any(|above| file.starts_with(above))
     {
         hidden.push(file);
     }
+}
+
+fn is_character_device(path: &Path) -> bool {
+    let about = path.metadata();
+    about.is_ok_and(|about| about.file_type().is_char_device())
 }
 
 /// A file that has another name is not hidden by the one: the program may have made the other before.

@@ -38,7 +38,7 @@ pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
         let Bounded { name, arity, cost } = *function;
         let rule = format!("data.bounded.{}", rule_name(name));
         let caller = caller.clone();
-        let call = move |args: Vec<Value>| match cost(&args) {
+        let bounded = move |args: Vec<Value>| match cost(&args) {
             None => Ok(Value::Undefined),
             Some(..=MAX_COST) => {
                 let mut caller = caller.clone();
@@ -47,7 +47,7 @@ pub(super) fn replace_builtins(engine: &mut Engine) -> Result<()> {
             }
             Some(_) => bail!("the result of {name} would be too long"),
         };
-        engine.add_extension(name.to_owned(), arity, Box::new(call))?;
+        engine.add_extension(name.to_owned(), arity, Box::new(bounded))?;
     }
     Ok(())
 }
@@ -275,14 +275,18 @@ fn indented_cost(args: &[Value]) -> Option<usize> {
 
 /// Each of the first texts is compared with each of the second.
 fn comparisons_cost(args: &[Value]) -> Option<usize> {
-    let count = |value: &Value| match value {
+    let comparisons = text_count(args.first()?)?.saturating_mul(text_count(args.get(1)?)?);
+    Some(within(comparisons, MAX_COMPARISONS))
+}
+
+/// A text, or several.
+fn text_count(value: &Value) -> Option<u64> {
+    match value {
         Value::String(_) => Some(1),
         Value::Array(all) => Some(all.len() as u64),
         Value::Set(all) => Some(all.len() as u64),
         _ => None,
-    };
-    let comparisons = count(args.first()?)?.saturating_mul(count(args.get(1)?)?);
-    Some(within(comparisons, MAX_COMPARISONS))
+    }
 }
 
 /// The number that a text begins with; 0 without one.

@@ -1,0 +1,124 @@
+//! Unix sockets of the host that are listed, and names that are looked up outside.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::harness::lab::wait_for;
+use crate::harness::rig::jail::{JailRig, User};
+
+/// A listed directory that the program may write is no way to other sockets: they could be moved there.
+#[test]
+fn socket_that_is_moved_to_a_listed_directory_is_refused() {
+    let rig = JailRig::new();
+    let [shared, other] = ["shared", "other"].map(|name| {
+        let path = rig.scratch().path(name);
+        fs::create_dir(&path).expect("a directory");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
+        path
+    });
+    let listeners = [shared.join("listed"), other.join("unlisted")].map(|path| {
+        let listener = UnixListener::bind(&path).expect("a socket");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
+        listener
+    });
+    let script = format!(
+        "connect() {{ socat -u OPEN:/dev/null UNIX-CONNECT:$1 2>/dev/null && echo connected || echo refused; }}; \
+         connect {shared}/listed; mv {other}/unlisted {shared}/moved; connect {shared}/moved; \
+         mv {shared}/listed {other}/away; connect {other}/away",
+        shared = shared.display(),
+        other = other.display()
+    );
+    let option = format!("--allow-unix={}", shared.display());
+    let printed = rig.succeeds(User::Nobody, &["-v", &option], &script);
+    assert_eq!(printed, "connected\nrefused\nconnected\n");
+    drop(listeners);
+}
+
+/// A name that is looked up in autofs asks a program outside: what is mounted there already stays, and nothing else is asked.
+#[test]
+fn automounter_is_not_asked() {
+    let rig = JailRig::new();
+    let script = rig.scratch().write("autofs.py", AUTOFS);
+    let point = rig.scratch().path_text("net");
+    fs::create_dir(&point).expect("a directory");
+    let jail = rig.scratch().path_text("peername");
+    let command = format!("unshare --mount /usr/bin/python3 {script} {point} {jail}");
+    let output = rig.run_outside(User::Root, &command);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        printed, "outside: asked for leak\njail: ['mounted']\nhidden: []\n",
+        "{output:?}"
+    );
+}
+
+/// A service that is started again has another socket: it is reached if only root may change what is at the listed path. A
+/// directory that the program's user owns is not such a path, whatever its mode is.
+#[test]
+fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
+    let rig = JailRig::new();
+    for (name, owner, reached) in [("root", 0, "connected"), ("own", 1, "refused")] {
+        // Not below /tmp, which every user may write.
+        let dir = format!("/run/peername-test-{}-{name}", std::process::id());
+        fs::create_dir(&dir).expect("a directory");
+        fs::set_permissions(&dir, Permissions::from_mode(0o555)).expect("chmod(2)");
+        chown(&dir, Some(owner), Some(owner)).expect("chown(2)");
+        let path = format!("{dir}/service");
+        let script = format!(
+            "echo ready; until [ -e {path} ]; do sleep 0.05; done; sleep 0.2; \
+             socat -u OPEN:/dev/null UNIX-CONNECT:{path} 2>/dev/null && echo connected || echo refused"
+        );
+        let option = format!("--allow-unix={dir}");
+        let jail = rig.scratch().path_text("peername");
+        // Not the user that files of unknown users belong to.
+        let user = "setpriv --reuid=1 --regid=1 --clear-groups --inh-caps=-all --bounding-set=-all";
+        let user: Vec<&str> = user.split(' ').collect();
+        let command = [&jail, "jail", "-q", &option, "--", "sh", "-c", &script];
+        let program = rig.start_outside(User::Root, &[&user[..], &command].concat());
+        program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
+        let outcome = wait_for("the outcome", || {
+            let log = program.log();
+            log.lines().nth(1).map(str::to_owned)
+        });
+        drop(listener);
+        fs::remove_dir_all(Path::new(&dir)).expect("unlink(2)");
+        assert_eq!(outcome, reached, "{name}");
+    }
+}
+
+/// Mounts autofs at the first argument, answers one request for `mounted`, and runs a jail by the second.
+const AUTOFS: &str = r#"
+import ctypes, os, struct, subprocess, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+point, jail = sys.argv[1:3]
+reader, writer = os.pipe()
+options = f"fd={writer},pgrp={os.getpgrp()},minproto=5,maxproto=5,indirect"
+libc.mount(None, b"/", None, 0x4000 | 0x40000, None)
+assert libc.mount(b"test", point.encode(), b"autofs", 0, options.encode()) == 0, ctypes.get_errno()
+# This process group is the automounter's: it may make directories there.
+os.mkdir(point + "/mounted")
+assert libc.mount(b"tmpfs", (point + "/mounted").encode(), b"tmpfs", 0, None) == 0
+with open(point + "/mounted/secret", "w") as file:
+    file.write("SECRET")
+control = os.open(point, os.O_RDONLY)
+
+def answer():
+    while True:
+        packet = os.read(reader, 4096)
+        token, = struct.unpack_from("I", packet, 8)
+        length, = struct.unpack_from("I", packet, 40)
+        print("outside: asked for", packet[44:44 + length].decode(), flush=True)
+        import fcntl
+        fcntl.ioctl(control, 0x9361, token)  # AUTOFS_IOC_FAIL
+
+threading.Thread(target=answer, daemon=True).start()
+lookup = "import os,sys; os.path.exists(sys.argv[1] + '/leak'); print('jail:', os.listdir(sys.argv[1])) if len(sys.argv) > 2 else None"
+subprocess.run(["/usr/bin/python3", "-c", lookup, point], start_new_session=True)
+subprocess.run([jail, "jail", "-q", "--", "/usr/bin/python3", "-c", lookup, point, "list"], start_new_session=True)
+search = "import glob,sys; print('hidden:', [path for path in glob.glob(sys.argv[1] + '/**/secret', recursive=True)])"
+temporary = os.environ.get("TMPDIR", "/tmp")
+subprocess.run([jail, "jail", "-q", "--hide", point + "/mounted", "--", "/usr/bin/python3", "-c", search, temporary + "/peername-jail-*"], start_new_session=True)
+"#;
