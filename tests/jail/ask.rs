@@ -27,7 +27,9 @@ fn run_in_terminal(rig: &JailRig, user: User, steps: &[&str], command: &[&str]) 
         ),
     );
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert!(!printed.contains("waited in vain for"), "{printed}");
+    printed
 }
 
 #[test]

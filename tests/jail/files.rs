@@ -183,7 +183,8 @@ fn ssh_reads_the_configuration_of_the_system() {
         "Host configured\n  User someone\n",
     );
     let jail = rig.scratch().path_text("peername");
-    let user = [AS_NOBODY, NO_CAPABILITIES].concat().join(" ");
+    // Not the user that files of unknown users seem to belong to.
+    let user = "setpriv --reuid=1 --regid=1 --clear-groups --inh-caps=-all --bounding-set=-all";
     let script = format!(
         "mount --bind {dir} /etc/ssh/ssh_config.d && exec {user} {jail} jail -q -- ssh -G configured"
     );

@@ -328,7 +328,7 @@ if os.fork() == 0:
     assert libc.unshare(0x10000000) == 0
     for name, text in ("setgroups", "deny"), ("uid_map", "0 65534 1"), ("gid_map", "0 65534 1"):
         open("/proc/self/" + name, "w").write(text)
-    print(error(lambda: connect(private + "/root-only")), error(lambda: listen("/etc/peername-test.sock")))
+    print(error(lambda: connect(private + "/root-only")), error(lambda: listen(private + "/new")))
     sys.stdout.flush()
     os._exit(0)
 os.wait()
