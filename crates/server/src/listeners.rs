@@ -327,7 +327,7 @@ pub fn open_per_worker<T>(
 }
 
 /// Whether a socket on one address conflicts with one on the other.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     // `[::]` may accept IPv4, too.
     let covers = |wide: IpAddr, narrow: IpAddr| {
         wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())

@@ -89,6 +89,15 @@ fn reload_replaces_an_overlapping_address_over_udp() {
         let (proxy, put) = site(&lab, &scratch, workers, "udp");
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let echo = |client: SocketAddr| {
+            let header = header_bytes::v2_udp(client, FRONT_V4);
+            balancer.send(LISTEN_V4, &[&header, b"ping"]);
+            backend.expect_datagram(b"ping", client);
+            backend.send(client, &[b"pong"]);
+            balancer.expect_datagram(b"pong", LISTEN_V4);
+        };
+        let earlier = fresh_client_v4();
+        echo(earlier);
         for (times, address) in (1..).zip(["0.0.0.0:8443", "10.81.0.1:8443"]) {
             put(address);
             proxy.signal(Signal::HUP);
@@ -97,14 +106,9 @@ fn reload_replaces_an_overlapping_address_over_udp() {
                 assert!(!log.contains("refused"), "{address}: {log}");
                 (log.matches("\"reloaded\"").count() == times).then_some(())
             });
-            let client = fresh_client_v4();
-            balancer.send(
-                LISTEN_V4,
-                &[&header_bytes::v2_udp(client, FRONT_V4), b"ping"],
-            );
-            backend.expect_datagram(b"ping", client);
-            backend.send(client, &[b"pong"]);
-            balancer.expect_datagram(b"pong", LISTEN_V4);
+            // A new client, and one whose session was open before.
+            echo(fresh_client_v4());
+            echo(earlier);
         }
     }
 }

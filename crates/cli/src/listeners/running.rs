@@ -2,7 +2,8 @@
 //! changed.
 //!
 //! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
-//! removed drain theirs before they close.
+//! removed drain theirs before they close. UDP listeners that an overlapping address replaces end instead: while they
+//! drained, they would get and refuse the new listener's clients.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
-use peername_server::listeners::InheritedSockets;
+use peername_server::listeners::{InheritedSockets, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, Serve, WorkerTask, Workers};
 use peername_sys::netlink::Transport;
@@ -46,7 +47,7 @@ pub(super) struct RunningUdpGroup {
     /// The descriptors that the group may use.
     descriptors: usize,
     pub(super) workers: UdpWorkers,
-    _drain_guard: DrainGuard,
+    drain_guard: DrainGuard,
 }
 
 /// Listeners that are open and not served yet: those of a start.
@@ -210,7 +211,7 @@ impl RunningListeners {
         tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
         let opened = ranges(change.opened.actual().into_values());
-        let closed = ranges(self.close_all_but(&change.wanted).await);
+        let closed = ranges(self.close_all_but(&change).await);
         replace_services();
         for group in change.opened.groups {
             let (worker_tasks, group) = RunningUdpGroup::begin(group, &tasks);
@@ -263,8 +264,8 @@ impl RunningListeners {
     }
 
     /// Closes and drains the listeners that the configuration no longer has, and returns their addresses.
-    async fn close_all_but(&mut self, wanted: &HashSet<ListenerKey>) -> Vec<SocketAddr> {
-        let gone = |key: &ListenerKey| !wanted.contains(key);
+    async fn close_all_but(&mut self, change: &Change) -> Vec<SocketAddr> {
+        let gone = |key: &ListenerKey| !change.wanted.contains(key);
         let stale = self.ids.iter().filter(|(key, _)| gone(key));
         let tcp = stale
             .clone()
@@ -276,15 +277,25 @@ impl RunningListeners {
             let mut addresses = group.addresses.iter();
             addresses.any(|&addr| gone(&(Transport::Udp, addr)))
         };
-        for group in self.groups.extract_if(.., goes) {
-            // Dropping a group drains it.
+        let gone: Vec<_> = self.groups.extract_if(.., goes).collect();
+        for group in gone {
             self.workers.release_descriptors(group.descriptors);
+            if change.opened.groups.iter().any(|new| group.overlaps(new)) {
+                group.drain_guard.end().await;
+            }
         }
         closed
     }
 }
 
 impl RunningUdpGroup {
+    fn overlaps(&self, new: &UdpGroup) -> bool {
+        let mut pairs = new
+            .addresses()
+            .flat_map(|new| self.addresses.iter().map(move |&old| (old, new)));
+        pairs.any(|(old, new)| overlap(old, new))
+    }
+
     /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
     fn begin(group: UdpGroup, tasks: &impl Fn(UdpGroup) -> UdpTasks) -> (Vec<WorkerTask>, Self) {
         let addresses: Vec<_> = group.addresses().collect();
@@ -298,7 +309,7 @@ impl RunningUdpGroup {
             asked,
             descriptors,
             workers,
-            _drain_guard: drain_guard,
+            drain_guard,
         };
         (worker_tasks, group)
     }

@@ -168,7 +168,11 @@ impl<R: Role> Worker<R> {
         while !(self.sessions.draining && self.sessions.table.len() == 0) {
             let quiet_at = self.last_activity + DRAIN_QUIET;
             tokio::select! {
-                () = phases.wait_end() => break,
+                () = phases.wait_end() => {
+                    // Datagrams that were received before.
+                    self.poll_rounds(poller)?;
+                    break;
+                }
                 () = draining.wait_draining(), if !self.sessions.draining => {
                     // Datagrams that were received before the signal.
                     self.poll_rounds(poller)?;

@@ -23,13 +23,21 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub struct Phases {
     workers: watch::Receiver<Phase>,
-    /// Of a task that can drain before its worker does.
-    guard: Option<watch::Receiver<()>>,
+    /// Of a task that can drain or end before its worker does.
+    guard: Option<watch::Receiver<Phase>>,
 }
 
 /// While it lives, its tasks serve; when it is dropped, they drain ([`with_drain_guard`]).
 #[derive(Debug)]
-pub struct DrainGuard(#[expect(dead_code, reason = "its drop is the signal")] watch::Sender<()>);
+pub struct DrainGuard(watch::Sender<Phase>);
+
+impl DrainGuard {
+    /// Ends the tasks, and returns once they have ended.
+    pub async fn end(self) {
+        self.0.send_replace(Phase::End);
+        self.0.closed().await;
+    }
+}
 
 impl Phases {
     pub(crate) fn new(workers: watch::Receiver<Phase>) -> Self {
@@ -41,7 +49,7 @@ impl Phases {
 
     /// Whether the task drains: nothing new may begin.
     pub fn is_draining(&self) -> bool {
-        let is_guard_dropped = |guard: &watch::Receiver<()>| guard.has_changed().is_err();
+        let is_guard_dropped = |guard: &watch::Receiver<Phase>| guard.has_changed().is_err();
         *self.workers.borrow() >= Phase::Drain || self.guard.as_ref().is_some_and(is_guard_dropped)
     }
 
@@ -55,23 +63,31 @@ impl Phases {
         let workers = self.workers.wait_for(|phase| *phase >= Phase::Drain);
         match &mut self.guard {
             None => drop(workers.await),
-            // The guard sends no value: `changed` returns an error once the guard is dropped.
+            // `wait_for` returns an error once the guard is dropped.
             Some(guard) => tokio::select! {
                 _ = workers => {}
-                _ = guard.changed() => {}
+                _ = guard.wait_for(|phase| *phase >= Phase::Drain) => {}
             },
         }
     }
 
     /// Waits until everything must end. Cancel-safe.
     pub async fn wait_end(&mut self) {
-        let _ = self.workers.wait_for(|phase| *phase == Phase::End).await;
+        let workers = self.workers.wait_for(|phase| *phase == Phase::End);
+        match &mut self.guard {
+            None => drop(workers.await),
+            // A guard that is dropped does not end its tasks.
+            Some(guard) => tokio::select! {
+                _ = workers => {}
+                Ok(_) = guard.wait_for(|phase| *phase == Phase::End) => {}
+            },
+        }
     }
 }
 
 /// Makes tasks that drain when the guard is dropped, or when their workers drain.
 pub fn with_drain_guard(tasks: Vec<WorkerTask>) -> (Vec<WorkerTask>, DrainGuard) {
-    let (sender, receiver) = watch::channel(());
+    let (sender, receiver) = watch::channel(Phase::Serve);
     let with_guard = |task: WorkerTask| -> WorkerTask {
         let guard = Some(receiver.clone());
         Box::new(move |phases| task(Phases { guard, ..phases }))
