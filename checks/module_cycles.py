@@ -48,11 +48,12 @@ def use_paths(tree):
 
 def imports(module, file, all_modules):
     with open(file, encoding="utf-8") as source:
-        text = re.sub(r"//.*", "", source.read())
+        text = re.sub(r"//.*|\bpub\(in [^)]*\)", "", source.read())
     text = re.split(r"#\[cfg\(test\)\]\s*mod \w+ \{", text)[0]
-    # A re-export says where an item is found, not what this module needs.
-    paths = [p for tree in re.findall(r"(?m)^\s*use ([^;]+);", text) for p in use_paths(tree)]
-    paths += re.findall(r"\b((?:crate|super|self)(?:::\w+)+)", re.sub(r"\bpub[^;{]*\buse [^;]+;", "", text))
+    # A re-export counts, too: who reads the one module has to know the other.
+    uses = re.compile(r"(?m)^\s*(?:pub(?:\(\w+\))?\s+)?use ([^;]+);")
+    paths = [p for tree in uses.findall(text) for p in use_paths(tree)]
+    paths += re.findall(r"\b((?:crate|super|self)(?:::\w+)+)", uses.sub("", text))
     for path in paths:
         names = [name.strip() for name in path.split("::")]
         base = list(module)

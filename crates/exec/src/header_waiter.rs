@@ -18,7 +18,7 @@
 //! listener again that did not react to a wake-up.
 
 mod listeners;
-mod request_channel;
+pub mod request_channel;
 mod wakeup_connection;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -42,7 +42,6 @@ use listeners::{Listeners, MAX_LISTENERS};
 use wakeup_connection::WakeupConnection;
 
 pub use listeners::ListenerAddr;
-pub use request_channel::RequestChannel;
 
 /// The pending connections (their header is incomplete), the ready ones, and the wake-up connections.
 #[derive(Debug)]

@@ -36,8 +36,8 @@ use tokio::time::sleep;
 use tracing::Level;
 
 pub use address::{AdminAddr, ParseAdminAddrError};
+pub use events::ACCEPT_PAUSED;
 pub use listener::{AdminHandle, AdminListener, UnixSocketFile};
-pub use status::ACCEPT_PAUSED;
 
 use events::{EventFeed, StreamPermits};
 use history::History;

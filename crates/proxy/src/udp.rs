@@ -14,7 +14,7 @@
 
 mod config;
 mod dialect;
-mod drop_reason;
+pub(crate) mod drop_reason;
 mod endpoints;
 mod forwarder;
 mod handover;
@@ -29,7 +29,6 @@ mod worker;
 
 pub use config::UdpConfig;
 pub use dialect::{Dialect, UnknownDialect};
-pub(crate) use drop_reason::DropReason;
 pub use forwarder::UdpForwarder;
 pub use handover::{FrozenWorkers, ReceivedState, StateSink, UdpWorkers, WorkerState};
 pub use listeners::UdpListeners;

@@ -6,7 +6,7 @@
 
 mod backend;
 mod backend_listener;
-mod backend_probe;
+pub(crate) mod backend_probe;
 mod confinement;
 mod finding;
 mod firewall_marks;
@@ -41,8 +41,6 @@ use crate::listeners::{ListenPlan, expected_connections};
 use crate::reload::file_watch::Fingerprints;
 use crate::value;
 use finding::{Finding, Verdict};
-
-pub(crate) use backend_probe::{BackendProbe, Reachability};
 
 /// Options of `peername doctor`.
 #[derive(Debug, clap::Args)]

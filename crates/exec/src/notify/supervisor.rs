@@ -31,7 +31,8 @@ use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_process::SupervisedProcess;
 use crate::client_judge::ClientJudge;
-use crate::header_waiter::{HeaderWaiter, ListenerAddr, RequestChannel};
+use crate::header_waiter::request_channel::RequestChannel;
+use crate::header_waiter::{HeaderWaiter, ListenerAddr};
 use crate::socket_queries::ProgramSocket;
 
 /// The state of the loop.

@@ -123,3 +123,6 @@ impl EventFeed {
 const MAX_STREAMS: usize = 8;
 /// How long a browser waits before it connects again.
 const RETRY: &[u8] = b"retry: 2000\n\n";
+
+/// The key of the advice while no connection is accepted.
+pub const ACCEPT_PAUSED: &str = "accept_paused";

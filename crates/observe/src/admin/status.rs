@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus_client::encoding::text;
 use tokio::time::{sleep, timeout};
 
-use super::events::{StatusEvent, Summary};
+use super::events::{ACCEPT_PAUSED, StatusEvent, Summary};
 use super::samples::{self, Samples};
 use super::{AdminServer, Health};
 use crate::connections::{ConnectionSource, seconds};
@@ -124,7 +124,5 @@ async fn summarize(source: Option<&dyn ConnectionSource>) -> Option<Summary> {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// A worker that has not answered by then hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The key of the advice while no connection is accepted.
-pub const ACCEPT_PAUSED: &str = "accept_paused";
 const RAISE_LIMIT: &str = "As many connections are open as descriptors allow; others wait. Raise LimitNOFILE or `ulimit -n`.";
 const REASON_LABELS: [&str; 3] = ["outcome", "reason", "code"];

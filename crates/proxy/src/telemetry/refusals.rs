@@ -19,7 +19,7 @@ use peername_sys::netlink::Transport;
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::{advice, outages};
-use crate::udp::DropReason;
+use crate::udp::drop_reason::DropReason;
 
 /// Reports how a connection or session ended.
 pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {

@@ -4,6 +4,7 @@
 //! connection or session, before the backend is reached. Lists change while the process runs ([`ClientAccess::reread`]).
 
 mod lists;
+mod refusal;
 mod required_tlvs;
 
 use std::net::IpAddr;
@@ -11,12 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use ipnet::IpNet;
 use peername_proto::Header;
 
 use super::network_list::NetworkListError;
 use crate::addr::{ClaimedSource, PeerAddr, canonical};
-pub use lists::ClientLists;
+pub use lists::{ClientLists, ListOptions};
+pub use refusal::ClientRefusal;
 pub use required_tlvs::{ParseRequiredTlvError, RequiredTlv, RequiredTlvs};
 
 /// The policy on the clients of some listeners. Its lists can be replaced while connections are judged by them.
@@ -25,17 +26,6 @@ pub struct ClientAccess {
     options: ListOptions,
     lists: ArcSwap<ClientLists>,
     required_tlvs: RequiredTlvs,
-}
-
-/// The values of the options that list networks.
-#[derive(Clone, Debug, Default)]
-pub struct ListOptions {
-    /// `--allow-client`: the clients that may connect; empty for all.
-    pub allow: Vec<String>,
-    /// `--deny-client`: the clients that may not.
-    pub deny: Vec<String>,
-    /// `--health-checks-from`: the peers that may name themselves as the client; empty for those on this host.
-    pub health_checks: Vec<String>,
 }
 
 /// What a header says about its client.
@@ -47,44 +37,6 @@ pub struct HeaderClient {
     pub peer: PeerAddr,
     /// The result of [`ClientAccess::judge_tlvs`].
     pub tlvs: Result<(), ClientRefusal>,
-}
-
-/// Why a client is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientRefusal {
-    /// It is on the deny list.
-    #[error("the client is on the list of --deny-client, by its entry {by}")]
-    Denied {
-        /// The longest prefix of the list that covers it.
-        by: IpNet,
-    },
-    /// There is an allow list, and the client is not on it.
-    #[error("the client is not on the list of --allow-client")]
-    NotAllowed,
-    /// The header lacks a required TLV.
-    #[error("the header has no TLV {kind:#04x}, which --require-tlv requires")]
-    TlvMissing {
-        /// The type of the TLV.
-        kind: u8,
-    },
-    /// A required TLV has another value.
-    #[error("the header's TLV {kind:#04x} has none of the values that --require-tlv lists")]
-    TlvMismatch {
-        /// The type of the TLV.
-        kind: u8,
-    },
-}
-
-impl ClientRefusal {
-    /// The stable reason code for metrics and logs.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Denied { .. } => "client_denied",
-            Self::NotAllowed => "client_not_allowed",
-            Self::TlvMissing { .. } => "tlv_missing",
-            Self::TlvMismatch { .. } => "tlv_mismatch",
-        }
-    }
 }
 
 impl ClientAccess {

@@ -7,9 +7,9 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 
+use super::handle::{Netlink, all};
 use super::monitor::Monitor;
 use super::route::{LocalNetwork, local_network};
-use super::{Netlink, all};
 use crate::Result;
 
 /// One address of one interface (`ip address`).

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use crate::{NameCall, Result};
 
-use super::{Family, LocalRoute, Netlink, is_family_disabled};
+use super::handle::{Family, Netlink, is_family_disabled};
+use super::route::LocalRoute;
 
 /// Makes every address local in the calling thread's network namespace, which has to be new: sets loopback up, and adds
 /// `local 0.0.0.0/0 dev lo` and `local ::/0 dev lo`. A connection to any address then arrives at a listener of the namespace,

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 
+use super::handle::{LOOPBACK, Netlink, all, named};
 use super::route::prefix_bits;
-use super::{LOOPBACK, Netlink, all, named};
 use crate::Result;
 
 impl Netlink {

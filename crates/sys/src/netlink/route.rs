@@ -9,7 +9,9 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::{Family, LOOPBACK, Netlink, Transport, all, is_family_disabled, named, protocol};
+use super::handle::{
+    Family, LOOPBACK, Netlink, Transport, all, is_family_disabled, named, protocol,
+};
 use crate::{NameCall, Result};
 
 /// A route that makes every address local in its table: `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.

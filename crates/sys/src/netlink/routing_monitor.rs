@@ -5,8 +5,9 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::route::RouteType;
 
+use super::handle::LOOPBACK;
 use super::monitor::Monitor;
-use super::{LOOPBACK, route, rule};
+use super::{route, rule};
 use crate::Result;
 
 /// Subscribes to changes of rules, of local routes in all tables, and of the loopback interface. Needs no capability.

@@ -8,7 +8,7 @@ use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 
-use super::{Family, Netlink, Transport, all, named, protocol};
+use super::handle::{Family, Netlink, Transport, all, named, protocol};
 use crate::Result;
 
 /// A policy routing rule: packets that match the selector are routed by the table. Displayed as `ip rule` shows it.

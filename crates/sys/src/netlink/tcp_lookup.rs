@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, netlink};
 
-use super::LOOPBACK;
+use super::handle::LOOPBACK;
 use super::raw::{self, NLMSG_ERROR};
 use super::sock_diag::{IPPROTO_TCP, SOCK_DIAG_BY_FAMILY};
 use crate::{NameCall, Result};

@@ -15,8 +15,8 @@ use peername_sys::{NameCall, SyscallError};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Targets;
 use super::finding::Finding;
+use crate::cmd::routes::Targets;
 
 /// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
-use crate::cmd::doctor::{BackendProbe, Reachability};
+use crate::cmd::doctor::backend_probe::{BackendProbe, Reachability};
 use crate::compat::translation::{Preflight, print_to_stderr};
 
 /// Prints the rules and checks on standard error. Call it before privileges are dropped: iptables needs them.

@@ -8,7 +8,8 @@ use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
-use crate::header_waiter::{ListenerAddr, RequestChannel};
+use crate::header_waiter::ListenerAddr;
+use crate::header_waiter::request_channel::RequestChannel;
 
 impl Supervisor {
     pub(super) fn serve_channel(&mut self) {

@@ -8,8 +8,19 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixSet;
 
-use super::{ClientRefusal, ListOptions};
+use super::refusal::ClientRefusal;
 use crate::access::network_list::{self, FileContent, NetworkListError};
+
+/// The values of the options that list networks.
+#[derive(Clone, Debug, Default)]
+pub struct ListOptions {
+    /// `--allow-client`: the clients that may connect; empty for all.
+    pub allow: Vec<String>,
+    /// `--deny-client`: the clients that may not.
+    pub deny: Vec<String>,
+    /// `--health-checks-from`: the peers that may name themselves as the client; empty for those on this host.
+    pub health_checks: Vec<String>,
+}
 
 /// The networks of clients that may connect, and of those that may not.
 #[derive(Debug, Default)]

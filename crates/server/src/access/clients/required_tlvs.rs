@@ -8,7 +8,7 @@ use std::str::FromStr;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_proto::{Command, Header, Tlv, Vendor, kind};
 
-use super::ClientRefusal;
+use super::refusal::ClientRefusal;
 
 /// A required TLV: `NAME=VALUE`, or `0xNN=HEX` for any type.
 #[derive(Clone, Debug, PartialEq, Eq)]
