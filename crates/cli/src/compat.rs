@@ -23,7 +23,9 @@ use std::thread::available_parallelism;
 
 use clap::Parser;
 
-use crate::{Args, lifecycle};
+use peername_daemon::command::block_on;
+
+use crate::Args;
 use program::Program;
 use translation::{EarlyExit, Environment, Translation, print_to_stderr};
 
@@ -118,7 +120,7 @@ impl Translation {
 
     fn serve(&self, args: Args) -> anyhow::Result<ExitCode> {
         if let Some(preflight) = &self.preflight {
-            lifecycle::block_on(async {
+            block_on(async {
                 cloudflare::routing_hints::print(preflight).await;
                 Ok(())
             })?;

@@ -8,6 +8,8 @@ pub(crate) mod table_options;
 
 use std::path::Path;
 
+use peername_daemon::process::Process;
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_sys::fs::text_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,8 +17,6 @@ use toml::de::DeTable;
 
 use crate::cmd::forward::options::Forward;
 use crate::cmd::proxy::options::{HostArgs, Listener};
-use crate::process::Process;
-use crate::reload::file_watch::Fingerprints;
 use intercept_table::Intercept;
 use options_table::{Mistake, Tables, read_options};
 pub(crate) use origin::{Origin, Table};

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use peername_sys::process::launch::become_program;
 
-use crate::usage::Usage;
+use peername_daemon::usage::Usage;
 
 /// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
 pub(crate) const LAUNCHER_FAILED: u8 = 125;

@@ -1,31 +1,23 @@
 //! `peername`: gives a server behind a load balancer its true client back.
 #![forbid(unsafe_code)]
 
-mod admin;
+mod admin_client;
 mod cmd;
 mod compat;
 mod config_file;
 #[cfg(any(feature = "exec", feature = "intercept"))]
 mod launcher;
-mod lifecycle;
-mod listeners;
-mod logging;
-mod process;
-mod reload;
-mod service_manager;
-mod upgrade;
-mod usage;
-mod value;
 
 use std::env;
 use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use peername_daemon::usage::Usage;
+use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::cmd::Command;
-use crate::usage::Usage;
 
 /// Gives a server behind a load balancer its true client back.
 #[derive(Debug, Parser)]
@@ -74,7 +66,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
                 ""
             };
             eprintln!("{priority}peername: {error:#}");
-            upgrade::report_failure(&error);
+            handover::report_failure(&error);
             ExitCode::from(if error.is::<Usage>() {
                 lasting(wrong_usage)
             } else {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use parking_lot::RwLock;
@@ -16,6 +17,7 @@ use peername_sys::Result;
 use peername_sys::netlink::{
     AddressChange, AddressMonitor, InterfaceAddress, LocalNetwork, Netlink,
 };
+use tokio::time::sleep;
 
 /// This host's own addresses, and the network and broadcast addresses of its interfaces, as last reported over netlink.
 /// Clones share one table.
@@ -66,6 +68,15 @@ impl OwnAddresses {
     /// Whether the address is loopback or another one of this host.
     pub fn is_on_this_host(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.kind_of(address) == Some(HostAddress::Own)
+    }
+
+    /// Keeps the table up to date for as long as it is polled; tries again after an error, which it logs.
+    pub async fn keep_watching(self) {
+        loop {
+            let Err(error) = self.watch().await;
+            tracing::warn!("can't watch this host's addresses: {error}; trying again");
+            sleep(WATCH_RETRY_DELAY).await;
+        }
     }
 
     /// Keeps the table up to date. A new address is in the table as soon as the kernel has reported it. A removed
@@ -189,6 +200,8 @@ fn subnet_router_anycast(address: Ipv6Addr, prefix: u8) -> Option<Ipv6Addr> {
     let hosts = u128::MAX.checked_shr(prefix.into())?;
     (prefix < 127).then(|| Ipv6Addr::from_bits(address.to_bits() & !hosts))
 }
+
+const WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

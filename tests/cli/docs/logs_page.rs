@@ -43,7 +43,7 @@ fn page_lists_exactly_the_outcomes() {
         include_str!("../../../crates/proxy/src/outcome.rs"),
         include_str!("../../../crates/proxy/src/policy/source.rs"),
         include_str!("../../../crates/proxy/src/policy/destination.rs"),
-        include_str!("../../../crates/server/src/access/clients.rs"),
+        include_str!("../../../crates/server/src/access/clients/refusal.rs"),
         include_str!("../../../crates/server/src/header_error.rs"),
         include_str!("../../../crates/proto/src/invalid.rs"),
         include_str!("../../../crates/proto/src/header_policy.rs"),
@@ -84,7 +84,7 @@ fn page_lists_every_field_of_a_connection() {
         "tracing::debug!(",
     );
     let totals = fields(
-        include_str!("../../../crates/cli/src/logging.rs"),
+        include_str!("../../../crates/cli/src/cmd/proxy/telemetry.rs"),
         "let udp = &totals.datagrams;",
     );
     assert!(connection.contains("outcome") && totals.contains("connections"));
@@ -107,6 +107,7 @@ fn page_lists_every_field_of_every_line() {
     let mut written = BTreeSet::new();
     for name in [
         "cli",
+        "daemon",
         "server",
         "observe",
         "proxy",

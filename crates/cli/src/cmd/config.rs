@@ -4,12 +4,14 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use peername_daemon::process::Process;
+use peername_daemon::reload::Setup as _;
+use peername_daemon::reload::file_watch::Fingerprints;
+
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
 use crate::cmd::{forward, proxy};
 use crate::config_file::{self, Configuration, Kind, Problems};
-use crate::process::Process;
-use crate::reload::file_watch::Fingerprints;
 
 /// Options of `peername config`.
 #[derive(Debug, clap::Args)]

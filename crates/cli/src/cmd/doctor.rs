@@ -30,16 +30,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use peername_daemon::listeners::{ListenPlan, expected_connections};
+use peername_daemon::process::default_workers;
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::value;
 use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
 use super::proxy::setup::Setup;
 use super::routes::Targets;
 use crate::config_file::{self, Kind};
-use crate::lifecycle::default_workers;
-use crate::listeners::{ListenPlan, expected_connections};
-use crate::reload::file_watch::Fingerprints;
-use crate::value;
 use finding::{Finding, Verdict};
 
 /// Options of `peername doctor`.

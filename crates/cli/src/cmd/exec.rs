@@ -14,6 +14,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use peername_daemon::admin::AdminArgs;
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{self, AsWritten};
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::interfaces::{self, InterfaceError};
 use peername_exec::library::Library;
@@ -27,12 +30,9 @@ use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
 use serde::Serialize;
 
-use crate::admin::AdminArgs;
 use crate::cmd::proxy;
 use crate::cmd::routes::Protocol;
 use crate::launcher::{self, LAUNCHER_FAILED, execute};
-use crate::usage::Usage;
-use crate::value::{self, AsWritten};
 use clients::ListJudge;
 
 /// Options of `peername exec`.

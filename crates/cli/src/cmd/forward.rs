@@ -6,35 +6,34 @@ pub(crate) mod setup;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use peername_observe::admin::ConfigInForce;
+use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::descriptors;
+use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
+use peername_daemon::listeners::{ListenPlan, UdpGroup};
+use peername_daemon::logging::join;
+use peername_daemon::reload::Reload;
+use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_observe::admin::history::History;
+use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
 use peername_relay::check_uring;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::confinement::Needs;
-use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
+use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
-use peername_sys::ipc::listen_fds;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 
-pub(crate) use options::Args;
+use crate::cmd::proxy::telemetry::{ProxyHealth, Served, log_totals};
 
-use crate::admin::{ServedProxy, serve_proxy};
-use crate::lifecycle::{self, Signals};
-use crate::listeners::UdpGroup;
-use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
-use crate::logging;
-use crate::process::Process;
-use crate::reload::client_lists::{ClientLists, OpenClients};
-use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Reload, Running, serve};
-use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
+pub(crate) use options::Args;
 use setup::Setup;
 
 /// The running forwarder.
-struct Control {
+pub(crate) struct Control {
     args: Args,
     setup: Setup,
     services: ServiceHandle<ForwardService>,
@@ -44,108 +43,105 @@ struct Control {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (upgrader, previous) = upgrade::begin("forward")?;
-    let mut files = Fingerprints::default();
-    let setup = Setup::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files, upgrader, previous))
+    command::run(args.clone())
 }
 
-async fn start(
-    args: &Args,
-    setup: Setup,
-    files: Fingerprints,
-    upgrader: Upgrader,
-    mut previous: Option<Predecessor>,
-) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
-    setup.check_at(&OwnAddresses::read().await?)?;
-    let mut given = InheritedSockets::new(listen_fds::receive()?);
-    let workers = setup.process.workers();
-    let inherited = Inherited::of(previous.as_ref());
-    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
-    let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
-    // It connects from its own address: no privilege is needed any more.
-    keep_only(CapabilitySet::empty())?;
-    let needs = Needs {
-        removes: setup.process.admin.socket_files(),
-        io_uring: !open.sockets.tcp.addrs().is_empty() && check_uring().is_ok(),
-        watches: args.source.may_watch() || setup.has_list_files(),
-        ..Needs::default()
-    };
-    let confinement = setup.process.sandbox.confine(needs)?;
-    let (_log, log_level) = setup.process.logging.start();
-    inherited.set_log_level(&log_level);
-    confinement.log();
-    let counters = Arc::<Counters>::default();
-    let sessions = OpenSessions::default();
-    let services = ServiceHandle::new(setup.services(&open.sockets.numbers()));
-    let groups = open.sockets.groups.len();
-    let capacity =
-        lifecycle::capacity(setup.process.workers(), groups, open.sockets.descriptors())?;
-    let forwarder = Forwarder {
-        services: services.clone(),
-        counters: Arc::clone(&counters),
-        client_limit: ClientLimit::new(capacity.connections),
-    };
-    let udp = logging::join(
-        open.sockets
-            .groups
-            .iter()
-            .flat_map(|one| one.sockets.addrs()),
-    );
-    let tcp = logging::join(open.sockets.tcp.addrs());
-    let tasks = udp_tasks(&services, &counters, &sessions);
-    let client_policies = setup.client_policies(&open.sockets.actual());
-    let listeners = open.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
-    tracing::info!(
-        tcp,
-        udp,
-        upstream = setup.targets(),
-        workers = setup.process.workers(),
-        "listening"
-    );
-    let open_clients = OpenClients {
-        connections: listeners.workers.connections(),
-        sessions: sessions.clone(),
-        is_denied: Arc::new(|entry, policy| policy.judge(entry.peer().ip()).is_err()),
-    };
-    let history = inherited.history();
-    let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
-    let config = ConfigInForce::new(&setup.json);
-    let serve_admin = |sockets| {
-        let running = ServedProxy {
-            command: "forward",
+impl Command for Args {
+    const NAME: &'static str = "forward";
+
+    type Setup = Setup;
+    type Checked = ();
+    type Privileged = ();
+    type Running = Control;
+
+    fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Setup> {
+        Ok(Setup::load(self, files)?)
+    }
+
+    async fn check(&self, setup: &Setup, _: &mut Fingerprints) -> anyhow::Result<()> {
+        Ok(setup.check_at(&OwnAddresses::read().await?)?)
+    }
+
+    fn listen_plans(&self, setup: &Setup, (): &()) -> Vec<ListenPlan> {
+        setup.listen_plans()
+    }
+
+    async fn open(&self, _: &Setup, (): (), _: &Opened) -> anyhow::Result<()> {
+        // It connects from its own address: no privilege is needed any more.
+        Ok(keep_only(CapabilitySet::empty())?)
+    }
+
+    fn needs(&self, setup: &Setup, listeners: &Opened) -> anyhow::Result<Needs> {
+        Ok(Needs {
+            removes: setup.process.admin.socket_files(),
+            io_uring: !listeners.sockets.tcp.addrs().is_empty() && check_uring().is_ok(),
+            watches: self.source.may_watch() || setup.has_list_files(),
+            ..Needs::default()
+        })
+    }
+
+    fn watches(&self, _: &Setup) -> bool {
+        self.source.watch
+    }
+
+    async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
+        let Ready {
+            setup,
+            listeners: open,
+            history,
+            ..
+        } = ready;
+        let counters = Arc::<Counters>::default();
+        let sessions = OpenSessions::default();
+        let services = ServiceHandle::new(setup.services(&open.sockets.numbers()));
+        let groups = &open.sockets.groups;
+        let workers = setup.process.workers();
+        let capacity = descriptors::capacity(workers, groups.len(), open.sockets.descriptors())?;
+        let forwarder = Forwarder {
+            services: services.clone(),
             counters: Arc::clone(&counters),
-            workers: &listeners.workers,
+            client_limit: ClientLimit::new(capacity.connections),
+        };
+        let udp = join(groups.iter().flat_map(|one| one.sockets.addrs()));
+        let tcp = join(open.sockets.tcp.addrs());
+        let tasks = udp_tasks(&services, &counters, &sessions);
+        let client_policies = setup.client_policies(&open.sockets.actual());
+        let listeners = open.start(&Arc::new(forwarder), capacity, Vec::new(), tasks)?;
+        tracing::info!(tcp, udp, upstream = setup.targets(), workers, "listening");
+        let open_clients = OpenClients {
+            connections: listeners.workers.connections(),
             sessions: sessions.clone(),
+            is_denied: Arc::new(|entry, policy| policy.judge(entry.peer().ip()).is_err()),
+        };
+        let control = Control {
+            args: self,
+            setup,
+            services,
+            counters,
+            sessions,
+            client_lists: ClientLists::start(client_policies, open_clients, history),
+        };
+        Ok((control, listeners))
+    }
+}
+
+impl Running for Control {
+    type Health = ProxyHealth;
+
+    fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<ProxyHealth> {
+        let served = Served {
+            counters: &self.counters,
+            sessions: &self.sessions,
             kernel: None,
             reply_path: None,
-            log_level,
-            config: config.clone(),
-            history: history.clone(),
+            hosts: self.setup.process.admin.allowed_hosts(),
         };
-        serve_proxy(sockets, &setup.process.admin, running)
-    };
-    let admin = serve_admin(admin)?;
-    let control = Control {
-        args: args.clone(),
-        setup,
-        services,
-        counters: Arc::clone(&counters),
-        sessions,
-        client_lists,
-    };
-    let running = Running {
-        listeners,
-        signals,
-        watch: FileWatch::of_configuration(args.source.watch, files),
-        config,
-        upgrades: Upgrades { upgrader, admin },
-        history: history.clone(),
-    };
-    let code = serve(control, running).await?;
-    logging::totals(&counters.snapshot(), history.reloads());
-    Ok(code)
+        served.admin_server(workers, resources)
+    }
+
+    async fn end(self, history: &History) {
+        log_totals(&self.counters.snapshot(), history.reloads());
+    }
 }
 
 /// Makes the tasks that workers run for a group of UDP listeners.
@@ -168,6 +164,7 @@ fn udp_tasks(
 }
 
 impl Reload for Control {
+    type Setup = Setup;
     type Plan = Setup;
 
     fn reader(&self) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Setup> + Send + 'static {
@@ -193,15 +190,7 @@ impl Reload for Control {
         Ok(changed)
     }
 
-    fn process(&self) -> &Process {
-        &self.setup.process
-    }
-
-    fn config_json(&self) -> &str {
-        &self.setup.json
-    }
-
-    fn summary(&self) -> String {
-        self.setup.summary()
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 }

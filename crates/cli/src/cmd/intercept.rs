@@ -16,6 +16,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::descriptors;
+use peername_daemon::listeners::ListenPlan;
+use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
+use peername_daemon::logging::join;
+use peername_daemon::process::default_workers;
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::Usage;
 use peername_intercept::admin::InterceptHealth;
 use peername_intercept::admin::advice::advise;
 use peername_intercept::authz::CheckService;
@@ -28,127 +36,182 @@ use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
 use peername_intercept::upstream::trust::TrustError;
-use peername_observe::admin::{AdminServer, ConfigInForce, Resources};
+use peername_observe::admin::history::History;
+use peername_observe::admin::{AdminServer, Resources};
 use peername_server::confinement::Needs;
-use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::Capacity;
 use peername_server::workers::services::ServiceHandle;
-use peername_sys::ipc::listen_fds;
+use peername_server::workers::{Capacity, Workers};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
 
 pub(crate) use options::Args;
-
-use crate::admin::RunningAdmin;
-use crate::lifecycle::{self, Signals};
-use crate::listeners::running::{Opened, UdpTasks};
-use crate::logging;
-use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Running, serve};
-use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
-use crate::usage::Usage;
 use reload::Control;
 use setup::Setup;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (upgrader, previous) = upgrade::begin("intercept")?;
-    let mut files = Fingerprints::default();
-    let setup = Setup::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files, upgrader, previous))
+    command::run(args.clone())
 }
 
-async fn start(
-    args: &Args,
-    setup: Setup,
-    mut files: Fingerprints,
-    upgrader: Upgrader,
-    mut previous: Option<Predecessor>,
-) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
-    // Before the authority's key is read.
-    secrets::disable_core_dumps()?;
-    secrets::mask_arguments()?;
-    let check = setup.check.clone().map(CheckService::new);
-    let check = check.transpose().map_err(Usage::from_error)?;
-    let authority = setup.authority(&mut files)?;
-    let own = OwnAddresses::read().await?;
-    let workers = setup.process.workers();
-    let can_tproxy = is_effective(CapabilitySet::NET_RAW) || is_effective(CapabilitySet::NET_ADMIN);
-    let mut given = InheritedSockets::new(listen_fds::receive()?);
-    let inherited = Inherited::of(previous.as_ref());
-    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
-    let open = Opened::open(setup.listen_plans(can_tproxy), workers, given, previous)?;
-    keep_only(CapabilitySet::empty())?;
-    let destinations = setup.destinations(&own, &open.sockets.actual());
-    let (capacity, max_upstream) =
-        split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
-    let limits = (capacity.connections, max_upstream);
-    let exporter = setup.start_exporter()?;
-    let state = new_state(&setup, authority, destinations, check.clone(), limits)?;
-    let state = Arc::new(state.with_spans(exporter.as_ref().map(SpanExporter::queue)));
-    // A policy is to be in force as soon as its file is changed.
-    let watches = args.source.watch || setup.options.check.policies().next().is_some();
-    let confinement = setup.process.sandbox.confine(needs(&setup, watches)?)?;
-    let (_log, log_level) = setup.process.logging.start();
-    inherited.set_log_level(&log_level);
-    confinement.log();
-    log_start(&setup, &logging::join(open.sockets.tcp.addrs()))?;
-    if let Some(check) = check.clone() {
-        check.await_services();
+/// What was read of this host and of the authority.
+pub(crate) struct Checked {
+    authority: Authority,
+    check: Option<CheckService>,
+    own: OwnAddresses,
+    /// Whether listeners for TPROXY rules can be opened.
+    can_tproxy: bool,
+}
+
+/// What requests are served with.
+pub(crate) struct Prepared {
+    state: InterceptState,
+    check: Option<CheckService>,
+    exporter: Option<SpanExporter>,
+    own: OwnAddresses,
+    can_tproxy: bool,
+    capacity: Capacity,
+    max_upstream: usize,
+}
+
+impl Command for Args {
+    const NAME: &'static str = "intercept";
+
+    type Setup = Setup;
+    type Checked = Checked;
+    type Privileged = Prepared;
+    type Running = Control;
+
+    fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Setup> {
+        Ok(Setup::load(self, files)?)
     }
-    let services = setup.services(&open.sockets.numbers(), &state);
-    let services = ServiceHandle::new(services);
-    let current = CurrentState::new(Arc::clone(&state));
-    let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
-    let beside = intercept.worker_tasks(workers);
-    let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
-    tokio::spawn(lifecycle::watch_own_addresses(own.clone()));
-    let config = ConfigInForce::new(&setup.json);
-    let history = inherited.history();
-    let serve_admin = |sockets| {
-        let mut registry = Registry::default();
-        state.register(&mut registry);
-        let workers = &listeners.workers;
-        let health = InterceptHealth::new(current.clone(), workers.liveness(), workers.phases());
-        let hosts = setup.process.admin.allowed_hosts();
-        let resources = Resources {
-            command: "intercept",
-            advise: Some(advise),
-            connections: Some(Box::new(listeners.workers.connections())),
-            log_level: Some(Box::new(log_level)),
-            config: Some(config.clone()),
-            history: history.clone(),
-            limit: Some(Arc::new(workers.limit())),
-            ..Resources::default()
+
+    async fn check(&self, setup: &Setup, files: &mut Fingerprints) -> anyhow::Result<Checked> {
+        // Before the authority's key is read.
+        secrets::disable_core_dumps()?;
+        secrets::mask_arguments()?;
+        let check = setup.check.clone().map(CheckService::new).transpose();
+        Ok(Checked {
+            check: check.map_err(Usage::from_error)?,
+            authority: setup.authority(files)?,
+            own: OwnAddresses::read().await?,
+            can_tproxy: is_effective(CapabilitySet::NET_RAW)
+                || is_effective(CapabilitySet::NET_ADMIN),
+        })
+    }
+
+    fn listen_plans(&self, setup: &Setup, checked: &Checked) -> Vec<ListenPlan> {
+        setup.listen_plans(checked.can_tproxy)
+    }
+
+    async fn open(
+        &self,
+        setup: &Setup,
+        checked: Checked,
+        listeners: &Opened,
+    ) -> anyhow::Result<Prepared> {
+        keep_only(CapabilitySet::empty())?;
+        let Checked {
+            authority,
+            check,
+            own,
+            can_tproxy,
+        } = checked;
+        let destinations = setup.destinations(&own, &listeners.sockets.actual());
+        let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
+        let (capacity, max_upstream) = split_capacity(capacity);
+        let limits = (capacity.connections, max_upstream);
+        let exporter = setup.start_exporter()?;
+        let state = new_state(setup, authority, destinations, check.clone(), limits)?;
+        Ok(Prepared {
+            state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
+            check,
+            exporter,
+            own,
+            can_tproxy,
+            capacity,
+            max_upstream,
+        })
+    }
+
+    fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
+        let mut needs = usual_needs(Some(setup.ca()?));
+        let policies = setup.options.check.policies().map(PathBuf::from);
+        needs
+            .directories
+            .extend(policies.filter(|path| path.is_dir()));
+        Ok(Needs {
+            removes: setup.process.admin.socket_files(),
+            watches: self.watches(setup),
+            ..needs
+        })
+    }
+
+    /// A policy is to be in force as soon as its file is changed.
+    fn watches(&self, setup: &Setup) -> bool {
+        self.source.watch || setup.options.check.policies().next().is_some()
+    }
+
+    async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
+        let Ready {
+            setup,
+            privileged: prepared,
+            listeners: open,
+            ..
+        } = ready;
+        log_start(&setup, &join(open.sockets.tcp.addrs()))?;
+        if let Some(check) = prepared.check {
+            check.await_services();
+        }
+        let state = Arc::new(prepared.state);
+        let services = setup.services(&open.sockets.numbers(), &state);
+        let services = ServiceHandle::new(services);
+        let current = CurrentState::new(state);
+        let intercept = Arc::new(Intercept::new(services.clone(), current.clone()));
+        let beside = intercept.worker_tasks(setup.process.workers());
+        let listeners = open.start(&intercept, prepared.capacity, beside, |_| {
+            UdpTasks::default()
+        })?;
+        tokio::spawn(prepared.own.clone().keep_watching());
+        let control = Control {
+            args: self,
+            setup,
+            services,
+            current,
+            own: prepared.own,
+            can_tproxy: prepared.can_tproxy,
+            max_upstream: prepared.max_upstream,
+            exporter: prepared.exporter,
         };
-        let server = AdminServer::new(registry, health, hosts, resources);
-        RunningAdmin::serve(&setup.process.admin, sockets, server)
-    };
-    let admin = serve_admin(admin)?;
-    let control = Control {
-        args: args.clone(),
-        setup,
-        services,
-        current,
-        own,
-        can_tproxy,
-        max_upstream,
-    };
-    let running = Running {
-        listeners,
-        signals,
-        watch: FileWatch::of_configuration(watches, files),
-        config,
-        upgrades: Upgrades { upgrader, admin },
-        history,
-    };
-    let ended = serve(control, running).await;
-    if let Some(exporter) = exporter {
-        exporter.stop().await;
+        Ok((control, listeners))
     }
-    ended
+}
+
+impl Running for Control {
+    type Health = InterceptHealth;
+
+    fn admin_server(
+        &self,
+        workers: &Workers,
+        resources: Resources,
+    ) -> AdminServer<InterceptHealth> {
+        let mut registry = Registry::default();
+        self.current.get().register(&mut registry);
+        let current = self.current.clone();
+        let health = InterceptHealth::new(current, workers.liveness(), workers.phases());
+        let resources = Resources {
+            advise: Some(advise),
+            ..resources
+        };
+        let hosts = self.setup.process.admin.allowed_hosts();
+        AdminServer::new(registry, health, hosts, resources)
+    }
+
+    async fn end(self, _: &History) {
+        if let Some(exporter) = self.exporter {
+            exporter.stop().await;
+        }
+    }
 }
 
 /// What requests are served with: reads the trusted roots of origins, and makes a leaf key. `limits` are those of connections
@@ -191,20 +254,6 @@ pub(crate) fn new_state(
     ))
 }
 
-/// What this process needs after its start.
-fn needs(setup: &Setup, watches: bool) -> anyhow::Result<Needs> {
-    let mut needs = usual_needs(Some(setup.ca()?));
-    let policies = setup.options.check.policies().map(PathBuf::from);
-    needs
-        .directories
-        .extend(policies.filter(|path| path.is_dir()));
-    Ok(Needs {
-        removes: setup.process.admin.socket_files(),
-        watches,
-        ..needs
-    })
-}
-
 /// What any `intercept` needs after its start: the files that a reload reads again, and names of origins. `ca` is the
 /// directory of its authority.
 pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
@@ -226,9 +275,9 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 ///
 /// # Errors
 ///
-/// As [`lifecycle::capacity`].
+/// As [`descriptors::capacity`].
 pub(crate) fn expected_connections() -> anyhow::Result<usize> {
-    let capacity = lifecycle::capacity(lifecycle::default_workers(), TASKS_PER_WORKER, 0)?;
+    let capacity = descriptors::capacity(default_workers(), TASKS_PER_WORKER, 0)?;
     Ok(split_capacity(capacity).0.connections)
 }
 

@@ -10,132 +10,122 @@ mod privileges;
 mod reload;
 mod route_keeper;
 pub(crate) mod setup;
+pub(crate) mod telemetry;
 pub(crate) mod udp;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
+use peername_daemon::command::{self, Command, Ready, Running};
+use peername_daemon::listeners::ListenPlan;
+use peername_daemon::listeners::running::{Opened, RunningListeners};
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_kernel::data_path::DataPath;
-use peername_observe::admin::ConfigInForce;
+use peername_observe::admin::history::History;
+use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::routes::Keeper;
 use peername_relay::check_uring;
 use peername_server::confinement::Needs;
-use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
-use peername_sys::ipc::listen_fds;
+use peername_server::workers::Workers;
 use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
 
+use control::{Control, Privileged};
 pub(crate) use options::Args;
-
-use crate::admin::{ServedProxy, serve_proxy};
-use crate::lifecycle::{self, Signals};
-use crate::listeners::running::Opened;
-use crate::logging;
-use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Running, Source, serve};
-use crate::upgrade::{self, Inherited, Predecessor, Upgrader, Upgrades};
-use control::Control;
 use setup::Setup;
+use telemetry::{ProxyHealth, Served, log_totals};
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (upgrader, previous) = match args.host.sockets_from_outside {
-        true => (Upgrader::unavailable(STARTED_BY_EXEC), None),
-        false => upgrade::begin("proxy")?,
-    };
-    let mut files = Fingerprints::default();
-    let setup = load::load(args, &mut files)?;
-    lifecycle::block_on(start(args, setup, files, upgrader, previous))
+    command::run(args.clone())
 }
 
-/// Opens what needs privilege, drops the privilege, then serves until a signal stops it.
-///
-/// Capabilities belong to threads, so the threads of the log and of the workers are started after they are dropped.
-async fn start(
-    args: &Args,
-    setup: Setup,
-    files: Fingerprints,
-    upgrader: Upgrader,
-    mut previous: Option<Predecessor>,
-) -> anyhow::Result<ExitCode> {
-    let signals = Signals::listen()?;
-    setup.check_at(&OwnAddresses::read().await?)?;
-    let mut given = InheritedSockets::new(listen_fds::receive()?);
-    let workers = setup.process.workers();
-    let inherited = Inherited::of(previous.as_ref());
-    let admin = setup.process.admin.open(&mut given, previous.as_mut())?;
-    let open = Opened::open(setup.listen_plans(), workers, given, previous)?;
-    let mut keeper = match setup.host.setup_routes {
-        true => {
-            let marks: Vec<_> = setup.marks().into_iter().collect();
-            Some(Keeper::start(&setup.backends(), &marks)?)
+impl Command for Args {
+    const NAME: &'static str = "proxy";
+
+    type Setup = Setup;
+    type Checked = ();
+    type Privileged = Privileged;
+    type Running = Control;
+
+    fn upgrade_refusal(&self) -> Option<&'static str> {
+        self.host.sockets_from_outside.then_some(STARTED_BY_EXEC)
+    }
+
+    fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Setup> {
+        Ok(load::load(self, files)?)
+    }
+
+    async fn check(&self, setup: &Setup, _: &mut Fingerprints) -> anyhow::Result<()> {
+        Ok(setup.check_at(&OwnAddresses::read().await?)?)
+    }
+
+    fn listen_plans(&self, setup: &Setup, (): &()) -> Vec<ListenPlan> {
+        setup.listen_plans()
+    }
+
+    async fn open(&self, setup: &Setup, (): (), _: &Opened) -> anyhow::Result<Privileged> {
+        let marks: Vec<_> = setup.marks().into_iter().collect();
+        let start_keeper = || Keeper::start(&setup.backends(), &marks);
+        let keeper = setup.host.setup_routes.then(start_keeper).transpose()?;
+        let kernel = kernel(setup).await?;
+        privileges::drop_unneeded(setup.mark())?;
+        Ok(Privileged { keeper, kernel })
+    }
+
+    fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
+        Ok(Needs {
+            removes: setup.process.admin.socket_files(),
+            io_uring: setup.may_use_uring(),
+            bpf_maps: setup.host.is_in_kernel(),
+            raw_packets: true,
+            watches: self.source.may_watch() || setup.has_list_files(),
+            ..Needs::default()
+        })
+    }
+
+    fn watches(&self, _: &Setup) -> bool {
+        self.source.watch
+    }
+
+    async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
+        privileges::warn_of_missing();
+        ready.listeners.sockets.log_kernel_limits();
+        if ready.setup.chooses_relay() {
+            log_relay_method();
         }
-        false => None,
-    };
-    let kernel = kernel(&setup).await?;
-    privileges::drop_unneeded(setup.mark())?;
-    let confinement = setup.process.sandbox.confine(needs(&setup, &args.source))?;
-    let (_log, log_level) = setup.process.logging.start();
-    inherited.set_log_level(&log_level);
-    confinement.log();
-    privileges::warn_of_missing();
-    open.sockets.log_kernel_limits();
-    if setup.chooses_relay() {
-        log_relay_method();
+        for relay in ready.setup.chosen_relays() {
+            tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
+        }
+        Control::start(self, ready).await
     }
-    for relay in setup.chosen_relays() {
-        tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
-    }
-    let history = inherited.history();
-    let start = Control::start(args.clone(), setup, open, kernel, &history);
-    let (control, listeners) = start.await?;
-    let config = ConfigInForce::new(&control.setup.json);
-    let serve_admin = |sockets| {
-        let reply_path = control.reply_path.subscribe();
-        let args = &control.setup.process.admin;
-        let running = ServedProxy {
-            command: "proxy",
-            counters: Arc::clone(&control.shared.counters),
-            workers: &listeners.workers,
-            sessions: control.shared.sessions.clone(),
-            kernel: control.shared.kernel.clone(),
-            reply_path: Some(reply_path),
-            log_level,
-            config: config.clone(),
-            history: history.clone(),
+}
+
+impl Running for Control {
+    type Health = ProxyHealth;
+
+    fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<ProxyHealth> {
+        let served = Served {
+            counters: &self.shared.counters,
+            sessions: &self.shared.sessions,
+            kernel: self.shared.kernel.as_ref(),
+            reply_path: Some(self.reply_path.subscribe()),
+            hosts: self.setup.process.admin.allowed_hosts(),
         };
-        serve_proxy(sockets, args, running)
-    };
-    let admin = serve_admin(admin)?;
-    let routes_lost = route_keeper::wait_lost(keeper.as_mut(), control.reply_path.subscribe())?;
-    let counters = Arc::clone(&control.shared.counters);
-    let running = Running {
-        listeners,
-        signals,
-        watch: FileWatch::of_configuration(args.source.watch, files),
-        config,
-        upgrades: Upgrades { upgrader, admin },
-        history: history.clone(),
-    };
-    tokio::select! {
-        code = serve(control, running) => {
-            let code = code?;
-            logging::totals(&counters.snapshot(), history.reloads());
-            Ok(code)
-        }
-        () = routes_lost => bail!(route_keeper::KEEPER_LOST),
+        served.admin_server(workers, resources)
     }
-}
 
-/// What this process needs after its start.
-fn needs(setup: &Setup, source: &Source) -> Needs {
-    Needs {
-        removes: setup.process.admin.socket_files(),
-        io_uring: setup.may_use_uring(),
-        bpf_maps: setup.host.is_in_kernel(),
-        raw_packets: true,
-        watches: source.may_watch() || setup.has_list_files(),
-        ..Needs::default()
+    fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<>> {
+        let reply_path = self.reply_path.subscribe();
+        let lost = route_keeper::wait_lost(self.keeper.as_mut(), reply_path)?;
+        Ok(async move {
+            lost.await;
+            anyhow!(route_keeper::KEEPER_LOST)
+        })
+    }
+
+    async fn end(self, history: &History) {
+        log_totals(&self.shared.counters.snapshot(), history.reloads());
     }
 }
 

@@ -10,7 +10,7 @@ use peername_sys::netlink::Transport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::value;
+use peername_daemon::value;
 
 mod filter_options;
 

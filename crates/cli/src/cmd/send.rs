@@ -9,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{self, AsWritten, Tlv};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
@@ -18,8 +20,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config_file::table_options;
-use crate::usage::Usage;
-use crate::value::{self, AsWritten, Tlv};
 
 /// Options of `peername send`.
 #[derive(Debug, clap::Args)]

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use peername_daemon::command::block_on;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 use ratatui::crossterm::event::{self, Event};
@@ -20,8 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::admin::client::AdminClient;
-use crate::lifecycle;
+use crate::admin_client::AdminClient;
 use app::{Action, App};
 use client::EventStream;
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 ///
 /// The admin endpoint can't be reached, or it refuses; the terminal can't be used.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    lifecycle::block_on(async {
+    block_on(async {
         let client = AdminClient(args.admin.clone());
         let mut events = client.events().await?;
         let first = events.next().await?;

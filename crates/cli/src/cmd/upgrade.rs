@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::upgrade::request;
+use peername_daemon::upgrade::request::request;
 
 /// Options of `peername upgrade`.
 #[derive(Debug, clap::Args)]

@@ -5,13 +5,14 @@ pub(super) mod routing_hints;
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 
+use peername_daemon::value;
+
 use super::native_command::{NativeCommand, target};
 use super::parser::ParsedOptions;
 use super::parser::getopt_long::{self, Opt};
 use super::program::Program;
 use super::translation::{EarlyExit, Preflight, Translation};
 use super::trust_file::valid_lines;
-use crate::value;
 
 /// Whether cloudflare/mmproxy would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {

@@ -3,13 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 
+use peername_daemon::value;
+
 use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
 use super::parser::ParsedOptions;
 use super::parser::go_flag::{self, Error, Flag, integer};
 use super::program::Program;
 use super::translation::{EarlyExit, Translation};
 use super::trust_file::trust_or_any;
-use crate::value;
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
     let given = go_flag::parse(FLAGS, args).map_err(|error| match error {

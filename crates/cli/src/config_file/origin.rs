@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
-use crate::usage::Usage;
+use peername_daemon::usage::Usage;
 
 /// Where options were given.
 #[derive(Clone, Debug)]

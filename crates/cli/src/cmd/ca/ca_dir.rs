@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::usage::Usage;
+use peername_daemon::usage::Usage;
 
 /// `--ca`, also of `peername intercept`.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]

@@ -6,13 +6,13 @@
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 
+use peername_daemon::usage::Usage;
 use peername_intercept::ca::Authority;
 
 use super::ca_dir::CaDir;
 use super::publish::publish;
 use super::shell::quoted;
 use super::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
-use crate::usage::Usage;
 
 /// Where the files are written.
 #[derive(Debug, clap::Args)]

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use peername_daemon::logging::join;
+use peername_daemon::process::confinement::SCOPES_SINCE;
+use peername_daemon::value;
 use peername_server::confinement::{Needs, is_seccomp_supported};
 use peername_sys::fs::text_file;
 use peername_sys::process::caps::CapabilitySet;
@@ -10,9 +13,6 @@ use peername_sys::process::confine::files::supported_version;
 
 use super::finding::Finding;
 use super::intercept;
-use crate::logging::join;
-use crate::process::confinement::SCOPES_SINCE;
-use crate::value;
 
 /// Options of `peername doctor --confinement`.
 #[derive(Debug, clap::Args)]

@@ -6,7 +6,7 @@ use peername_observe::admin::AdminAddr;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use crate::admin::client::AdminClient;
+use crate::admin_client::AdminClient;
 
 /// Options of `peername doctor --admin`.
 #[derive(Debug, clap::Args)]

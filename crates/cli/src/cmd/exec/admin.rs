@@ -8,6 +8,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
+use peername_daemon::admin::{AdminArgs, RunningAdmin};
+use peername_daemon::command::block_on;
+use peername_daemon::logging::{self, LevelHandle};
+use peername_daemon::process::confinement;
+use peername_daemon::value::{AsWritten, Time};
 use peername_exec::admin::{self, AdminProcess};
 use peername_identity::{RefusalVerbosity, Table};
 use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
@@ -19,12 +24,7 @@ use serde::Serialize;
 use tracing::Level;
 
 use super::{Args, Header, Sources};
-use crate::admin::{AdminArgs, RunningAdmin};
 use crate::cmd::proxy::{clients, header_policy};
-use crate::lifecycle;
-use crate::logging::{self, LevelHandle};
-use crate::process::confinement;
-use crate::value::{AsWritten, Time};
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 
@@ -129,7 +129,7 @@ fn run(served: Served, mut process: AdminProcess) -> anyhow::Result<()> {
         ..Needs::default()
     };
     let confinement = confinement::Args::default().confine(needs)?;
-    lifecycle::block_on(async {
+    block_on(async {
         let (_log, level) = served.logging.start();
         confinement.log();
         process.report_ready().context("socketpair(2)")?;

@@ -14,7 +14,7 @@ use peername_server::access::clients::{ClientAccess, ClientRefusal, HeaderClient
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 use peername_sys::process::stderr::try_write_line;
 
-use crate::reload::file_watch::Fingerprints;
+use peername_daemon::reload::file_watch::Fingerprints;
 
 /// The lists of clients and the required TLVs. Files are read again when they have changed. Connections that are open then
 /// stay: they are the program's alone.

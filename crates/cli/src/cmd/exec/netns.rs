@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use anyhow::Context;
+use peername_daemon::usage::Usage;
 use peername_exec::netns;
 use peername_observe::admin::AdminListener;
 use peername_server::listeners::InheritedSockets;
@@ -16,7 +17,6 @@ use peername_sys::udp;
 
 use super::clients::with_absolute_path;
 use super::{Args, Header, Sources};
-use crate::usage::Usage;
 
 /// Opens the listening sockets and moves this process into its private network.
 ///
@@ -165,7 +165,7 @@ mod tests {
             let addrs: Vec<SocketAddr> = listen.iter().map(|text| text.parse().unwrap()).collect();
             let ranges: Vec<_> = ports
                 .iter()
-                .map(|text| crate::value::ports(text).unwrap())
+                .map(|text| peername_daemon::value::ports(text).unwrap())
                 .collect();
             assert_eq!(
                 disagreement(&addrs, &ranges),

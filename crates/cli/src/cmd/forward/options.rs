@@ -2,6 +2,12 @@
 
 use std::net::SocketAddr;
 
+use peername_daemon::listeners::ListenPlan;
+use peername_daemon::listeners::resolve_listeners;
+use peername_daemon::process::Process;
+use peername_daemon::reload::Source;
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::value::{Address, Listen, Timeout};
 use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
 use peername_server::access::clients::RequiredTlvs;
@@ -13,12 +19,6 @@ use crate::cmd::proxy::clients;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
 use crate::config_file::table_options::{self, NotWithFile};
-use crate::listeners::ListenPlan;
-use crate::listeners::resolve_listeners;
-use crate::process::Process;
-use crate::reload::Source;
-use crate::usage::{Usage, UsageErrors};
-use crate::value::{Address, Listen, Timeout};
 
 /// Options of `peername forward`.
 #[derive(Clone, Debug, clap::Args)]

@@ -4,6 +4,13 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use peername_daemon::listeners::self_connect::connects_to_listener;
+use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
+use peername_daemon::process::Process;
+use peername_daemon::reload;
+use peername_daemon::reload::client_lists::ClientPolicies;
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::{Usage, UsageErrors};
 use peername_proto::HostAddress;
 use peername_proxy::forward::ForwardService;
 use peername_server::own_addresses::OwnAddresses;
@@ -11,12 +18,6 @@ use peername_server::workers::services::Services;
 
 use super::options::{Args, Forward};
 use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
-use crate::listeners::self_connect::connects_to_listener;
-use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
-use crate::process::Process;
-use crate::reload::client_lists::ClientPolicies;
-use crate::reload::file_watch::Fingerprints;
-use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -125,11 +126,6 @@ impl Setup {
         problems
     }
 
-    /// A short summary for the service manager and `config check`.
-    pub(crate) fn summary(&self) -> String {
-        listeners::summary(self.groups.iter().map(|group| &group.sockets))
-    }
-
     pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
         let groups = self.groups.iter();
         groups.map(|group| group.sockets.clone()).collect()
@@ -170,6 +166,20 @@ impl Setup {
             .collect();
         targets.dedup();
         targets.join(", ")
+    }
+}
+
+impl reload::Setup for Setup {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn json(&self) -> &str {
+        &self.json
+    }
+
+    fn summary(&self) -> String {
+        listeners::summary(self.groups.iter().map(|group| &group.sockets))
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use http::HeaderName;
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::value::{AsWritten, Number, Time, Timeout, text_value, values};
 use peername_intercept::authz::{
     CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
 };
@@ -14,8 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use super::check_tls_args::CheckTlsArgs;
 use crate::config_file::table_options;
-use crate::usage::{Usage, UsageErrors};
-use crate::value::{AsWritten, Number, Time, Timeout, text_value, values};
 
 /// The check service, and how it is asked.
 #[derive(Clone, Debug, clap::Args, Deserialize, Serialize, JsonSchema)]

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use peername_intercept::policy::host_timeouts::{HostTimeout, HostTimeouts};
 
-use crate::value::{AsWritten, timeout, values};
+use peername_daemon::value::{AsWritten, timeout, values};
 
 /// `HOST=DURATION`.
 #[derive(Clone, Debug, PartialEq, Eq)]

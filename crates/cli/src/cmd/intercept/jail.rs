@@ -26,6 +26,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use peername_daemon::usage::Usage;
 use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_jail::files::{self, PrivateDir, TrustFiles};
 use peername_jail::mediator::{self, allowed::AllowedSockets};
@@ -40,7 +41,6 @@ use peername_sys::seccomp::UnixSockets;
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
-use crate::usage::Usage;
 use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
 pub(crate) use options::Args;

@@ -7,6 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use peername_daemon::listeners::resolve_listeners;
+use peername_daemon::process::Process;
+use peername_daemon::reload::Source;
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::value::{AsWritten, Listen, Number, Timeout, list_file, values};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::otlp::CollectorUrl;
 use peername_intercept::policy::access::{Access, Users};
@@ -27,11 +32,6 @@ use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::proxy::clients::list_errors;
 use crate::config_file::table_options::{self, NotWithFile};
-use crate::listeners::resolve_listeners;
-use crate::process::Process;
-use crate::reload::Source;
-use crate::usage::{Usage, UsageErrors};
-use crate::value::{AsWritten, Listen, Number, Timeout, list_file, values};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]

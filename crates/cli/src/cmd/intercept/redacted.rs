@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug, Display, Formatter};
 use std::str::FromStr;
 
-use crate::value::text_value::text_value;
+use peername_daemon::text_value;
 
 /// A value with a secret, which its `Debug` leaves out: the effective configuration shows that.
 #[derive(Clone, Debug)]

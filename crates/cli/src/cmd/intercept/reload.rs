@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
+use peername_daemon::listeners::running::{RunningListeners, UdpTasks};
+use peername_daemon::reload::Reload;
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_intercept::listener::{CurrentState, ListenerService};
+use peername_intercept::otlp::SpanExporter;
 use peername_intercept::state;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::ServiceHandle;
 
 use super::options::Args;
 use super::setup::Setup;
-use crate::listeners::running::{RunningListeners, UdpTasks};
-use crate::process::Process;
-use crate::reload::Reload;
-use crate::reload::file_watch::Fingerprints;
 
 /// The running proxy.
-pub(super) struct Control {
+pub(crate) struct Control {
     pub(super) args: Args,
     pub(super) setup: Setup,
     pub(super) services: ServiceHandle<ListenerService>,
@@ -25,15 +25,17 @@ pub(super) struct Control {
     /// Whether listeners for TPROXY rules could be opened at the start.
     pub(super) can_tproxy: bool,
     pub(super) max_upstream: usize,
+    pub(super) exporter: Option<SpanExporter>,
 }
 
 /// A configuration with all that was read for it.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     setup: Setup,
     files: state::Reload,
 }
 
 impl Reload for Control {
+    type Setup = Setup;
     type Plan = Plan;
 
     fn reader(&self) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Plan> + Send + 'static {
@@ -82,15 +84,7 @@ impl Reload for Control {
         Ok(changed)
     }
 
-    fn process(&self) -> &Process {
-        &self.setup.process
-    }
-
-    fn config_json(&self) -> &str {
-        &self.setup.json
-    }
-
-    fn summary(&self) -> String {
-        format!("intercepting; {}", self.setup.summary())
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 }

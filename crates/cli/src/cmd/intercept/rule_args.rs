@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{AsWritten, list_file};
 use peername_intercept::authz::{AccessRules, ParseRuleError, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule_file;
-use crate::usage::Usage;
-use crate::value::{AsWritten, list_file};
 
 /// The access lists.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use peername_sys::fs::text_file;
 
-use crate::usage::Usage;
+use peername_daemon::usage::Usage;
 
 /// Reads a file for an option, and parses each entry.
 ///

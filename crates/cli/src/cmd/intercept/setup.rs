@@ -4,6 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
+use peername_daemon::process::Process;
+use peername_daemon::process::default_workers;
+use peername_daemon::reload;
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::{Usage, UsageErrors};
 use peername_intercept::authz::{CheckConfig, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::JailListener;
@@ -19,11 +25,6 @@ use peername_sys::netlink::Transport;
 
 use super::options::{Args, Intercept};
 use crate::config_file::{self, Configuration, Kind, Problems, Table};
-use crate::lifecycle::default_workers;
-use crate::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
-use crate::process::Process;
-use crate::reload::file_watch::Fingerprints;
-use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 pub(crate) struct Setup {
@@ -250,9 +251,18 @@ impl Setup {
             listening: listening.chain(self.process.admin.ports()).collect(),
         }
     }
+}
 
-    /// A short summary for the service manager and `config check`.
-    pub(crate) fn summary(&self) -> String {
+impl reload::Setup for Setup {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn json(&self) -> &str {
+        &self.json
+    }
+
+    fn summary(&self) -> String {
         listeners::summary(&self.listen_plans(false))
     }
 }

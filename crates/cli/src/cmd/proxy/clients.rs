@@ -7,7 +7,7 @@ use peername_server::access::network_list::NetworkListError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::usage::{Usage, UsageErrors};
+use peername_daemon::usage::{Usage, UsageErrors};
 
 /// Which clients may connect.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]

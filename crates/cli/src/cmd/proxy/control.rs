@@ -6,13 +6,18 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peername_daemon::command::Ready;
+use peername_daemon::descriptors;
+use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
+use peername_daemon::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
+use peername_daemon::logging::ranges;
+use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
 use peername_kernel::data_path::DataPath;
-use peername_observe::admin::history::History;
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
-use peername_proxy::routes::Backend;
+use peername_proxy::routes::{Backend, Keeper};
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpProxy};
@@ -25,14 +30,16 @@ use tokio::time::sleep;
 
 use super::options::Args;
 use super::setup::{ServicePlan, Setup};
-use crate::lifecycle;
-use crate::listeners::running::{Opened, RunningListeners, UdpTasks};
-use crate::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
-use crate::logging::ranges;
-use crate::reload::client_lists::{ClientLists, OpenClients};
+
+/// What is opened with the privileges of the start.
+pub(crate) struct Privileged {
+    /// Adds the routing rules, and removes them at the end.
+    pub(super) keeper: Option<Keeper>,
+    pub(super) kernel: Option<Arc<DataPath>>,
+}
 
 /// The running proxy.
-pub(super) struct Control {
+pub(crate) struct Control {
     pub(super) setup: Setup,
     pub(super) args: Args,
     pub(super) shared: Shared,
@@ -40,6 +47,7 @@ pub(super) struct Control {
     /// The current monitor; the task that probes periodically subscribes to it.
     pub(super) reply_path: watch::Sender<Arc<ReplyPathMonitor>>,
     pub(super) client_lists: ClientLists,
+    pub(super) keeper: Option<Keeper>,
 }
 
 /// State that all services share.
@@ -63,11 +71,14 @@ impl Control {
     /// Netlink, the limit of descriptors, or a thread that can't be started.
     pub(super) async fn start(
         args: Args,
-        setup: Setup,
-        open: Opened,
-        kernel: Option<Arc<DataPath>>,
-        history: &History,
+        ready: Ready<Args>,
     ) -> anyhow::Result<(Self, RunningListeners)> {
+        let Ready {
+            setup,
+            privileged: Privileged { keeper, kernel },
+            listeners: open,
+            history,
+        } = ready;
         let shared = Shared {
             counters: Arc::default(),
             sessions: OpenSessions::default(),
@@ -96,11 +107,11 @@ impl Control {
             is_denied: Arc::new(is_denied(shared.own_addresses.clone())),
         };
         let client_policies = setup.client_policies(&bound);
-        let client_lists = ClientLists::start(client_policies, open_clients, history.clone());
+        let client_lists = ClientLists::start(client_policies, open_clients, history);
         let (reply_path, _) = watch::channel(reply_path);
         tokio::spawn(monitor_reply_paths(reply_path.subscribe()));
         tokio::spawn(watch_routing(reply_path.subscribe()));
-        tokio::spawn(lifecycle::watch_own_addresses(shared.own_addresses.clone()));
+        tokio::spawn(shared.own_addresses.clone().keep_watching());
         let control = Self {
             args,
             setup,
@@ -108,6 +119,7 @@ impl Control {
             services,
             reply_path,
             client_lists,
+            keeper,
         };
         Ok((control, listeners))
     }
@@ -157,7 +169,7 @@ impl Shared {
     ) -> anyhow::Result<RunningListeners> {
         let groups = open.sockets.groups.len();
         let for_udp = open.sockets.descriptors();
-        let capacity = lifecycle::capacity(setup.process.workers(), groups, for_udp)?;
+        let capacity = descriptors::capacity(setup.process.workers(), groups, for_udp)?;
         let counters = Arc::clone(&self.counters);
         let proxy = TcpProxy::new(services.clone(), counters, capacity.connections);
         let proxy = Arc::new(proxy);

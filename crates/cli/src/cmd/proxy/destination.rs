@@ -2,8 +2,8 @@
 
 use peername_proxy::policy::destination::DestinationPolicy;
 
-use crate::usage::Usage;
-use crate::value::AllowDestination;
+use peername_daemon::usage::Usage;
+use peername_daemon::value::AllowDestination;
 
 /// The policy; `None` if every client is connected to the fixed targets.
 pub(super) fn destinations(

@@ -1,10 +1,11 @@
 //! Loads the [`Setup`] from the command line, or from the file that it names.
 
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::Usage;
+
 use super::options::Args;
 use super::setup::Setup;
 use crate::config_file::{self, Configuration, Kind, Table};
-use crate::reload::file_watch::Fingerprints;
-use crate::usage::Usage;
 
 /// Reads the options and all files that they name, and resolves names.
 ///

@@ -5,6 +5,13 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
 
+use peername_daemon::process::{Process, changed};
+use peername_daemon::reload::Source;
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::value::{
+    AllowDestination, AsWritten, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout,
+    TlvKind, list_file,
+};
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
@@ -21,13 +28,6 @@ use super::header_policy;
 use super::udp;
 use crate::cmd::routes::{Protocol, Targets};
 use crate::config_file::table_options::{self, NotWithFile};
-use crate::process::{Process, changed};
-use crate::reload::Source;
-use crate::usage::{Usage, UsageErrors};
-use crate::value::{
-    AllowDestination, AsWritten, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout,
-    TlvKind, list_file,
-};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]

@@ -4,6 +4,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use peername_daemon::listeners::running::RunningListeners;
+use peername_daemon::process::refuse_changes;
+use peername_daemon::reload::Reload;
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_proxy::routes::{Backend, add_command};
 use peername_server::own_addresses::OwnAddresses;
 
@@ -11,12 +15,9 @@ use super::control::{Control, log_warnings};
 use super::load::load;
 use super::privileges;
 use super::setup::Setup;
-use crate::listeners::running::RunningListeners;
-use crate::process::{Process, refuse_changes};
-use crate::reload::Reload;
-use crate::reload::file_watch::Fingerprints;
 
 impl Reload for Control {
+    type Setup = Setup;
     type Plan = Setup;
 
     fn reader(&self) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Setup> + Send + 'static {
@@ -54,16 +55,8 @@ impl Reload for Control {
         Ok(changed)
     }
 
-    fn process(&self) -> &Process {
-        &self.setup.process
-    }
-
-    fn config_json(&self) -> &str {
-        &self.setup.json
-    }
-
-    fn summary(&self) -> String {
-        self.setup.summary()
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 pub(super) fn wait_lost(
     keeper: Option<&mut Keeper>,
     reply_path: watch::Receiver<Arc<ReplyPathMonitor>>,
-) -> io::Result<impl Future<Output = ()>> {
+) -> io::Result<impl Future<Output = ()> + use<>> {
     let reports = keeper.map(Keeper::reports).transpose()?;
     Ok(async move {
         let Some(mut reports) = reports else {

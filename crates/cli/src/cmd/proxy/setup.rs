@@ -5,6 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use peername_daemon::listeners::self_connect::connects_to_listener;
+use peername_daemon::listeners::{
+    self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
+};
+use peername_daemon::process::Process;
+use peername_daemon::process::default_workers;
+use peername_daemon::reload;
+use peername_daemon::reload::client_lists::ClientPolicies;
+use peername_daemon::usage::{Usage, UsageErrors};
 use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
@@ -16,14 +25,6 @@ use peername_sys::netlink::Transport;
 
 use super::options::{HostArgs, Listener};
 use crate::config_file::{Configuration, Origin, Problems, Table};
-use crate::lifecycle::default_workers;
-use crate::listeners::self_connect::connects_to_listener;
-use crate::listeners::{
-    self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
-};
-use crate::process::Process;
-use crate::reload::client_lists::ClientPolicies;
-use crate::usage::{Usage, UsageErrors};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -137,11 +138,6 @@ impl Setup {
                 mark: plan.config.upstream.mark,
                 is_kept: self.host.setup_routes,
             })
-    }
-
-    /// A short summary for the service manager and `config check`.
-    pub(crate) fn summary(&self) -> String {
-        listeners::summary(self.services.iter().map(|plan| &plan.sockets))
     }
 
     /// What is valid, but may not be meant: for the log, `config check` and `doctor`.
@@ -289,6 +285,20 @@ impl Setup {
             }
         }
         problems
+    }
+}
+
+impl reload::Setup for Setup {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn json(&self) -> &str {
+        &self.json
+    }
+
+    fn summary(&self) -> String {
+        listeners::summary(self.services.iter().map(|plan| &plan.sockets))
     }
 }
 

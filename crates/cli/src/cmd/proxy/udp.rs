@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use peername_daemon::value::{MAX_INTEGER, Number, Time};
 use peername_proxy::udp::{Dialect, UdpConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config_file::table_options;
-use crate::value::{MAX_INTEGER, Number, Time};
 
 /// The options for UDP.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]

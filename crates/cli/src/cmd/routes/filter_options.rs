@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use peername_proxy::routes::{FilterRules, LOCAL_FWMARK};
 use peername_sys::netlink::Transport;
 
-use crate::value;
+use peername_daemon::value;
 
 /// The traffic to redirect to the proxy, beside the replies of backends on this host.
 #[derive(Debug, Clone, clap::Args)]

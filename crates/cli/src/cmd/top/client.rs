@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 
-use crate::admin::client::AdminClient;
+use crate::admin_client::AdminClient;
 
 impl AdminClient {
     /// Whether the endpoint accepts changes: over a Unix socket only.

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use peername_daemon::usage::Usage;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::secrets;
@@ -12,7 +13,6 @@ use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
 use super::learn::LearnedList;
 use super::options::Args;
-use crate::usage::Usage;
 
 /// What the helper is started with.
 pub(super) enum Helper {

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use peername_daemon::usage::Usage;
+
 use super::options::Args;
-use crate::usage::Usage;
 
 /// What the program sees empty: `--hide`, and the secrets of the interceptor, which the program is not to hold: files of
 /// `--inject` and `--check-key`, and the directory of `--ca`.

@@ -11,6 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use peername_daemon::command::block_on;
+use peername_daemon::descriptors;
+use peername_daemon::listeners::running::{Opened, UdpTasks};
+use peername_daemon::process::Process;
+use peername_daemon::process::default_workers;
+use peername_daemon::usage::Usage;
+use peername_daemon::value::Number;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
@@ -38,11 +45,6 @@ use super::options::Args;
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
 use crate::cmd::intercept::{TASKS_PER_WORKER, new_state, split_capacity, usual_needs};
-use crate::lifecycle::{self, default_workers};
-use crate::listeners::running::{Opened, UdpTasks};
-use crate::process::Process;
-use crate::usage::Usage;
-use crate::value::Number;
 
 /// Everything that the interceptor is started with, but for the sockets.
 pub(super) struct Interceptor {
@@ -169,7 +171,7 @@ impl Interceptor {
         let Some(sockets) = receive_sockets(&channel)? else {
             return Ok(());
         };
-        lifecycle::block_on(self.serve(sockets, (channel, program), log, helper))
+        block_on(self.serve(sockets, (channel, program), log, helper))
     }
 
     async fn serve(
@@ -196,7 +198,7 @@ impl Interceptor {
             destinations.allowed.extend(outer.into_iter().flatten());
         }
         let (capacity, max_upstream) =
-            split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
+            split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
         let limits = (capacity.connections, max_upstream);
         let exporter = setup.start_exporter()?;
         let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
@@ -220,7 +222,7 @@ impl Interceptor {
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
         let beside = intercept.worker_tasks(workers);
         let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
-        tokio::spawn(lifecycle::watch_own_addresses(own));
+        tokio::spawn(own.keep_watching());
         let names = setup.jail_names().context("no names")?;
         for socket in sockets.names_udp {
             serve_udp(socket, Arc::clone(&names)).context("the name server of the jail")?;

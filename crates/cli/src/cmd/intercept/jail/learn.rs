@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Context;
+use peername_daemon::usage::Usage;
 use peername_intercept::authz::Rule;
 use peername_intercept::host::HostPort;
 use peername_observe::escape::escape_into;
 use peername_sys::fs::text_file;
 
 use crate::cmd::intercept::rule_file::entry;
-use crate::usage::Usage;
 
 /// The file, and what is written at its beginning.
 pub(super) struct LearnedList {

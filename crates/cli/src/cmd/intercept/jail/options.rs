@@ -9,16 +9,16 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
+use peername_daemon::logging;
+use peername_daemon::process::confinement;
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::Rule;
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_jail::network::DNS_PORT;
 
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
-use crate::logging;
-use crate::process::confinement;
-use crate::usage::Usage;
-use crate::value::{Timeout, list_file};
 
 /// Options of `peername jail`.
 #[derive(Debug, clap::Args)]

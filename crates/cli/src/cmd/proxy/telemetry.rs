@@ -1,0 +1,127 @@
+//! What `proxy` and `forward` report about themselves: the admin endpoint, and the totals at the end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peername_daemon::logging::join;
+use peername_kernel::data_path::DataPath;
+use peername_observe::admin::history::ReloadCounts;
+use peername_observe::admin::{AdminServer, AllowedHosts, Health, Resources};
+use peername_proxy::reply_path::monitor::ReplyPathMonitor;
+use peername_proxy::telemetry::advice::advise;
+use peername_proxy::telemetry::counters::{Counters, Snapshot};
+use peername_proxy::telemetry::metrics::ProxyCollector;
+use peername_proxy::udp::OpenSessions;
+use peername_server::workers::Workers;
+use peername_server::workers::liveness::Liveness;
+use peername_server::workers::phases::Phases;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+/// A running `proxy` or `forward`, as far as its admin endpoint shows it.
+pub(crate) struct Served<'a> {
+    pub(crate) counters: &'a Arc<Counters>,
+    pub(crate) sessions: &'a OpenSessions,
+    /// The offload of UDP sessions, if there is one.
+    pub(crate) kernel: Option<&'a Arc<DataPath>>,
+    pub(crate) reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
+    pub(crate) hosts: AllowedHosts,
+}
+
+impl Served<'_> {
+    pub(crate) fn admin_server(
+        self,
+        workers: &Workers,
+        resources: Resources,
+    ) -> AdminServer<ProxyHealth> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(ProxyCollector {
+            counters: Arc::clone(self.counters),
+            workers: workers.loads(),
+            sessions: self.sessions.clone(),
+            kernel: self.kernel.cloned(),
+        }));
+        let health = ProxyHealth {
+            liveness: workers.liveness(),
+            phases: workers.phases(),
+            reply_path: self.reply_path,
+        };
+        let resources = Resources {
+            advise: Some(advise),
+            sessions: Some(Box::new(self.sessions.clone())),
+            ..resources
+        };
+        AdminServer::new(registry, health, self.hosts, resources)
+    }
+}
+
+/// The health of `proxy` and `forward`.
+pub(crate) struct ProxyHealth {
+    liveness: Liveness,
+    phases: Phases,
+    /// `None` for `forward`, which connects from its own address.
+    reply_path: Option<watch::Receiver<Arc<ReplyPathMonitor>>>,
+}
+
+impl Health for ProxyHealth {
+    async fn check_liveness(&self) {
+        self.liveness.check().await;
+    }
+
+    async fn check_readiness(&self) -> Result<(), String> {
+        if self.phases.is_drain_announced() {
+            return Err("draining".to_owned());
+        }
+        let Some(reply_path) = self
+            .reply_path
+            .as_ref()
+            .map(|path| Arc::clone(&path.borrow()))
+        else {
+            return Ok(());
+        };
+        if !reply_path.is_all_sound() {
+            return Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned());
+        }
+        Ok(())
+    }
+
+    fn warning(&self) -> Option<String> {
+        let reply_path = Arc::clone(&self.reply_path.as_ref()?.borrow());
+        let client = reply_path.translated_client()?;
+        Some(format!(
+            "but clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor \
+             --config FILE`"
+        ))
+    }
+
+    fn is_draining(&self) -> bool {
+        self.phases.is_draining()
+    }
+}
+
+/// Logs the last line: the totals since the start.
+pub(crate) fn log_totals(totals: &Snapshot, reloads: ReloadCounts) {
+    let counts = |counts: &BTreeMap<&str, u64>| {
+        let texts = counts.iter().map(|(name, count)| format!("{name}={count}"));
+        join(texts)
+    };
+    let udp = &totals.datagrams;
+    tracing::info!(
+        connections = totals.accepted,
+        bytes_to_upstream = totals.to_upstream,
+        bytes_to_downstream = totals.to_downstream,
+        bytes_undelivered = totals.undelivered,
+        port_collisions = totals.collisions,
+        outcomes = counts(&totals.by_outcome()),
+        reloads = reloads.applied,
+        reloads_refused = reloads.refused,
+        udp_sessions = udp.sessions_began,
+        datagrams_received = udp.received,
+        datagrams_to_upstream = udp.to_upstream,
+        datagrams_replied = udp.replies,
+        datagrams_to_downstream = udp.to_downstream,
+        datagrams_in_kernel = udp.in_kernel,
+        datagrams_dropped = counts(&udp.dropped),
+        "stopped"
+    );
+}

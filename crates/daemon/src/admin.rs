@@ -1,0 +1,269 @@
+//! The admin endpoint's options and socket, for every long-running command.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use peername_observe::admin::{
+    AdminAddr, AdminHandle, AdminListener, AdminServer, AllowedHosts, Health, UnixSocketFile,
+};
+use peername_server::listeners::{InheritedSockets, open_single};
+use peername_sys::ipc::fd_passing::refuse_descriptors;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use crate::handover::{Predecessor, SharedSocket, SocketInfo};
+use crate::value::{AsWritten, text_value};
+
+/// `--admin` and `--admin-host`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct AdminArgs {
+    /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH; may be repeated [default: none]
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    #[serde(deserialize_with = "text_value::read_one_or_more")]
+    #[schemars(schema_with = "text_value::one_or_more_schema")]
+    admin: Vec<AsWritten<AdminAddr>>,
+    /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
+    #[arg(long, value_name = "NAME", requires = "admin")]
+    admin_host: Vec<String>,
+}
+
+impl AdminArgs {
+    /// These options of the command line, or else those of the file.
+    pub fn or(self, file: Self) -> Self {
+        Self {
+            admin: match self.admin.as_slice() {
+                [] => file.admin,
+                _ => self.admin,
+            },
+            admin_host: match self.admin_host.as_slice() {
+                [] => file.admin_host,
+                _ => self.admin_host,
+            },
+        }
+    }
+
+    /// Opens each socket that `--admin` names, in their order, or takes it from those `given` to this process, or adopts
+    /// that of the previous process.
+    ///
+    /// # Errors
+    ///
+    /// An address or path can't be listened on, or is given twice.
+    pub fn open(
+        &self,
+        given: &mut InheritedSockets,
+        mut previous: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Vec<AdminListener>> {
+        let open = |addr: &AdminAddr| {
+            if let AdminAddr::Tcp(addr) = addr
+                && let Some(given) = given.tcp.remove(addr)
+            {
+                let socket = given.try_clone().context("--admin")?;
+                return Ok(AdminListener::Tcp(socket.into()));
+            }
+            let previous = previous.as_deref_mut();
+            let adopted = previous.and_then(|previous| previous.adopt_admin(addr));
+            let opened = adopted.map_or_else(|| open_socket(addr), Ok)?;
+            if let AdminAddr::Unix(_) = addr {
+                refuse_descriptors(&opened);
+            }
+            Ok(opened)
+        };
+        self.addresses().map(open).collect()
+    }
+
+    /// Opens each socket for a child process, which [adopts](Self::adopt) it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`]; EMFILE.
+    pub fn open_for_child(&self) -> anyhow::Result<Vec<OwnedFd>> {
+        let share = |listener: AdminListener| {
+            let handle = listener.handle().context("--admin")?;
+            // Dropping `listener` must not remove the path.
+            handle.leave();
+            handle.share().context("--admin")
+        };
+        let listeners = self.open(&mut InheritedSockets::default(), None)?;
+        listeners.into_iter().map(share).collect()
+    }
+
+    /// The listeners of the sockets that another process has opened for these options, in their order.
+    pub fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<AdminListener> {
+        let adopt = |(addr, socket): (&AdminAddr, _)| AdminListener::adopt(addr.clone(), socket);
+        self.addresses().zip(sockets).map(adopt).collect()
+    }
+
+    /// These options as words of a command line.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        let admin = self.addresses().map(|addr| format!("--admin={addr}"));
+        let hosts = self.admin_host.iter();
+        admin.chain(hosts.map(|name| format!("--admin-host={name}")))
+    }
+
+    /// The files of Unix sockets, which are removed at the end.
+    pub fn socket_files(&self) -> Vec<PathBuf> {
+        let file = |addr: &AdminAddr| match addr {
+            AdminAddr::Tcp(_) => None,
+            AdminAddr::Unix(path) => Some(path.clone()),
+        };
+        self.addresses().filter_map(file).collect()
+    }
+
+    /// The TCP ports, for destination rules that refuse this process's own ports.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.addresses().filter_map(|addr| match addr {
+            AdminAddr::Tcp(addr) => Some(addr.port()),
+            AdminAddr::Unix(_) => None,
+        })
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = &AdminAddr> {
+        self.admin.iter().map(|addr| &addr.value)
+    }
+
+    /// The host names that requests may be for.
+    pub fn allowed_hosts(&self) -> AllowedHosts {
+        AllowedHosts(match self.admin_host.as_slice() {
+            [] => vec![peername_sys::host_name()],
+            names => names.to_vec(),
+        })
+    }
+}
+
+/// The admin endpoint while it is served. Dropping this ends it, and removes its paths.
+#[derive(Debug, Default)]
+pub struct RunningAdmin {
+    sockets: Vec<ServedSocket>,
+    /// Ends its thread when it is dropped.
+    _thread: Option<oneshot::Sender<()>>,
+}
+
+/// A socket of the admin endpoint while it is served.
+#[derive(Debug)]
+struct ServedSocket {
+    /// As an upgrade names it.
+    info: SocketInfo,
+    handle: AdminHandle,
+    task: AbortHandle,
+}
+
+impl RunningAdmin {
+    /// Serves on a thread of its own from now on: nothing that its clients do delays bans, signals or the watches of this host.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE; EAGAIN for the thread.
+    pub fn serve<H: Health>(
+        args: &AdminArgs,
+        listeners: Vec<AdminListener>,
+        server: AdminServer<H>,
+    ) -> anyhow::Result<Self> {
+        if listeners.is_empty() {
+            return Ok(Self::default());
+        }
+        let handles = listeners.iter().map(AdminListener::handle);
+        let handles: Vec<_> = handles.collect::<Result<_, _>>().context("--admin")?;
+        let (thread, tasks) = start_thread(server, listeners).context("--admin")?;
+        let served = args.addresses().zip(handles).zip(tasks);
+        let served = served.map(|((addr, handle), task)| ServedSocket {
+            info: SocketInfo::Admin(addr.to_string()),
+            handle,
+            task,
+        });
+        Ok(Self {
+            sockets: served.collect(),
+            _thread: Some(thread),
+        })
+    }
+
+    /// Duplicates of the sockets, for the process that takes over.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
+        let share = |socket: &ServedSocket| {
+            let shared = socket.handle.share().context("--admin")?;
+            Ok((socket.info.clone(), shared))
+        };
+        self.sockets.iter().map(share).collect()
+    }
+
+    /// Accepts no more from sockets that the process that takes over has adopted.
+    pub fn leave(&self, adopted: &[SocketInfo]) {
+        let left = self
+            .sockets
+            .iter()
+            .filter(|socket| adopted.contains(&socket.info));
+        for socket in left {
+            socket.handle.leave();
+            socket.task.abort();
+        }
+    }
+}
+
+impl Drop for RunningAdmin {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            socket.handle.remove_path();
+        }
+    }
+}
+
+/// Starts the thread, which runs until the sender is dropped, and the task of each listener.
+fn start_thread<H: Health>(
+    server: AdminServer<H>,
+    listeners: Vec<AdminListener>,
+) -> io::Result<(oneshot::Sender<()>, Vec<AbortHandle>)> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let tasks = {
+        let _entered = runtime.enter();
+        server.start(listeners)
+    };
+    let (keep_on, ended) = oneshot::channel();
+    thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || {
+            // The sender is dropped without a message.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        })?;
+    Ok((keep_on, tasks))
+}
+
+fn open_socket(addr: &AdminAddr) -> anyhow::Result<AdminListener> {
+    match addr {
+        AdminAddr::Tcp(addr) => {
+            let socket = open_single(*addr).context("--admin")?;
+            Ok(AdminListener::Tcp(socket))
+        }
+        AdminAddr::Unix(path) => open_unix(path).map(AdminListener::Unix),
+    }
+}
+
+fn open_unix(path: &Path) -> anyhow::Result<UnixSocketFile> {
+    UnixSocketFile::bind(path).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse => "another process listens there; stop it or use another path",
+            ErrorKind::AlreadyExists => {
+                "there is another file, not a socket; remove it or use another path"
+            }
+            ErrorKind::NotFound => {
+                "its directory does not exist; create it (RuntimeDirectory= in a unit)"
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "this process may not write to its directory"
+            }
+            ErrorKind::InvalidInput => "use a path of at most 96 bytes",
+            _ => return anyhow!("--admin unix:{}: {error}", path.display()),
+        };
+        anyhow!("--admin unix:{}: {remedy}", path.display())
+    })
+}

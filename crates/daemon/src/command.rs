@@ -1,0 +1,225 @@
+//! The one order in which every long-running command starts, serves and ends.
+//!
+//! ```text
+//! fork the launcher ─▶ load ─▶ check ─▶ open sockets ─▶ open, drop privileges ─▶ confine ─▶ log ─▶ serve ─▶ end
+//!                      files   host     admin, listeners                                            reloads, upgrades
+//! ```
+//!
+//! Capabilities and confinement belong to threads, so the threads of the log, of the admin endpoint and of the workers are
+//! started after both.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use peername_observe::admin::history::History;
+use peername_observe::admin::{AdminServer, ConfigInForce, Health, Resources};
+use peername_server::confinement::Needs;
+use peername_server::listeners::InheritedSockets;
+use peername_server::workers::Workers;
+use peername_sys::ipc::listen_fds;
+
+use crate::admin::RunningAdmin;
+use crate::handover::{Inherited, Predecessor};
+use crate::listeners::ListenPlan;
+use crate::listeners::running::{Opened, RunningListeners};
+use crate::reload::file_watch::{FileWatch, Fingerprints};
+use crate::reload::{Reload, Serving, Setup, serve};
+use crate::signals::Signals;
+use crate::upgrade::{self, Upgrader, Upgrades};
+
+/// A long-running command: what it does at each step of [`run`].
+pub trait Command: Sized {
+    /// The name of the subcommand.
+    const NAME: &'static str;
+
+    /// The configuration, read and validated.
+    type Setup: Setup;
+    /// What was read of this host before anything is opened.
+    type Checked;
+    /// What was opened with the privileges of the start, beside the listeners.
+    type Privileged;
+    /// The running command.
+    type Running: Running;
+
+    /// Why this process can't be replaced by an upgrade, if it can't.
+    fn upgrade_refusal(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Reads the options, or the file that they name, and notes each file before it is read.
+    ///
+    /// # Errors
+    ///
+    /// Those of the options and files, all in one.
+    fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Self::Setup>;
+
+    /// Validates against what only this host knows.
+    ///
+    /// # Errors
+    ///
+    /// A contradiction; or the host can't be asked.
+    fn check(
+        &self,
+        setup: &Self::Setup,
+        files: &mut Fingerprints,
+    ) -> impl Future<Output = anyhow::Result<Self::Checked>>;
+
+    /// The listeners to open.
+    fn listen_plans(&self, setup: &Self::Setup, checked: &Self::Checked) -> Vec<ListenPlan>;
+
+    /// Opens what needs the privileges of the start, and drops all that are not needed later.
+    ///
+    /// # Errors
+    ///
+    /// Something can't be opened.
+    fn open(
+        &self,
+        setup: &Self::Setup,
+        checked: Self::Checked,
+        listeners: &Opened,
+    ) -> impl Future<Output = anyhow::Result<Self::Privileged>>;
+
+    /// What the confined process needs.
+    ///
+    /// # Errors
+    ///
+    /// A path of the configuration is missing.
+    fn needs(&self, setup: &Self::Setup, listeners: &Opened) -> anyhow::Result<Needs>;
+
+    /// Whether a change of the configuration's files reloads them (`--watch`).
+    fn watches(&self, setup: &Self::Setup) -> bool;
+
+    /// Starts the workers. The log is open.
+    ///
+    /// # Errors
+    ///
+    /// A thread can't be started; too few descriptors.
+    fn start(
+        self,
+        ready: Ready<Self>,
+    ) -> impl Future<Output = anyhow::Result<(Self::Running, RunningListeners)>>;
+}
+
+/// A process that has everything it needs, and serves nothing yet.
+pub struct Ready<C: Command> {
+    /// The configuration.
+    pub setup: C::Setup,
+    /// What was opened with privileges.
+    pub privileged: C::Privileged,
+    /// The open listeners.
+    pub listeners: Opened,
+    /// What became of reloads and upgrades.
+    pub history: History,
+}
+
+/// A running command.
+pub trait Running: Reload {
+    /// The health that the admin endpoint reports.
+    type Health: Health;
+
+    /// Makes the admin endpoint of these workers. `resources` have what every command shows.
+    fn admin_server(&self, workers: &Workers, resources: Resources) -> AdminServer<Self::Health>;
+
+    /// Waits until something fails without which no client can be served, and returns what. By default nothing does.
+    fn failure(&mut self) -> anyhow::Result<impl Future<Output = anyhow::Error> + use<Self>> {
+        Ok(std::future::pending())
+    }
+
+    /// Ends what is left once all connections have ended.
+    fn end(self, history: &History) -> impl Future<Output = ()>;
+}
+
+/// Runs a command until a signal stops it, or until another process has taken over.
+///
+/// # Errors
+///
+/// The start failed, and nothing was served; or a part of the process has ended by itself, and it should be started again.
+pub fn run<C: Command>(command: C) -> anyhow::Result<ExitCode> {
+    let (upgrader, previous) = match command.upgrade_refusal() {
+        Some(reason) => (Upgrader::unavailable(reason), None),
+        None => upgrade::begin(C::NAME)?,
+    };
+    let mut files = Fingerprints::default();
+    let setup = command.load(&mut files)?;
+    block_on(start(command, setup, files, upgrader, previous))
+}
+
+async fn start<C: Command>(
+    command: C,
+    setup: C::Setup,
+    mut files: Fingerprints,
+    upgrader: Upgrader,
+    mut previous: Option<Predecessor>,
+) -> anyhow::Result<ExitCode> {
+    let signals = Signals::listen()?;
+    let checked = command.check(&setup, &mut files).await?;
+    let process = setup.process().clone();
+
+    let mut given = InheritedSockets::new(listen_fds::receive()?);
+    let inherited = Inherited::of(previous.as_ref());
+    let admin = process.admin.open(&mut given, previous.as_mut())?;
+    let plans = command.listen_plans(&setup, &checked);
+    let listeners = Opened::open(plans, process.workers(), given, previous)?;
+    let privileged = command.open(&setup, checked, &listeners).await?;
+
+    let confinement = process
+        .sandbox
+        .confine(command.needs(&setup, &listeners)?)?;
+    let (_log, log_level) = process.logging.start();
+    inherited.set_log_level(&log_level);
+    confinement.log();
+
+    let history = inherited.history();
+    let config = ConfigInForce::new(setup.json());
+    let watch = FileWatch::of_configuration(command.watches(&setup), files);
+    let ready = Ready {
+        setup,
+        privileged,
+        listeners,
+        history: history.clone(),
+    };
+    let (mut running, listeners) = command.start(ready).await?;
+    let resources = Resources {
+        command: C::NAME,
+        connections: Some(Box::new(listeners.workers.connections())),
+        log_level: Some(Box::new(log_level)),
+        config: Some(config.clone()),
+        history: history.clone(),
+        limit: Some(Arc::new(listeners.workers.limit())),
+        ..Resources::default()
+    };
+    let server = running.admin_server(&listeners.workers, resources);
+    let admin = RunningAdmin::serve(&process.admin, admin, server)?;
+    let failure = running.failure()?;
+    let serving = Serving {
+        listeners,
+        signals,
+        watch,
+        config,
+        upgrades: Upgrades { upgrader, admin },
+        history: history.clone(),
+    };
+    let code = tokio::select! {
+        code = serve(&mut running, serving) => code,
+        failed = failure => bail!(failed),
+    };
+    running.end(&history).await;
+    code
+}
+
+/// Runs the control side on this thread until it returns.
+///
+/// # Errors
+///
+/// Those of `work`; or the runtime can't be started.
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the control runtime")?;
+    let done = runtime.block_on(work);
+    // Dropping it would wait for lookups that are still in flight.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,69 @@
+//! How many descriptors a process has, and how they are shared among listeners, connections, sessions and pipes.
+
+use anyhow::ensure;
+use peername_server::workers::Capacity;
+use peername_sys::process::limits::{count_open_files, raise_open_files};
+
+/// Raises the limit of descriptors to the hard limit, and checks that this many listening sockets leave
+/// some for connections.
+///
+/// # Errors
+///
+/// They leave fewer than [`MIN_CONNECTION_FDS`]; or the limit can't be read or raised.
+pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
+    let limit = usize::try_from(raise_open_files()?)?;
+    let own = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
+    ensure!(
+        own + MIN_CONNECTION_FDS <= limit,
+        "{sockets} listening sockets (one for each address and worker) leave too few of {limit} \
+         descriptors for connections: raise LimitNOFILE or `ulimit -Hn` to {} or more, or lower \
+         --workers",
+        (own + MIN_CONNECTION_FDS).next_multiple_of(1024)
+    );
+    Ok(())
+}
+
+/// Computes the capacity for connections and pipes from the limit of descriptors, which it raises to the hard limit.
+///
+/// `workers` are about to start, each with `worker_tasks` tasks; listeners are open already, and UDP may use `udp_fds`
+/// beside its listeners. Each connection needs two descriptors, each pipe two, and some are the process's own.
+///
+/// # Errors
+///
+/// The limit or the open descriptors can't be read.
+pub fn capacity(workers: usize, worker_tasks: usize, udp_fds: usize) -> anyhow::Result<Capacity> {
+    let limit = usize::try_from(raise_open_files()?)?.saturating_sub(udp_fds);
+    // The worker and each of its tasks wait with an epoll instance of their own.
+    let fds_per_worker = FDS_PER_RUNTIME + 1 + worker_tasks;
+    let own = count_open_files()? + workers * fds_per_worker + SPARE_FDS;
+    let pairs = limit.saturating_sub(own) / 2;
+    let pipes_per_worker = (pairs / 8 / workers).min(MAX_PIPES_PER_WORKER);
+    let connections = (pairs - pipes_per_worker * workers).max(1);
+    Ok(Capacity {
+        connections,
+        pipes_per_worker,
+    })
+}
+
+/// The descriptors that UDP sessions may have: all but the process's own, or half of those where TCP needs
+/// some too. Without a bound, a flood of UDP clients would take the descriptors of everything else.
+///
+/// # Errors
+///
+/// The limit or the open descriptors can't be read.
+pub fn session_fd_budget(workers: usize, has_tcp: bool) -> anyhow::Result<usize> {
+    let limit = usize::try_from(raise_open_files()?)?;
+    let own = count_open_files()? + workers * FDS_PER_RUNTIME + 2 * SPARE_FDS;
+    let free = limit.saturating_sub(own);
+    Ok(if has_tcp { free / 2 } else { free }.max(1))
+}
+
+/// Descriptors of a tokio runtime: epoll twice, eventfd, the signal pipe; and a spare.
+const FDS_PER_RUNTIME: usize = 5;
+/// Descriptors for netlink, the reply path probe, the service manager, and the files that confinement and the admin endpoint keep
+/// open.
+const SPARE_FDS: usize = 10;
+/// Descriptors of five connections; with fewer, a proxy that can serve no client would start.
+const MIN_CONNECTION_FDS: usize = 10;
+/// More pipes than this gain nothing over copying.
+const MAX_PIPES_PER_WORKER: usize = 256;

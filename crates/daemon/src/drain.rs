@@ -1,0 +1,108 @@
+//! The end of a long-running subcommand: it announces that it drains, accepts no more, and waits for open connections.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use peername_server::workers::Workers;
+use tokio::time::{Instant, interval_at, sleep};
+
+use crate::signals::Signals;
+
+/// How long open connections may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainLimits {
+    /// For how long a process that was asked to stop still accepts, so that balancers see its `/readyz` before.
+    pub delay: Duration,
+    /// After a signal to stop.
+    pub stop: Duration,
+    /// Of a process that an upgrade has replaced: it holds nothing up.
+    pub upgrade: Duration,
+}
+
+/// Why a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A signal has asked to stop.
+    Stopped,
+    /// Another process has taken over.
+    Replaced,
+}
+
+impl Signals {
+    /// Drains open connections within the limits. A signal closes them at once; the first one to a process that was replaced
+    /// shortens the time to that of a stop.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended by itself, while clients were still accepted.
+    pub async fn end(
+        mut self,
+        mut running: Workers,
+        ending: Ending,
+        limits: DrainLimits,
+    ) -> anyhow::Result<ExitCode> {
+        if ending == Ending::Stopped {
+            self.upgrades.stop();
+        }
+        // `None`: at once.
+        let limit = match ending {
+            Ending::Stopped if limits.delay.is_zero() => Some(limits.stop),
+            Ending::Stopped => {
+                running.announce_drain();
+                tracing::info!(
+                    drain_delay = ?limits.delay,
+                    "not ready any more; clients are accepted for the time of --drain-delay"
+                );
+                let delay = self.run_until_stopped(&mut running, sleep(limits.delay));
+                delay.await?.map(|()| limits.stop)
+            }
+            Ending::Replaced => {
+                tracing::info!(
+                    connections = running.open_connections(),
+                    upgrade_drain = ?limits.upgrade,
+                    "replaced; waiting for open connections"
+                );
+                let drained = self.drain(&mut running, limits.upgrade).await;
+                (drained == Drained::Signalled).then_some(limits.stop)
+            }
+        };
+        if let Some(limit) = limit {
+            tracing::info!(drain = ?limit, "accepting no more; waiting for open connections");
+            self.drain(&mut running, limit).await;
+        }
+        running.end();
+        running.join();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Waits until all connections have ended, a signal comes, or the time is over. Logs once a minute how many remain.
+    async fn drain(&mut self, running: &mut Workers, limit: Duration) -> Drained {
+        running.drain();
+        let loads = running.loads();
+        let all_ended = async { while running.next_exit().await.is_some() {} };
+        let time_limit = sleep(limit);
+        tokio::pin!(all_ended, time_limit);
+        let mut reports = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
+        loop {
+            tokio::select! {
+                () = &mut all_ended => return Drained::AllEnded,
+                () = self.wait_stop() => return Drained::Signalled,
+                () = &mut time_limit => return Drained::TimedOut,
+                _ = reports.tick() => {
+                    let connections: u64 = loads.iter().map(|load| load.connections()).sum();
+                    tracing::info!(connections, "draining: connections are still open");
+                }
+            }
+        }
+    }
+}
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drained {
+    AllEnded,
+    Signalled,
+    TimedOut,
+}
+
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,0 +1,143 @@
+//! The messages of an upgrade. All processes of one upgrade understand each other or refuse: [`VERSION`].
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use peername_proxy::udp::WorkerState;
+use serde::{Deserialize, Serialize};
+
+/// Changes with any message, but not with a field that may be absent. A process that starts with another version refuses, and the old process goes on.
+pub(crate) const VERSION: u32 = 1;
+
+/// From the old process to the new one.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) enum ToSuccessor {
+    /// First, with the old process's standard error.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// The subcommand.
+        command: String,
+        /// What the new process continues, beside sockets and sessions.
+        #[serde(flatten)]
+        inheritance: Inheritance,
+    },
+    /// Some sockets, each with its descriptor.
+    Sockets(Vec<SocketInfo>),
+    /// There are no more.
+    AllSockets,
+    /// UDP sessions of a worker, each with its socket's descriptor.
+    Sessions {
+        /// As in [`SocketInfo::Udp`].
+        group: usize,
+        worker: usize,
+        state: WorkerState,
+    },
+    /// All that was to be sent before [`ToPredecessor::Ready`] was sent.
+    AllSessions,
+    /// From now on the new process serves.
+    Serve,
+}
+
+impl ToSuccessor {
+    /// [`ToSuccessor::Sessions`], to be sent only.
+    pub(crate) fn sessions(group: usize, worker: usize, state: &WorkerState) -> impl Serialize {
+        #[derive(Serialize)]
+        enum Borrowed<'a> {
+            Sessions {
+                group: usize,
+                worker: usize,
+                state: &'a WorkerState,
+            },
+        }
+        Borrowed::Sessions {
+            group,
+            worker,
+            state,
+        }
+    }
+}
+
+/// From the new process to the old one.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) enum ToPredecessor {
+    /// These sockets were adopted.
+    Adopted(Vec<SocketInfo>),
+    /// Everything that can fail was done.
+    Prepared,
+    /// All sessions were received.
+    Ready,
+    /// The start failed.
+    Failed(String),
+}
+
+/// From the old process to its launcher.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) enum ToLauncher {
+    /// Start the new process, with the descriptor as its end of the channel.
+    Launch,
+    /// Kill it, if it has not exited by itself after this time.
+    Stop(Duration),
+}
+
+/// From the launcher.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) enum FromLauncher {
+    /// Its process id.
+    Started(u32),
+    /// How it ended.
+    Ended(String),
+}
+
+/// What the new process continues, beside sockets and sessions.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Inheritance {
+    /// The old process.
+    pub(crate) pid: Option<u32>,
+    /// The level of the log, if it was changed while the process ran.
+    pub(crate) log_level: Option<String>,
+    /// Whether `PUT /readyz` has set maintenance.
+    pub(crate) in_maintenance: bool,
+}
+
+/// A socket that can be handed over, with its requested address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+pub enum SocketInfo {
+    /// A worker's TCP listener.
+    Tcp {
+        /// The requested address.
+        addr: SocketAddr,
+        /// Whether TPROXY rules redirect connections to it.
+        transparent: bool,
+    },
+    /// A UDP listener of one worker.
+    Udp {
+        /// The requested address.
+        addr: SocketAddr,
+        /// The group: listeners with common sessions.
+        group: usize,
+        /// The number of the worker.
+        worker: usize,
+        /// The group's dialect.
+        dialect: String,
+        /// Whether TPROXY rules redirect datagrams to it.
+        transparent: bool,
+    },
+    /// A service manager's socket, with its label for messages.
+    Given(String),
+    /// The listener of `--admin`.
+    Admin(String),
+}
+
+/// A duplicate of a socket, for the new process.
+pub type SharedSocket = (SocketInfo, OwnedFd);
+
+/// The text of another process, without control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// The variable that names the new process and the descriptor of its channel, as `PID:FD`.
+pub(crate) const VARIABLE: &str = "PEERNAME_UPGRADE";

@@ -1,0 +1,308 @@
+//! The new process's side of an upgrade: takes sockets and sessions over.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::env;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use peername_observe::admin::{AdminAddr, AdminListener};
+use peername_proxy::udp::{Dialect, ReceivedState, UdpListeners};
+use peername_server::listeners::InheritedSockets;
+use peername_sys::ipc::fd_passing::take_inherited;
+use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::process::stderr;
+
+use super::admin_socket::PreviousAdmin;
+use super::channel::Channel;
+use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VARIABLE, VERSION};
+use crate::listeners::ListenPlan;
+use crate::logging::ranges;
+
+/// The process that this one replaces, which still serves.
+#[derive(Debug)]
+pub struct Predecessor {
+    channel: Channel,
+    /// Its subcommand.
+    pub(crate) command: String,
+    pub(crate) inheritance: Inheritance,
+    /// All sockets that were received, in their order.
+    received: Vec<SocketInfo>,
+    tcp: HashMap<SocketAddr, Vec<TcpListener>>,
+    udp: HashMap<SocketAddr, Vec<UdpSocket>>,
+    /// By the index of the previous process.
+    groups: BTreeMap<usize, PreviousGroup>,
+    given: Vec<InheritedSocket>,
+    /// The sockets of its `--admin`, until they are adopted.
+    admin: Vec<PreviousAdmin>,
+    /// The addresses of those that were adopted.
+    adopted_admin: HashSet<String>,
+}
+
+impl Predecessor {
+    /// Receives the sockets of the previous process, if one has started this process.
+    ///
+    /// # Errors
+    ///
+    /// It speaks another version of the protocol, or has ended.
+    pub(crate) fn receive() -> anyhow::Result<Option<Self>> {
+        let Some(channel) = inherited_channel() else {
+            return Ok(None);
+        };
+        channel.set_time_limit(RECEIVE_LIMIT)?;
+        let (hello, fds) = receive(&channel)?;
+        let ToSuccessor::Hello {
+            version,
+            command,
+            inheritance,
+        } = hello
+        else {
+            bail!("{OTHER_VERSION}");
+        };
+        let _ = FAILURES.set(channel.try_clone()?);
+        // Its launcher has read the errors until here.
+        for fd in fds {
+            stderr::replace(fd)?;
+        }
+        ensure!(
+            version == VERSION,
+            "{OTHER_VERSION}: its protocol has version {version}, this one {VERSION}"
+        );
+        let mut all = Self {
+            channel,
+            command,
+            inheritance,
+            received: Vec::new(),
+            tcp: HashMap::new(),
+            udp: HashMap::new(),
+            groups: BTreeMap::new(),
+            given: Vec::new(),
+            admin: Vec::new(),
+            adopted_admin: HashSet::new(),
+        };
+        loop {
+            match receive(&all.channel)? {
+                (ToSuccessor::Sockets(infos), fds) => {
+                    for (info, fd) in infos.into_iter().zip(fds) {
+                        all.add(info, fd)?;
+                    }
+                }
+                (ToSuccessor::AllSockets, _) => return Ok(Some(all)),
+                _ => bail!("{OTHER_VERSION}"),
+            }
+        }
+    }
+
+    fn add(&mut self, info: SocketInfo, fd: OwnedFd) -> anyhow::Result<()> {
+        match &info {
+            SocketInfo::Tcp { addr, .. } => self.tcp.entry(*addr).or_default().push(fd.into()),
+            SocketInfo::Udp {
+                addr,
+                group,
+                worker,
+                dialect,
+                transparent,
+            } => {
+                self.udp.entry(*addr).or_default().push(fd.into());
+                let group = self.groups.entry(*group).or_default();
+                if *worker == 0 {
+                    group.addresses.push(*addr);
+                    group.dialect.clone_from(dialect);
+                    group.transparent = *transparent;
+                }
+            }
+            SocketInfo::Given(label) => {
+                self.given.push(InheritedSocket::new(fd, label.clone())?);
+            }
+            SocketInfo::Admin(addr) => self.admin.extend(PreviousAdmin::new(addr, fd)),
+        }
+        self.received.push(info);
+        Ok(())
+    }
+
+    /// The sockets, for the listeners of these plans to take what they need.
+    ///
+    /// # Errors
+    ///
+    /// A listener differs from the previous process's in what can't change.
+    pub fn take_sockets(&mut self, plans: &[ListenPlan]) -> anyhow::Result<InheritedSockets> {
+        for plan in plans {
+            for &addr in &plan.tcp {
+                self.check_transparent(addr, plan.transparent)?;
+            }
+            self.check_udp(&plan.udp, plan.datagrams.dialect, plan.transparent)?;
+        }
+        let given = std::mem::take(&mut self.given);
+        Ok(InheritedSockets {
+            previous_tcp: std::mem::take(&mut self.tcp),
+            previous_udp: std::mem::take(&mut self.udp),
+            ..InheritedSockets::new(given)
+        })
+    }
+
+    /// The listener of `--admin` on this address, if there was one.
+    pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
+        let index = self.admin.iter().position(|one| one.is_on(wanted))?;
+        self.adopted_admin.insert(wanted.to_string());
+        Some(self.admin.swap_remove(index).into())
+    }
+
+    /// Checks that a TCP listener on this address may become a transparent one, or an ordinary one.
+    ///
+    /// # Errors
+    ///
+    /// It is transparent, and can't be made an ordinary one.
+    fn check_transparent(&self, wanted: SocketAddr, is_transparent: bool) -> anyhow::Result<()> {
+        let was_transparent = self.received.iter().any(|info| match *info {
+            SocketInfo::Tcp { addr, transparent } => addr == wanted && transparent,
+            _ => false,
+        });
+        ensure!(
+            is_transparent || !was_transparent,
+            "{wanted} accepts what TPROXY rules redirect, which can't change without a restart"
+        );
+        Ok(())
+    }
+
+    /// Checks that a group of UDP listeners is one that the previous process had, or has none of its addresses.
+    ///
+    /// # Errors
+    ///
+    /// The sessions of the previous process would not fit.
+    fn check_udp(
+        &self,
+        addresses: &[SocketAddr],
+        dialect: Dialect,
+        transparent: bool,
+    ) -> anyhow::Result<()> {
+        let wanted: HashSet<_> = addresses.iter().collect();
+        for group in self.groups.values() {
+            let known: HashSet<_> = group.addresses.iter().collect();
+            let is_same = known == wanted
+                && group.dialect == dialect.name()
+                && group.transparent == transparent;
+            ensure!(
+                is_same || known.is_disjoint(&wanted),
+                "UDP at {}: its addresses, udp-header and listen-transparent can't change at an upgrade; it can only go as \
+                 a whole",
+                ranges(group.addresses.iter().copied())
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes over: reports that everything is prepared, with the TCP addresses that are listened on, and waits until the
+    /// previous process has left its sessions and stops accepting.
+    ///
+    /// # Errors
+    ///
+    /// The previous process has given up, and goes on serving.
+    pub fn take_over(
+        self,
+        tcp: impl IntoIterator<Item = SocketAddr>,
+        mut udp: Vec<(Vec<SocketAddr>, &mut UdpListeners)>,
+    ) -> anyhow::Result<()> {
+        let tcp: HashSet<_> = tcp.into_iter().collect();
+        let udp_addresses: HashSet<_> = udp.iter().flat_map(|(all, _)| all).copied().collect();
+        let is_adopted = |info: &SocketInfo| match info {
+            SocketInfo::Tcp { addr, .. } => tcp.contains(addr),
+            SocketInfo::Udp { addr, .. } => udp_addresses.contains(addr),
+            SocketInfo::Given(_) => true,
+            SocketInfo::Admin(addr) => self.adopted_admin.contains(addr),
+        };
+        let mut adopted = self.received;
+        adopted.retain(is_adopted);
+        let mut seen = HashSet::new();
+        adopted.retain(|info| seen.insert(info.clone()));
+        for some in adopted.chunks(ADOPTED_PER_MESSAGE) {
+            send(&self.channel, &ToPredecessor::Adopted(some.to_vec()))?;
+        }
+        send(&self.channel, &ToPredecessor::Prepared)?;
+        loop {
+            match receive(&self.channel)? {
+                (
+                    ToSuccessor::Sessions {
+                        group,
+                        worker,
+                        state,
+                    },
+                    sockets,
+                ) => {
+                    let group = self.groups.get(&group).context(OTHER_VERSION)?;
+                    group.restore(worker, (state, sockets), &mut udp)?;
+                }
+                (ToSuccessor::AllSessions, _) => send(&self.channel, &ToPredecessor::Ready)?,
+                (ToSuccessor::Serve, _) => return Ok(()),
+                _ => bail!("{OTHER_VERSION}"),
+            }
+        }
+    }
+}
+
+/// A group of UDP listeners of the previous process.
+#[derive(Debug, Default)]
+struct PreviousGroup {
+    /// In the order of their indices.
+    addresses: Vec<SocketAddr>,
+    dialect: String,
+    transparent: bool,
+}
+
+impl PreviousGroup {
+    /// Adds the state of one of its workers to the listeners that have its sockets.
+    fn restore(
+        &self,
+        worker: usize,
+        received: ReceivedState,
+        listeners: &mut [(Vec<SocketAddr>, &mut UdpListeners)],
+    ) -> anyhow::Result<()> {
+        let first = self.addresses.first();
+        let mut listeners = listeners.iter_mut();
+        let found = listeners.find(|(addresses, _)| first.is_some_and(|it| addresses.contains(it)));
+        let (addresses, sockets) = found.context("sessions of unknown listeners")?;
+        let index = |addr: &SocketAddr| addresses.iter().position(|other| other == addr);
+        let new_index: Option<Vec<_>> = self.addresses.iter().map(index).collect();
+        let is_restored =
+            new_index.is_some_and(|new_index| sockets.restore(worker, received, &new_index));
+        ensure!(
+            is_restored,
+            "a UDP session came without its socket: raise LimitNOFILE"
+        );
+        Ok(())
+    }
+}
+
+/// Reports to the previous process, if it waits, why this one can't replace it.
+pub fn report_failure(error: &anyhow::Error) {
+    if let Some(channel) = FAILURES.get() {
+        // Once this process serves, nothing receives it.
+        let _ = channel.send(&ToPredecessor::Failed(format!("{error:#}")), &[]);
+    }
+}
+
+fn send(channel: &Channel, message: &ToPredecessor) -> anyhow::Result<()> {
+    channel.send(message, &[]).context(GIVEN_UP)
+}
+
+fn receive(channel: &Channel) -> anyhow::Result<(ToSuccessor, Vec<OwnedFd>)> {
+    channel.receive().context(GIVEN_UP)
+}
+
+/// The channel that a launcher passed to this process, not one that it passed to an ancestor.
+fn inherited_channel() -> Option<Channel> {
+    let value = env::var(VARIABLE).ok()?;
+    let (pid, number) = value.split_once(':')?;
+    let ours = pid.parse() == Ok(std::process::id());
+    let socket = ours.then(|| take_inherited(number.parse().ok()?))??;
+    Some(socket.into())
+}
+
+static FAILURES: OnceLock<Channel> = OnceLock::new();
+const GIVEN_UP: &str = "the process that this one was to replace goes on";
+const OTHER_VERSION: &str = "the process that this one was to replace is of another version";
+/// The previous process ends the upgrade earlier.
+const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
+/// Keeps a message smaller than a socket's buffer.
+const ADOPTED_PER_MESSAGE: usize = 256;

@@ -1,0 +1,351 @@
+//! The listening sockets of a command: opened before any of them is served, and opened and closed by reloads.
+
+mod handover;
+pub mod running;
+pub mod self_connect;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::ops::RangeFrom;
+
+use anyhow::bail;
+use peername_proxy::udp::{Dialect, MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
+use peername_server::listeners::ListenerId;
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
+use peername_sys::netlink::Transport;
+
+use crate::descriptors;
+use crate::logging::{join, ranges};
+use crate::usage::{Usage, UsageErrors};
+use crate::value::Listen;
+
+/// The listeners of one table or command line.
+#[derive(Clone, Debug, Default)]
+pub struct ListenPlan {
+    /// TCP addresses.
+    pub tcp: Vec<SocketAddr>,
+    /// UDP addresses.
+    pub udp: Vec<SocketAddr>,
+    /// Whether they accept traffic that TPROXY rules redirect.
+    pub transparent: bool,
+    /// How datagrams are served.
+    pub datagrams: UdpConfig,
+    /// By which headers datagrams are steered to workers; `None` if their sender is the client.
+    pub steered_by: Option<Dialect>,
+}
+
+impl ListenPlan {
+    /// The addresses of one protocol.
+    pub fn listen(&self, transport: Transport) -> &[SocketAddr] {
+        match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        }
+    }
+
+    /// All of them.
+    pub fn listeners(&self) -> impl Iterator<Item = ListenerKey> + '_ {
+        TRANSPORTS.into_iter().flat_map(|transport| {
+            let addrs = self.listen(transport).iter();
+            addrs.map(move |&addr| (transport, addr))
+        })
+    }
+}
+
+/// Resolves the addresses that an option lists.
+///
+/// # Errors
+///
+/// All that are invalid or do not resolve.
+pub fn resolve_listeners(option: &str, all: &[Listen]) -> Result<Vec<SocketAddr>, Usage> {
+    let mut errors = UsageErrors::default();
+    let mut found = Vec::new();
+    for written in all {
+        let resolved = written.addresses();
+        let resolved = resolved.map_err(|why| Usage(format!("{option} {written}: {why}")));
+        found.extend(errors.note(resolved).into_iter().flatten());
+    }
+    errors.into_result(Some(found))
+}
+
+/// A short summary for the service manager and `config check`.
+pub fn summary<'a>(plans: impl IntoIterator<Item = &'a ListenPlan> + Clone) -> String {
+    let named = [("tcp", Transport::Tcp), ("udp", Transport::Udp)].map(|(name, transport)| {
+        let plans = plans.clone().into_iter();
+        (
+            name,
+            ranges(plans.flat_map(|plan| plan.listen(transport)).copied()),
+        )
+    });
+    let listened = named.iter().filter(|(_, addrs)| !addrs.is_empty());
+    join(listened.map(|(name, addrs)| format!("{name} {addrs}")))
+}
+
+/// Refuses an inherited socket that no listener uses: its clients would never be accepted.
+pub fn check_inherited_sockets(
+    given: &InheritedSockets,
+    plans: &[&ListenPlan],
+) -> anyhow::Result<()> {
+    let [tcp, udp] = TRANSPORTS.map(|transport| {
+        let all = plans.iter().flat_map(|plan| plan.listen(transport));
+        all.copied().collect::<Vec<_>>()
+    });
+    if let Some(unwanted) = given.find_unwanted(&tcp, &udp) {
+        let protocol = if unwanted.is_stream { "TCP" } else { "UDP" };
+        bail!(
+            "the service manager passed socket {} for {protocol} {}, which is not listened on: name it \
+             (--listen, or address in the file), or take it out of the .socket unit",
+            unwanted.label,
+            unwanted.addr
+        );
+    }
+    Ok(())
+}
+
+/// A listener by its protocol and requested address.
+pub type ListenerKey = (Transport, SocketAddr);
+
+/// Open listening sockets that no worker serves yet.
+pub struct OpenedListeners {
+    /// Those of TCP.
+    pub tcp: Listeners,
+    /// Those of UDP.
+    pub groups: Vec<UdpGroup>,
+    /// The ids of the requested addresses.
+    wanted_tcp: Vec<ListenAddr>,
+}
+
+/// The UDP listeners of one service: their sessions share limits and a dialect.
+pub struct UdpGroup {
+    wanted: Vec<ListenAddr>,
+    /// The open sockets.
+    pub sockets: UdpListeners,
+    /// The configuration in use: at most as many sessions as there are descriptors for.
+    pub datagrams: UdpConfig,
+    /// The configuration as requested.
+    pub asked: UdpConfig,
+    /// Descriptors for replies from other addresses than the listeners'.
+    reply_sockets: usize,
+}
+
+/// The id of each listener, by its requested address.
+pub type ListenerIds = HashMap<ListenerKey, ListenerId>;
+
+/// The address that each listener is bound to, by its requested address.
+pub type BoundAddresses = HashMap<ListenerKey, SocketAddr>;
+
+impl OpenedListeners {
+    /// Opens the listeners that are configured and not open yet. UDP, its sessions included, gets a limited number of
+    /// descriptors. Ids are taken from `ids`, none of them twice.
+    pub fn missing(
+        plans: &[&ListenPlan],
+        workers: usize,
+        there: &ListenerIds,
+        descriptors_of_udp: usize,
+        given: &mut InheritedSockets,
+        ids: &mut RangeFrom<u32>,
+    ) -> anyhow::Result<Self> {
+        let mut number = |plan: &ListenPlan, transport| -> Vec<ListenAddr> {
+            let addrs = plan.listen(transport).iter().copied();
+            let new = addrs.filter(|&addr| !there.contains_key(&(transport, addr)));
+            new.zip(&mut *ids)
+                .map(|(addr, id)| (ListenerId(id), addr))
+                .collect()
+        };
+        let mut wanted_tcp = Vec::new();
+        let mut wanted_udp = Vec::new();
+        for &plan in plans {
+            wanted_tcp.extend(number(plan, Transport::Tcp));
+            match number(plan, Transport::Udp) {
+                none if none.is_empty() => {}
+                wanted => wanted_udp.push((wanted, plan)),
+            }
+        }
+        let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
+        let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
+        let beside = open_already(there, plans, Transport::Tcp);
+        let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
+        for plan in plans.iter().filter(|plan| plan.transparent) {
+            let ids = wanted_tcp
+                .iter()
+                .filter(|(_, addr)| plan.tcp.contains(addr));
+            let ids: HashSet<_> = ids.map(|&(id, _)| id).collect();
+            tcp = tcp.with_transparent(|id| ids.contains(&id))?;
+        }
+        let mut open = Self {
+            tcp,
+            groups: Vec::new(),
+            wanted_tcp,
+        };
+        let share = group_share(descriptors_of_udp, addresses * workers, wanted_udp.len());
+        let mut beside = open_already(there, plans, Transport::Udp);
+        for (wanted, plan) in wanted_udp {
+            let (asked, transparent) = (plan.datagrams, plan.transparent);
+            // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
+            // header.
+            let workers = if transparent { 1 } else { workers };
+            let sockets = UdpListeners::open(&wanted, &beside, workers, plan.steered_by, given)?;
+            let group = match transparent {
+                true => UdpGroup::transparent(wanted, sockets.into_transparent()?, asked, share),
+                false => UdpGroup::new(wanted, sockets, asked, share),
+            };
+            beside.staying.extend(group.addresses());
+            open.groups.push(group);
+        }
+        Ok(open)
+    }
+
+    /// The id of each listener.
+    pub fn numbers(&self) -> ListenerIds {
+        let udp = self.groups.iter().flat_map(|group| &group.wanted);
+        let tcp = self.wanted_tcp.iter();
+        tcp.map(|&(id, addr)| ((Transport::Tcp, addr), id))
+            .chain(udp.map(|&(id, addr)| ((Transport::Udp, addr), id)))
+            .collect()
+    }
+
+    /// The bound address of each listener, by its requested address: they differ where the kernel chose the port.
+    pub fn actual(&self) -> BoundAddresses {
+        let key = |transport| move |&(_, addr): &ListenAddr| (transport, addr);
+        let udp = self.groups.iter().flat_map(|group| {
+            let wanted = group.wanted.iter().map(key(Transport::Udp));
+            wanted.zip(group.sockets.addrs())
+        });
+        let tcp = self.wanted_tcp.iter().map(key(Transport::Tcp));
+        tcp.zip(self.tcp.addrs()).chain(udp).collect()
+    }
+
+    /// Descriptors that UDP may use beside its listeners.
+    pub fn descriptors(&self) -> usize {
+        self.groups.iter().map(UdpGroup::descriptors).sum()
+    }
+
+    /// Logs the features that would make UDP faster and that the kernel lacks.
+    pub fn log_kernel_limits(&self) {
+        if let Some(group) = self.groups.first() {
+            group.sockets.log_kernel_limits();
+        }
+    }
+}
+
+/// The descriptors of one group of UDP listeners, beside these sockets.
+fn group_share(descriptors_of_udp: usize, sockets: usize, groups: usize) -> usize {
+    let descriptors = descriptors_of_udp.saturating_sub(sockets);
+    descriptors.div_ceil(groups.max(1)).max(1)
+}
+
+/// The limit of open TCP connections that a process with these listeners would have, none of which is open yet.
+///
+/// # Errors
+///
+/// As [`descriptors::capacity`].
+pub fn expected_connections(workers: usize, plans: &[ListenPlan]) -> anyhow::Result<usize> {
+    let addresses: usize = plans.iter().map(|plan| plan.listeners().count()).sum();
+    let sockets = addresses * workers;
+    let has_tcp = plans.iter().any(|plan| !plan.tcp.is_empty());
+    let with_udp: Vec<_> = plans.iter().filter(|plan| !plan.udp.is_empty()).collect();
+    let budget = descriptors::session_fd_budget(workers, has_tcp)?;
+    let share = group_share(budget, sockets, with_udp.len());
+    let of_group = |plan: &&ListenPlan| match plan.transparent {
+        true => {
+            let sessions = share.saturating_sub(MAX_REPLY_SOCKETS).max(1);
+            plan.datagrams.sessions.min(sessions) + MAX_REPLY_SOCKETS
+        }
+        false => plan.datagrams.sessions.min(share),
+    };
+    let for_udp: usize = with_udp.iter().map(of_group).sum();
+    let capacity = descriptors::capacity(workers, with_udp.len(), for_udp + sockets)?;
+    Ok(capacity.connections)
+}
+
+impl UdpGroup {
+    fn new(
+        wanted: Vec<ListenAddr>,
+        sockets: UdpListeners,
+        asked: UdpConfig,
+        descriptors: usize,
+    ) -> Self {
+        let sessions = asked.sessions.min(descriptors);
+        Self {
+            wanted,
+            sockets,
+            datagrams: UdpConfig { sessions, ..asked },
+            asked,
+            reply_sockets: 0,
+        }
+    }
+
+    /// A group that accepts traffic redirected by TPROXY rules; some descriptors are for replies from other addresses then.
+    fn transparent(
+        wanted: Vec<ListenAddr>,
+        sockets: UdpListeners,
+        asked: UdpConfig,
+        descriptors: usize,
+    ) -> Self {
+        let reply_sockets = MAX_REPLY_SOCKETS;
+        let descriptors = descriptors.saturating_sub(reply_sockets).max(1);
+        Self {
+            reply_sockets,
+            ..Self::new(wanted, sockets, asked, descriptors)
+        }
+    }
+
+    /// The descriptors that the group may use beside its listeners.
+    pub fn descriptors(&self) -> usize {
+        self.datagrams.sessions + self.reply_sockets
+    }
+
+    /// The requested addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.wanted.iter().map(|&(_, addr)| addr)
+    }
+}
+
+fn open_already(
+    there: &ListenerIds,
+    plans: &[&ListenPlan],
+    transport: Transport,
+) -> ExistingListeners {
+    let wanted = plans.iter().flat_map(|plan| plan.listen(transport));
+    let wanted: HashSet<_> = wanted.copied().collect();
+    let of = there.keys().filter(|(of, _)| *of == transport);
+    let (staying, closing) = of
+        .map(|&(_, addr)| addr)
+        .partition(|addr| wanted.contains(addr));
+    ExistingListeners { staying, closing }
+}
+
+/// The protocols of listeners.
+pub const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Descriptors that are reserved for replies are available neither to sessions nor to connections.
+    #[test]
+    fn sockets_for_answers_have_descriptors_of_their_own() {
+        let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
+        let open = || {
+            UdpListeners::open(
+                &wanted,
+                &ExistingListeners::default(),
+                1,
+                None,
+                &mut InheritedSockets::default(),
+            )
+            .unwrap()
+        };
+        let asked = UdpConfig {
+            sessions: 4096,
+            ..UdpConfig::default()
+        };
+        for (descriptors, sessions) in [(1000, 1000 - MAX_REPLY_SOCKETS), (9000, 4096)] {
+            let group = UdpGroup::transparent(wanted.clone(), open(), asked, descriptors);
+            assert_eq!(group.datagrams.sessions, sessions);
+            assert_eq!(group.descriptors(), sessions + MAX_REPLY_SOCKETS);
+            let group = UdpGroup::new(wanted.clone(), open(), asked, descriptors);
+            assert_eq!(group.descriptors(), descriptors.min(4096));
+        }
+    }
+}

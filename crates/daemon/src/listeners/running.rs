@@ -1,0 +1,327 @@
+//! The listeners of a running command, and how a reload changes them: everything that can fail is done before anything is
+//! changed.
+//!
+//! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
+//! removed drain theirs before they close. UDP listeners that an overlapping address replaces end instead: while they
+//! drained, they would get and refuse the new listener's clients.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::ops::RangeFrom;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use peername_proxy::udp::{UdpConfig, UdpWorkers};
+use peername_server::listeners::{InheritedSockets, overlap};
+use peername_server::workers::phases::{self, DrainGuard};
+use peername_server::workers::{self, Serve, WorkerTask, Workers};
+use peername_sys::netlink::Transport;
+
+use super::{
+    BoundAddresses, ListenPlan, ListenerIds, ListenerKey, OpenedListeners, UdpGroup,
+    check_inherited_sockets,
+};
+use crate::descriptors;
+use crate::handover::Predecessor;
+use crate::logging::ranges;
+
+/// The listeners of a command, and the workers that serve them.
+pub struct RunningListeners {
+    /// The workers.
+    pub workers: Workers,
+    pub(super) plans: Vec<ListenPlan>,
+    worker_count: usize,
+    pub(super) ids: ListenerIds,
+    /// Unused ids for further listeners.
+    unused_ids: RangeFrom<u32>,
+    bound: BoundAddresses,
+    /// Kept open across reloads: an inherited socket can't be opened again.
+    pub(super) given: InheritedSockets,
+    pub(super) groups: Vec<RunningUdpGroup>,
+}
+
+/// UDP listeners with the same configuration. Dropping this drains them.
+pub(super) struct RunningUdpGroup {
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The configuration as requested; the limit of sessions in use may be lower, by the descriptors.
+    pub(super) asked: UdpConfig,
+    /// The descriptors that the group may use.
+    descriptors: usize,
+    pub(super) workers: UdpWorkers,
+    drain_guard: DrainGuard,
+}
+
+/// Listeners that are open and not served yet: those of a start.
+pub struct Opened {
+    plans: Vec<ListenPlan>,
+    worker_count: usize,
+    /// The open sockets.
+    pub sockets: OpenedListeners,
+    unused_ids: RangeFrom<u32>,
+    given: InheritedSockets,
+    /// The process to take over from at the start.
+    pub previous: Option<Predecessor>,
+}
+
+/// The tasks of a UDP group, with handles of them.
+pub type UdpTasks = (Vec<WorkerTask>, UdpWorkers);
+
+/// A change of the listeners that nothing can refuse any more.
+pub struct Change {
+    plans: Vec<ListenPlan>,
+    opened: OpenedListeners,
+    /// The id of each listener, those that stay included.
+    pub ids: ListenerIds,
+    /// The address that each is bound to.
+    pub bound: BoundAddresses,
+    wanted: HashSet<ListenerKey>,
+}
+
+impl Opened {
+    /// Opens all listeners of a start.
+    ///
+    /// # Errors
+    ///
+    /// The limit of descriptors; an address that can't be listened on; or an inherited socket that no plan lists.
+    pub fn open(
+        plans: Vec<ListenPlan>,
+        worker_count: usize,
+        given: InheritedSockets,
+        mut previous: Option<Predecessor>,
+    ) -> anyhow::Result<Self> {
+        let mut given = match &mut previous {
+            Some(previous) => previous.take_sockets(&plans)?,
+            None => given,
+        };
+        let refs: Vec<_> = plans.iter().collect();
+        let sockets: usize = refs.iter().map(|plan| plan.listeners().count()).sum();
+        descriptors::require_descriptors(worker_count, sockets * worker_count)?;
+        let has_tcp = refs.iter().any(|plan| !plan.tcp.is_empty());
+        let for_udp = descriptors::session_fd_budget(worker_count, has_tcp)?;
+        check_inherited_sockets(&given, &refs)?;
+        let mut unused_ids = 0..;
+        let none = ListenerIds::new();
+        let sockets = OpenedListeners::missing(
+            &refs,
+            worker_count,
+            &none,
+            for_udp,
+            &mut given,
+            &mut unused_ids,
+        )?;
+        // What is left of the previous process's sockets stays with it.
+        given.previous_tcp.clear();
+        given.previous_udp.clear();
+        Ok(Self {
+            plans,
+            worker_count,
+            sockets,
+            unused_ids,
+            given,
+            previous,
+        })
+    }
+
+    /// Takes over from the previous process, if there is one, and starts the workers. To be called when nothing else can
+    /// fail. `tasks` are the tasks of a UDP group, `beside` further tasks of the workers.
+    ///
+    /// # Errors
+    ///
+    /// The previous process goes on; or a thread can't be started.
+    pub fn start<S: Serve>(
+        mut self,
+        service: &Arc<S>,
+        capacity: workers::Capacity,
+        beside: Vec<WorkerTask>,
+        tasks: impl Fn(UdpGroup) -> UdpTasks,
+    ) -> anyhow::Result<RunningListeners> {
+        if let Some(previous) = self.previous.take() {
+            let tcp = self.plans.iter().flat_map(|plan| &plan.tcp).copied();
+            let udp = self.sockets.groups.iter_mut().map(|group| {
+                let addresses = group.addresses().collect();
+                (addresses, &mut group.sockets)
+            });
+            previous.take_over(tcp, udp.collect())?;
+        }
+        let (ids, bound) = (self.sockets.numbers(), self.sockets.actual());
+        let groups = self.sockets.groups.into_iter();
+        let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = groups
+            .map(|group| RunningUdpGroup::begin(group, &tasks))
+            .unzip();
+        if !beside.is_empty() {
+            worker_tasks.push(beside);
+        }
+        let workers = workers::start(self.sockets.tcp, worker_tasks, service, capacity)
+            .context("starting a worker thread")?;
+        Ok(RunningListeners {
+            workers,
+            plans: self.plans,
+            worker_count: self.worker_count,
+            ids,
+            unused_ids: self.unused_ids,
+            bound,
+            given: self.given,
+            groups,
+        })
+    }
+}
+
+impl RunningListeners {
+    /// Opens the listeners that these plans have beside those that are open.
+    ///
+    /// # Errors
+    ///
+    /// An address can't be listened on; a change that needs a restart; or too few descriptors.
+    pub fn prepare(&mut self, plans: Vec<ListenPlan>) -> anyhow::Result<Change> {
+        let refs: Vec<_> = plans.iter().collect();
+        check_inherited_sockets(&self.given, &refs)?;
+        self.check_transparent(&plans)?;
+        self.check_groups(&plans)?;
+        let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
+        let opened = OpenedListeners::missing(
+            &refs,
+            self.worker_count,
+            &self.ids,
+            self.workers.free_descriptors() / 2,
+            &mut self.given,
+            &mut self.unused_ids,
+        )?;
+        let sockets = opened.numbers().len() * self.worker_count;
+        ensure!(
+            sockets + opened.descriptors() <= self.workers.free_descriptors(),
+            "too few descriptors are free for {sockets} more listening sockets: raise LimitNOFILE or \
+             `ulimit -Hn`, and restart"
+        );
+        let (mut ids, mut bound) = (self.ids.clone(), self.bound.clone());
+        ids.retain(|key, _| wanted.contains(key));
+        ids.extend(opened.numbers());
+        bound.retain(|key, _| wanted.contains(key));
+        bound.extend(opened.actual());
+        Ok(Change {
+            plans,
+            opened,
+            ids,
+            bound,
+            wanted,
+        })
+    }
+
+    /// Closes the listeners that are gone, calls `replace_services`, and serves the new ones. Returns the addresses opened
+    /// and closed.
+    pub async fn apply(
+        &mut self,
+        change: Change,
+        replace_services: impl FnOnce(),
+        tasks: impl Fn(UdpGroup) -> UdpTasks,
+    ) -> (String, String) {
+        let opened = ranges(change.opened.actual().into_values());
+        let closed = ranges(self.close_all_but(&change).await);
+        replace_services();
+        for group in change.opened.groups {
+            let (worker_tasks, group) = RunningUdpGroup::begin(group, &tasks);
+            self.workers.reserve_descriptors(group.descriptors);
+            self.workers.spawn(worker_tasks);
+            self.groups.push(group);
+        }
+        self.workers.open(change.opened.tcp);
+        self.ids = change.ids;
+        self.bound = change.bound;
+        self.plans = change.plans;
+        (opened, closed)
+    }
+
+    fn check_transparent(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        let changes = |key: &&ListenerKey| {
+            let new = is_transparent(plans, **key);
+            new.is_some() && new != is_transparent(&self.plans, **key)
+        };
+        match self.ids.keys().find(changes) {
+            Some((_, addr)) => {
+                bail!("listen-transparent of {addr} can't change without a restart")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
+    fn check_groups(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        for group in &self.groups {
+            let plan_of = |addr: &SocketAddr| plans.iter().find(|plan| plan.udp.contains(addr));
+            let stays = |addr| plan_of(addr).is_some();
+            let as_before = |addr| plan_of(addr).is_some_and(|plan| plan.datagrams == group.asked);
+            let [first, ..] = &group.addresses[..] else {
+                continue;
+            };
+            let all = if stays(first) {
+                group.addresses.iter().all(as_before)
+            } else {
+                !group.addresses.iter().any(stays)
+            };
+            ensure!(
+                all,
+                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change \
+                 without a restart; it can only go as a whole",
+                ranges(group.addresses.iter().copied())
+            );
+        }
+        Ok(())
+    }
+
+    /// Closes and drains the listeners that the configuration no longer has, and returns their addresses.
+    async fn close_all_but(&mut self, change: &Change) -> Vec<SocketAddr> {
+        let gone = |key: &ListenerKey| !change.wanted.contains(key);
+        let stale = self.ids.iter().filter(|(key, _)| gone(key));
+        let tcp = stale
+            .clone()
+            .filter(|((transport, _), _)| *transport == Transport::Tcp);
+        let ids = tcp.map(|(_, &id)| id).collect();
+        let closed = stale.map(|(&(_, addr), _)| addr).collect();
+        self.workers.close(ids).await;
+        let goes = |group: &mut RunningUdpGroup| {
+            let mut addresses = group.addresses.iter();
+            addresses.any(|&addr| gone(&(Transport::Udp, addr)))
+        };
+        let gone: Vec<_> = self.groups.extract_if(.., goes).collect();
+        for group in gone {
+            self.workers.release_descriptors(group.descriptors);
+            if change.opened.groups.iter().any(|new| group.overlaps(new)) {
+                group.drain_guard.end().await;
+            }
+        }
+        closed
+    }
+}
+
+impl RunningUdpGroup {
+    fn overlaps(&self, new: &UdpGroup) -> bool {
+        let mut pairs = new
+            .addresses()
+            .flat_map(|new| self.addresses.iter().map(move |&old| (old, new)));
+        pairs.any(|(old, new)| overlap(old, new))
+    }
+
+    /// The tasks that workers run for a group, and the group, which drains them when it is dropped.
+    fn begin(group: UdpGroup, tasks: &impl Fn(UdpGroup) -> UdpTasks) -> (Vec<WorkerTask>, Self) {
+        let addresses: Vec<_> = group.addresses().collect();
+        let asked = group.asked;
+        let sockets = addresses.len() * group.sockets.workers();
+        let descriptors = group.descriptors() + sockets;
+        let (worker_tasks, workers) = tasks(group);
+        let (worker_tasks, drain_guard) = phases::with_drain_guard(worker_tasks);
+        let group = Self {
+            addresses,
+            asked,
+            descriptors,
+            workers,
+            drain_guard,
+        };
+        (worker_tasks, group)
+    }
+}
+
+/// Whether a listener accepts traffic that TPROXY rules redirect; `None` if no plan has it.
+pub(super) fn is_transparent(plans: &[ListenPlan], (transport, addr): ListenerKey) -> Option<bool> {
+    let mut plans = plans.iter();
+    let plan = plans.find(|plan| plan.listen(transport).contains(&addr));
+    plan.map(|plan| plan.transparent)
+}

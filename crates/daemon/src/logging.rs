@@ -1,0 +1,202 @@
+//! The log: text for a person at a terminal, fields for the journal, JSON for everything else, written by a thread of its own
+//! so that a slow reader causes no backpressure. Lines that do not fit into the queue are dropped, and their number is
+//! logged.
+
+mod batched;
+mod go_mmproxy;
+pub mod journal;
+mod json;
+mod level;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{IsTerminal, stderr, stdout};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+use batched::Batched;
+use go_mmproxy::GoMmproxyFormat;
+use journal::WithPriority;
+use journal::native::{JournalLayer, JournalWriter};
+use json::JsonFormat;
+pub use level::LevelHandle;
+
+/// Options of every long-running subcommand.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args, Deserialize, Serialize, JsonSchema,
+)]
+// Without a group: its name would be `Args`, like that of the command it is flattened into.
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Args {
+    /// The format of the log [default: text on a terminal, fields in the journal, else json]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+    /// -v: log a line for each connection at its end; -vv: more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    #[schemars(description = "1: log a line for each connection at its end; 2: more")]
+    pub verbose: u8,
+    /// Log warnings and errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+/// How lines are written.
+pub enum Format {
+    /// Lines for a person
+    Text,
+    /// An object a line
+    Json,
+    /// The format of go-mmproxy, on standard output
+    #[value(name = "go-mmproxy")]
+    GoMmproxy,
+}
+
+impl Args {
+    /// These options of the command line, or else those of the file.
+    pub fn or(self, file: Self) -> Self {
+        Self {
+            log_format: self.log_format.or(file.log_format),
+            verbose: self.verbose.max(file.verbose),
+            quiet: self.quiet || file.quiet && self.verbose == 0,
+        }
+    }
+
+    /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
+    /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
+    pub fn start(self) -> (WorkerGuard, LevelHandle) {
+        self.start_at(self.level(), None)
+    }
+
+    /// Starts logging at this level, as [`Args::start`], or to a file: JSON, unless text is asked for.
+    pub fn start_at(self, level: Level, file: Option<File>) -> (WorkerGuard, LevelHandle) {
+        let terminal = file.is_none() && stderr().is_terminal();
+        let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
+        let is_journal = file.is_none() && self.log_format.is_none() && journal::native::connect();
+        let (writer, guard) = match (file, self.log_format) {
+            (Some(file), _) => queue.finish(Batched::new(file)),
+            (None, None) if is_journal => queue.finish(JournalWriter),
+            (None, Some(Format::GoMmproxy)) => queue.finish(Batched::new(stdout())),
+            (None, _) => queue.finish(Batched::new(stderr())),
+        };
+        tokio::spawn(report_lost_lines(writer.error_counter()));
+        let lines = match self.log_format {
+            None if is_journal => JournalLayer::new(writer).boxed(),
+            Some(Format::Text) => text(writer, terminal),
+            None if terminal => text(writer, terminal),
+            Some(Format::Json) | None => json(writer),
+            Some(Format::GoMmproxy) => fmt::layer()
+                .with_writer(writer)
+                .event_format(GoMmproxyFormat::new(self.verbose))
+                .boxed(),
+        };
+        let (filter, level) = level::filter(level);
+        tracing_subscriber::registry()
+            .with(lines.with_filter(filter))
+            .init();
+        (guard, level)
+    }
+
+    /// Whether the log has the format of go-mmproxy.
+    pub fn is_go_mmproxy_format(self) -> bool {
+        self.log_format == Some(Format::GoMmproxy)
+    }
+
+    /// The level in force, if it is not that of these options: `/log-level` has changed it.
+    pub fn changed_level(self) -> Option<Level> {
+        let now = LevelFilter::current().into_level();
+        now.filter(|&level| level != self.level())
+    }
+
+    fn level(self) -> Level {
+        match self.verbose {
+            _ if self.quiet => Level::WARN,
+            0 => Level::INFO,
+            1 => Level::DEBUG,
+            _ => Level::TRACE,
+        }
+    }
+}
+
+fn text(writer: NonBlocking, colours: bool) -> Lines {
+    let wanted = journal::is_stderr_journal();
+    fmt::layer()
+        .with_writer(writer)
+        .with_target(false)
+        .with_ansi(colours)
+        .map_event_format(|format| WithPriority { format, wanted })
+        .boxed()
+}
+
+fn json(writer: NonBlocking) -> Lines {
+    let wanted = journal::is_stderr_journal();
+    fmt::layer()
+        .with_writer(writer)
+        .event_format(WithPriority {
+            format: JsonFormat,
+            wanted,
+        })
+        .boxed()
+}
+
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Logs how many lines were dropped, once the queue has room again.
+async fn report_lost_lines(lost: ErrorCounter) {
+    let mut reported = 0;
+    loop {
+        sleep(LOST_LINES_INTERVAL).await;
+        let lines = lost.dropped_lines();
+        if lines > reported {
+            tracing::warn!(
+                lines,
+                "the log is read too slowly: lines were lost since the start"
+            );
+            reported = lines;
+        }
+    }
+}
+
+/// Capacity of the queue in lines. Each slot takes 32 bytes, used or not.
+const MAX_QUEUED_LINES: usize = 16 * 1024;
+const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Joins several values for one field by spaces.
+pub fn join(values: impl IntoIterator<Item = impl Display>) -> String {
+    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
+    texts.join(" ")
+}
+
+/// Joins addresses; those of one host with consecutive ports as a range.
+pub fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
+    let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
+    for addr in addrs {
+        match runs.last_mut() {
+            Some((first, last))
+                if first.ip() == addr.ip() && last.checked_add(1) == Some(addr.port()) =>
+            {
+                *last = addr.port();
+            }
+            _ => runs.push((addr, addr.port())),
+        }
+    }
+    join(runs.iter().map(|(first, last)| match last - first.port() {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    }))
+}

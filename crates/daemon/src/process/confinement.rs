@@ -1,0 +1,87 @@
+//! Confinement of the long-running subcommands, and what the log says of it (docs/confinement.md).
+
+use peername_server::confinement::{Confinement, Needs};
+use peername_sys::fs::text_file;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{logging, service_manager, value};
+
+/// `--no-sandbox`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args, Deserialize, Serialize, JsonSchema,
+)]
+// Without a group: its name would be `Args`, like that of the command it is flattened into.
+#[group(skip)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Args {
+    /// Do not confine the process after its start by Landlock and seccomp (docs/confinement.md)
+    #[arg(long)]
+    pub no_sandbox: bool,
+}
+
+impl Args {
+    /// This option of the command line, or else that of the file.
+    pub fn or(self, file: Self) -> Self {
+        Self {
+            no_sandbox: self.no_sandbox || file.no_sandbox,
+        }
+    }
+
+    /// Confines this process, unless `--no-sandbox` is given. To be called after the privileges are dropped, and before
+    /// anything starts a thread. The files that were read so far, and names if some were resolved, stay allowed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the rules, although it knows them.
+    pub fn confine(self, needs: Needs) -> anyhow::Result<Outcome> {
+        if self.no_sandbox {
+            return Ok(Outcome(None));
+        }
+        service_manager::connect();
+        logging::journal::native::connect();
+        let needs = Needs {
+            files: [text_file::opened(), needs.files].concat(),
+            names: needs.names || value::are_names_resolved(),
+            ..needs
+        };
+        Ok(Outcome(Some(needs.confine()?)))
+    }
+}
+
+/// The confinement in force. To be logged, which needs a thread, and so comes after it.
+#[must_use]
+pub struct Outcome(Option<Confinement>);
+
+impl Outcome {
+    /// Logs what is in force, and what is missing.
+    pub fn log(&self) {
+        let Some(confinement) = &self.0 else {
+            tracing::warn!(
+                "--no-sandbox: this process is not confined. Whoever takes it over can read files and run programs"
+            );
+            return;
+        };
+        match confinement.landlock {
+            None => tracing::warn!(
+                "not confined to its files: this kernel has no Landlock (Linux 5.13, and landlock in its list `lsm=`)"
+            ),
+            Some(version) if version < SCOPES_SINCE => tracing::debug!(
+                "Landlock {version} (before Linux 6.12): signals to other processes are not blocked"
+            ),
+            Some(_) => {}
+        }
+        if !confinement.seccomp {
+            tracing::warn!(
+                "not confined to its system calls: seccomp(2) is not available to this process"
+            );
+        }
+        if confinement.landlock.is_some() {
+            let readable = confinement.readable.iter().map(|path| path.display());
+            tracing::debug!(readable = logging::join(readable), "confined");
+        }
+    }
+}
+
+/// The version of Landlock that blocks signals and abstract Unix sockets.
+pub const SCOPES_SINCE: u32 = 6;

@@ -1,0 +1,167 @@
+//! Keeps the lists of clients in force: reads a file again when it changes, and ends the connections and sessions of clients that
+//! are denied then.
+//!
+//! This is not a reload. A ban must not depend on the rest of the configuration, nor wait for a name server; and there may be a
+//! hundred of them an hour. It goes on while the process drains.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use peername_observe::admin::history::History;
+use peername_proxy::udp::OpenSessions;
+use peername_server::access::clients::ClientAccess;
+use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
+use peername_sys::netlink::Transport;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::file_watch::{FileWatch, Fingerprints};
+use crate::listeners::{BoundAddresses, ListenerKey};
+
+/// The policy of each listener, by the address that it is bound to.
+#[derive(Clone, Debug, Default)]
+pub struct ClientPolicies(HashMap<ListenerKey, Arc<ClientAccess>>);
+
+/// The policies in force. A reload replaces them.
+pub struct ClientLists(watch::Sender<ClientPolicies>);
+
+/// What the lists apply to.
+pub struct OpenClients {
+    /// Connections over TCP.
+    pub connections: OpenConnections,
+    /// Sessions over UDP.
+    pub sessions: OpenSessions,
+    /// Whether a policy denies the client of a connection.
+    pub is_denied: Arc<IsDenied>,
+}
+
+/// Whether a policy denies the client of a connection.
+pub type IsDenied = dyn Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync;
+
+impl ClientPolicies {
+    /// Adds the policy of these listeners.
+    pub fn add(
+        &mut self,
+        listeners: impl Iterator<Item = ListenerKey>,
+        bound: &BoundAddresses,
+        policy: &Arc<ClientAccess>,
+    ) {
+        let addresses = listeners.filter_map(|key| Some((key.0, *bound.get(&key)?)));
+        self.0
+            .extend(addresses.map(|key| (key, Arc::clone(policy))));
+    }
+
+    fn of_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
+        self.0.get(&(Transport::Tcp, listener)).map(Arc::as_ref)
+    }
+
+    /// The policies that have lists, each once.
+    fn with_lists(&self) -> Vec<Arc<ClientAccess>> {
+        let mut all = Vec::<Arc<ClientAccess>>::new();
+        for policy in self.0.values().filter(|policy| policy.has_lists()) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, policy)) {
+                all.push(Arc::clone(policy));
+            }
+        }
+        all
+    }
+}
+
+impl ClientLists {
+    /// Begins to keep these policies in force, and reports failed reads to `history`. Call it after privileges are dropped,
+    /// which belong to threads.
+    pub fn start(policies: ClientPolicies, open: OpenClients, history: History) -> Self {
+        let (sender, receiver) = watch::channel(policies);
+        tokio::spawn(keep(receiver, open, history));
+        Self(sender)
+    }
+
+    /// Replaces the policies after a reload. A listener that is closed keeps its own, for the connections that are open.
+    pub fn replace(&self, policies: ClientPolicies) {
+        self.0.send_modify(|all| all.0.extend(policies.0));
+    }
+}
+
+/// Reads the lists at the start, after a reload and when a file changes: sessions of a previous process may be open that it did
+/// not deny, and a file may have changed since the options were read.
+async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients, history: History) {
+    let mut watch = FileWatch::of_lists();
+    let mut is_change = false;
+    loop {
+        let current = policies.borrow_and_update().clone();
+        let with_lists = current.with_lists();
+        if with_lists.is_empty() {
+            history.set_lists_read(Ok(()));
+        } else {
+            let read = read_again(&with_lists, &mut watch).await;
+            let is_read = read.is_ok();
+            history.set_lists_read(read);
+            let [connections, sessions] = end_denied(current, &open).await;
+            let networks = |of: fn(&ClientAccess) -> usize| -> usize {
+                with_lists.iter().map(|policy| of(policy)).sum()
+            };
+            if (is_change && is_read) || connections + sessions > 0 {
+                tracing::info!(
+                    denied = networks(|policy| policy.lists().denied()),
+                    allowed = networks(|policy| policy.lists().allowed().unwrap_or(0)),
+                    connections,
+                    sessions,
+                    "lists of clients read; connections and sessions of denied clients ended"
+                );
+            }
+        }
+        tokio::select! {
+            changed = policies.changed() => match changed {
+                Ok(()) => is_change = false,
+                Err(_) => return,
+            },
+            () = watch.changed() => is_change = true,
+        }
+    }
+}
+
+/// Reads all lists again, on a thread of its own. A list that is invalid stays as it was, and is logged.
+///
+/// # Errors
+///
+/// What is wrong with each list that is invalid.
+async fn read_again(policies: &[Arc<ClientAccess>], watch: &mut FileWatch) -> Result<(), String> {
+    let policies = policies.to_vec();
+    let reading = spawn_blocking(move || {
+        let mut files = Fingerprints::default();
+        let mut errors = Vec::new();
+        for policy in &policies {
+            files.note_all(policy.files().map(Path::new));
+            if let Err(error) = policy.reread() {
+                tracing::warn!("{error}; the lists of before stay in force, whole");
+                errors.push(error.to_string());
+            }
+        }
+        (files, errors)
+    });
+    let Ok((files, mut errors)) = reading.await else {
+        return Ok(());
+    };
+    watch.replace(files);
+    // Several listeners may have the same list.
+    errors.dedup();
+    match errors.as_slice() {
+        [] => Ok(()),
+        _ => Err(errors.join("; ")),
+    }
+}
+
+/// Ends the connections and sessions of denied clients, and returns how many.
+async fn end_denied(policies: ClientPolicies, open: &OpenClients) -> [usize; 2] {
+    let is_denied = Arc::clone(&open.is_denied);
+    let is_denied = move |entry: &ConnectionEntry| {
+        let policy = policies.of_tcp(entry.listener().0);
+        policy.is_some_and(|policy| is_denied(entry, policy))
+    };
+    [
+        open.connections.end_denied(Arc::new(is_denied)).await,
+        open.sessions.revoke().await,
+    ]
+}

@@ -1,0 +1,231 @@
+//! Watches the files of the configuration (`--watch`), and those of lists of clients.
+//!
+//! The directories of the files are watched, not the files: an editor replaces a file by another with its name, and a
+//! Kubernetes ConfigMap replaces a symbolic link to a directory (`..data`). Whether a file has changed is decided by its
+//! metadata, so that events of other files of a directory cause no reload.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf, absolute};
+use std::time::Duration;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The state of each file at the time it was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fingerprints(BTreeMap<PathBuf, Option<Fingerprint>>);
+
+/// Device, inode, size and time of the last change of a file.
+type Fingerprint = (u64, u64, u64, i64, i64);
+
+/// Reports changes of files; disabled, it never does.
+pub struct FileWatch {
+    /// What is watched, for the log.
+    what: &'static str,
+    is_enabled: bool,
+    /// A change is reported once no event has come for so long.
+    quiet: Duration,
+    /// A directory in which files change all the time must not put a report off for ever.
+    max_delay: Duration,
+    read: Fingerprints,
+    watcher: Option<RecommendedWatcher>,
+    directories: BTreeSet<PathBuf>,
+    sender: UnboundedSender<()>,
+    events: UnboundedReceiver<()>,
+}
+
+impl Fingerprints {
+    /// Notes a file that is about to be read.
+    pub fn note(&mut self, path: &Path) {
+        self.0.insert(path.to_owned(), fingerprint(path));
+    }
+
+    /// Notes several files.
+    pub fn note_all<'a>(&mut self, paths: impl IntoIterator<Item = &'a Path>) {
+        paths.into_iter().for_each(|path| self.note(path));
+    }
+
+    /// Whether all files are as they were.
+    pub fn are_current(&self) -> bool {
+        let mut all = self.0.iter();
+        all.all(|(path, before)| fingerprint(path) == *before)
+    }
+}
+
+impl FileWatch {
+    /// A watch of the configuration's files; [`FileWatch::start`] begins it.
+    pub fn of_configuration(is_enabled: bool, read: Fingerprints) -> Self {
+        Self {
+            is_enabled,
+            read,
+            ..Self::new("--watch", QUIET, MAX_DELAY)
+        }
+    }
+
+    /// A watch of lists of clients, which begins with the first file.
+    pub fn of_lists() -> Self {
+        Self::new("lists of clients", LISTS_QUIET, LISTS_MAX_DELAY)
+    }
+
+    fn new(what: &'static str, quiet: Duration, max_delay: Duration) -> Self {
+        let (sender, events) = unbounded_channel();
+        Self {
+            what,
+            is_enabled: true,
+            quiet,
+            max_delay,
+            read: Fingerprints::default(),
+            watcher: None,
+            directories: BTreeSet::new(),
+            sender,
+            events,
+        }
+    }
+
+    /// Starts the thread that receives the kernel's events. Call it after privileges are dropped, which belong to threads.
+    pub fn start(&mut self) {
+        if !self.is_enabled {
+            return;
+        }
+        let sender = self.sender.clone();
+        let watcher = notify::recommended_watcher(move |_| {
+            // It fails once this process stops.
+            let _ = sender.send(());
+        });
+        match watcher {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => {
+                tracing::warn!("{}: can't watch files, use SIGHUP: {error}", self.what);
+                self.is_enabled = false;
+            }
+        }
+        self.watch_directories();
+    }
+
+    /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
+    pub fn replace(&mut self, read: Fingerprints) {
+        self.read = read;
+        match self.watcher {
+            None if !self.read.0.is_empty() => self.start(),
+            _ => self.watch_directories(),
+        }
+    }
+
+    /// Waits until a file differs from what was read, and no further event has come for a moment. Cancel-safe.
+    pub async fn changed(&mut self) {
+        if self.watcher.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            if !self.are_current().await {
+                self.wait_quiet().await;
+                if !self.are_current().await {
+                    return;
+                }
+            }
+            // It can't fail: this holds a sender.
+            let _ = self.events.recv().await;
+            self.wait_quiet().await;
+        }
+    }
+
+    /// Compares on a thread of its own: a network file system may hang.
+    async fn are_current(&self) -> bool {
+        let read = self.read.clone();
+        spawn_blocking(move || read.are_current())
+            .await
+            .unwrap_or(true)
+    }
+
+    async fn wait_quiet(&mut self) {
+        let end = Instant::now() + self.max_delay;
+        let quiet = async { while timeout(self.quiet, self.events.recv()).await.is_ok() {} };
+        let _ = timeout_at(end, quiet).await;
+    }
+
+    fn watch_directories(&mut self) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let wanted: BTreeSet<_> = self
+            .read
+            .0
+            .keys()
+            .flat_map(|file| directories(file))
+            .collect();
+        for gone in self.directories.difference(&wanted) {
+            // It may have been deleted.
+            let _ = watcher.unwatch(gone);
+        }
+        for new in wanted.difference(&self.directories) {
+            if let Err(error) = watcher.watch(new, RecursiveMode::NonRecursive) {
+                let directory = new.display();
+                let what = self.what;
+                tracing::warn!("{what}: can't watch {directory}, use SIGHUP: {error}");
+            }
+        }
+        self.directories = wanted;
+    }
+}
+
+fn fingerprint(path: &Path) -> Option<Fingerprint> {
+    let about = fs::metadata(path).ok()?;
+    let changed = (about.ctime(), about.ctime_nsec());
+    Some((about.dev(), about.ino(), about.size(), changed.0, changed.1))
+}
+
+/// The directories in which a change of an entry may change the file: those of the file, and of each symbolic link on the
+/// way to it.
+fn directories(file: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut current = PathBuf::from("/");
+    let mut names = names(&absolute(file).unwrap_or_else(|_| file.to_owned()));
+    let mut links = 0;
+    while let Some(name) = names.pop_front() {
+        if name == ".." {
+            current.pop();
+            continue;
+        }
+        let next = current.join(&name);
+        match fs::read_link(&next) {
+            Ok(target) if links < MAX_LINKS => {
+                links += 1;
+                found.insert(current.clone());
+                if target.is_absolute() {
+                    current = PathBuf::from("/");
+                }
+                let mut rest = self::names(&target);
+                rest.append(&mut names);
+                names = rest;
+            }
+            _ if names.is_empty() => {
+                found.insert(current.clone());
+            }
+            _ => current = next,
+        }
+    }
+    found
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    let names = path.components().filter_map(|one| match one {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    names.collect()
+}
+
+/// Editors and ConfigMaps change several entries one after the other.
+const QUIET: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(3);
+/// A ban should be in force within a second, and bans come in bursts.
+const LISTS_QUIET: Duration = Duration::from_millis(50);
+const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
+/// As the kernel's limit (path_resolution(7)).
+const MAX_LINKS: usize = 40;

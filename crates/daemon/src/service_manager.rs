@@ -1,0 +1,105 @@
+//! Notifies the service manager (sd_notify(3)), if there is one. A failed notification must not keep the process from serving, so
+//! errors are ignored.
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use std::{env, io, thread};
+
+use peername_server::workers::liveness::Liveness;
+use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
+
+/// Reports that the start or a reload is complete, with a summary for `systemctl status`.
+pub fn ready(status: &str) {
+    notify(&[Ready, Status(&status.replace('\n', "; "))]);
+}
+
+/// Reports that a reload has begun; [`ready`] ends it. systemd 253 and later tell it from an earlier reload by its
+/// timestamp.
+pub fn reloading() {
+    let now = NotifyState::monotonic_usec_now();
+    notify(&[Reloading, now.unwrap_or(MonotonicUsec(0))]);
+}
+
+/// Reports that the process drains and accepts no new connections.
+pub fn stopping() {
+    notify(&[Stopping, Status("waiting for open connections")]);
+}
+
+/// Names another process as the main one, to which an upgrade has handed over. It reports from now on: messages of this one
+/// would be taken for its own.
+pub fn hand_over_to(pid: u32) {
+    let message = format!("MAINPID={pid}\n");
+    // Its messages count only after this one, so it must not be lost to a full queue.
+    for _ in 0..MAIN_PID_TRIES {
+        match send(message.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(MAIN_PID_RETRY);
+            }
+            _ => break,
+        }
+    }
+    HANDED_OVER.store(true, Relaxed);
+}
+
+/// Feeds the manager's watchdog, where it has one, for as long as this thread and all workers make progress.
+pub fn keep_alive(liveness: Liveness) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    // sd_watchdog_enabled(3) recommends half of the timeout; a third tolerates one late notification.
+    let every = (limit / 3).max(Duration::from_millis(1));
+    tokio::spawn(async move {
+        loop {
+            liveness.check().await;
+            notify(&[Watchdog]);
+            tokio::time::sleep(every).await;
+        }
+    });
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if HANDED_OVER.load(Relaxed) {
+        return;
+    }
+    let message: String = state.iter().map(|line| format!("{line}\n")).collect();
+    let _ = send(message.as_bytes());
+}
+
+/// Connects to the manager's socket, for a process that will not be able to open Unix sockets.
+pub fn connect() {
+    SOCKET.get_or_init(|| open().ok().flatten());
+}
+
+/// Sends without blocking: `sd_notify::notify` blocks while the manager's queue is full, which would block reloads and stops.
+fn send(message: &[u8]) -> io::Result<()> {
+    connect();
+    let Some(Some(socket)) = SOCKET.get() else {
+        return Ok(());
+    };
+    socket.send(message).map(drop)
+}
+
+fn open() -> io::Result<Option<UnixDatagram>> {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(None);
+    };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.connect_addr(&address)?;
+    Ok(Some(socket))
+}
+
+/// `None` without a manager. Open from its first use to the end.
+static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
+static HANDED_OVER: AtomicBool = AtomicBool::new(false);
+const MAIN_PID_TRIES: u32 = 100;
+const MAIN_PID_RETRY: Duration = Duration::from_millis(10);

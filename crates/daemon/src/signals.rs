@@ -1,0 +1,116 @@
+//! The signals of a long-running command.
+
+use anyhow::{Context, bail};
+use peername_server::workers::Workers;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::upgrade::request::UpgradeReport;
+
+/// The signals that a long-running subcommand handles.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    /// Handled and ignored: other daemons reopen their log at SIGUSR1. Peername logs to standard error; the program
+    /// that reads it rotates the log.
+    user1: Signal,
+    user2: Signal,
+    /// What those that request an upgrade by `user2` wait for.
+    pub upgrades: UpgradeReport,
+}
+
+/// The action that a signal asks for.
+#[derive(Debug)]
+pub enum SignalEvent {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR2.
+    Upgrade,
+}
+
+impl Signals {
+    /// Installs the handlers. Call it before anything is opened, so that a signal during the start ends the process in order.
+    ///
+    /// # Errors
+    ///
+    /// sigaction(2) failed.
+    pub fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("sigaction(2)");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+            user1: listen(SignalKind::user_defined1())?,
+            user2: listen(SignalKind::user_defined2())?,
+            upgrades: UpgradeReport::open(),
+        })
+    }
+
+    /// Serves until a signal comes.
+    ///
+    /// # Errors
+    ///
+    /// A worker ended by itself: the process should be restarted rather than continue with fewer workers.
+    pub async fn next(&mut self, running: &mut Workers) -> anyhow::Result<SignalEvent> {
+        tokio::select! {
+            event = self.next_event() => Ok(event),
+            why = wait_worker_failure(running) => bail!(why),
+        }
+    }
+
+    /// Serves until `work` is done, or until a signal asks to stop: then `None`. A further SIGHUP is left to the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Signals::next`].
+    pub async fn run_until_stopped<T>(
+        &mut self,
+        running: &mut Workers,
+        work: impl Future<Output = T>,
+    ) -> anyhow::Result<Option<T>> {
+        tokio::select! {
+            done = work => Ok(Some(done)),
+            () = self.wait_stop() => Ok(None),
+            why = wait_worker_failure(running) => bail!(why),
+        }
+    }
+
+    async fn next_event(&mut self) -> SignalEvent {
+        let Self {
+            terminate,
+            interrupt,
+            hangup,
+            user1,
+            user2,
+            upgrades: _,
+        } = self;
+        loop {
+            tokio::select! {
+                _ = user2.recv() => return SignalEvent::Upgrade,
+                _ = terminate.recv() => return SignalEvent::Stop,
+                _ = interrupt.recv() => return SignalEvent::Stop,
+                _ = hangup.recv() => return SignalEvent::Reload,
+                _ = user1.recv() => tracing::debug!("SIGUSR1: there is no log file to reopen"),
+            }
+        }
+    }
+
+    pub(crate) async fn wait_stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits until a worker ends by itself, and returns the reason.
+async fn wait_worker_failure(running: &mut Workers) -> String {
+    let why = match running.next_exit().await {
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(())) | None => "it stopped accepting".to_owned(),
+    };
+    format!("a worker thread has ended: {why}")
+}

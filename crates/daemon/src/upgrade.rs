@@ -1,0 +1,49 @@
+//! Upgrade without loss: the binary that is now at the path of this process takes over its sockets.
+//!
+//! ```text
+//! old process            launcher                      new process
+//! SIGUSR2 ── Launch ───▶ fork, execve ───────────────▶ start
+//!         ◀─ Started ──
+//!         ── Hello, Sockets ─────────────────────────▶ adopt what the configuration wants, prepare everything else
+//!         ◀──────────────────────────── Prepared ────
+//!   UDP workers stop reading
+//!         ── Sessions ───────────────────────────────▶ keep them
+//!         ◀──────────────────────────────── Ready ────
+//!         ── end ──────▶ exit
+//!         ── Serve ──────────────────────────────────▶ serve
+//!   drain
+//! ```
+//!
+//! Until `Serve` is sent, any error ends the new process and leaves the old one as it was: it keeps all its sockets and
+//! sessions, of which the new process has duplicates. The new process must be forked by one that still has the privileges
+//! of the start and is not confined: the launcher, which is forked before anything is opened.
+
+mod launcher;
+pub mod request;
+mod successor;
+mod upgradable;
+
+use crate::handover::Predecessor;
+use crate::usage::Usage;
+use launcher::Launcher;
+pub use successor::Upgrader;
+pub use upgradable::{Outcome, Upgrades};
+
+/// Begins a long-running command: forks the launcher, and receives the sockets of a previous process, if that has started
+/// this one. To be called first, before there are threads, open sockets or secrets.
+///
+/// # Errors
+///
+/// The previous process runs another subcommand, speaks another version of the protocol, or has ended.
+pub fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predecessor>)> {
+    let upgrader = Upgrader::new(command, Launcher::fork());
+    let previous = Predecessor::receive()?;
+    match &previous {
+        Some(previous) if previous.command != command => Err(Usage(format!(
+            "the process to replace is `peername {}`, not `peername {command}`",
+            previous.command
+        ))
+        .into()),
+        _ => Ok((upgrader, previous)),
+    }
+}

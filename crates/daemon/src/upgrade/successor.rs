@@ -1,0 +1,275 @@
+//! The old process's side of an upgrade: starts the new process and hands over.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use peername_sys::ipc::fd_passing::MAX_FDS;
+use tokio::task::spawn_blocking;
+use tracing::Level;
+
+use super::launcher::Launcher;
+use crate::handover::channel::{Channel, ChannelError};
+use crate::handover::message::{
+    Inheritance, SharedSocket, SocketInfo, ToPredecessor, ToSuccessor, VERSION,
+};
+use crate::handover::udp::SessionSender;
+use crate::service_manager;
+
+/// Starts new processes of this command.
+#[derive(Debug)]
+pub struct Upgrader {
+    /// The subcommand.
+    command: &'static str,
+    inheritance: Inheritance,
+    /// `Err` where there is none, with the reason.
+    launcher: Result<Launcher, String>,
+}
+
+/// A new process that is ready but for the sessions. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    launcher: Launcher,
+    channel: Arc<Channel>,
+    /// Its process id.
+    pub(crate) pid: u32,
+    /// The sockets that it has adopted.
+    pub(crate) adopted: Vec<SocketInfo>,
+}
+
+/// Why the old process goes on, and its launcher for the next attempt.
+type Refused = (Launcher, anyhow::Error);
+
+impl Successor {
+    /// To send sessions to it.
+    pub(crate) fn session_sender(&self) -> anyhow::Result<SessionSender> {
+        self.channel.set_time_limit(SESSIONS_LIMIT)?;
+        Ok(SessionSender(Arc::clone(&self.channel)))
+    }
+}
+
+impl Upgrader {
+    pub(crate) fn new(command: &'static str, launcher: anyhow::Result<Launcher>) -> Self {
+        Self {
+            command,
+            inheritance: Inheritance::default(),
+            launcher: launcher.map_err(|error| format!("{error:#}")),
+        }
+    }
+
+    /// Passes on to the new process what was set while this one ran: the level of the log, if it was changed, and maintenance.
+    pub fn pass_on(&mut self, changed_level: Option<Level>, in_maintenance: bool) {
+        self.inheritance = Inheritance {
+            pid: Some(std::process::id()),
+            log_level: changed_level.map(|level| level.as_str().to_owned()),
+            in_maintenance,
+        };
+    }
+
+    /// For a process that can't be upgraded, for this reason.
+    pub fn unavailable(reason: &str) -> Self {
+        Self::new("", Err(anyhow!("{reason}")))
+    }
+
+    /// Starts the binary that is at this process's path now, hands it these sockets, and waits until it is prepared.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not: nothing was changed.
+    pub(crate) async fn start_successor(
+        &mut self,
+        sockets: Vec<SharedSocket>,
+        timeout: Duration,
+    ) -> anyhow::Result<Successor> {
+        let busy = Err("an upgrade was interrupted".to_owned());
+        let launcher = match std::mem::replace(&mut self.launcher, busy) {
+            Ok(launcher) => launcher,
+            Err(why) => {
+                self.launcher = Err(why.clone());
+                bail!(why);
+            }
+        };
+        let hello = ToSuccessor::Hello {
+            version: VERSION,
+            command: self.command.to_owned(),
+            inheritance: self.inheritance.clone(),
+        };
+        let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, timeout));
+        match attempt.await.context("a thread of the upgrade")? {
+            Ok(successor) => Ok(successor),
+            Err((launcher, error)) => {
+                self.launcher = Ok(launcher);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a new process that can't take over after all, and returns why.
+    pub(crate) async fn abandon(
+        &mut self,
+        successor: Successor,
+        error: anyhow::Error,
+    ) -> anyhow::Error {
+        let Successor {
+            launcher, channel, ..
+        } = successor;
+        let stopped = spawn_blocking(move || {
+            drop(channel);
+            let how = launcher.stop(EXIT_LIMIT);
+            (launcher, how)
+        });
+        match stopped.await {
+            Ok((launcher, how)) => {
+                self.launcher = Ok(launcher);
+                error.context(format!("the new process ended: {how}"))
+            }
+            Err(_) => error,
+        }
+    }
+
+    /// Completes an upgrade, once all sessions were sent: lets the new process serve, and makes it the main process for the
+    /// service manager.
+    ///
+    /// # Errors
+    ///
+    /// The new process does not take the sessions: it was ended, and this process goes on.
+    pub(crate) async fn complete(&mut self, successor: Successor) -> anyhow::Result<()> {
+        let completed = spawn_blocking(move || complete(successor));
+        completed
+            .await
+            .context("a thread of the upgrade")?
+            .map_err(|(launcher, error)| {
+                self.launcher = Ok(launcher);
+                error
+            })
+    }
+}
+
+fn start(
+    launcher: Launcher,
+    hello: &ToSuccessor,
+    sockets: &[SharedSocket],
+    timeout: Duration,
+) -> Result<Successor, Refused> {
+    let deadline = Instant::now() + timeout;
+    let started = Channel::pair()
+        .map_err(anyhow::Error::from)
+        .and_then(|(channel, theirs)| Ok((channel, launcher.start(theirs)?)));
+    let (channel, pid) = match started {
+        Ok(started) => started,
+        Err(error) => return Err((launcher, error)),
+    };
+    match prepare(&channel, hello, sockets, deadline) {
+        Ok(adopted) => Ok(Successor {
+            launcher,
+            channel: Arc::new(channel),
+            pid,
+            adopted,
+        }),
+        Err(failure) => {
+            drop(channel);
+            let error = failure.after_end(&launcher, timeout);
+            Err((launcher, error))
+        }
+    }
+}
+
+/// Why a new process did not become ready.
+enum Failure {
+    /// As it reported.
+    Reported(String),
+    Channel(ChannelError),
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl Failure {
+    /// Ends the process. Its exit status and last line are the reason where it has reported none.
+    fn after_end(self, launcher: &Launcher, timeout: Duration) -> anyhow::Error {
+        match self {
+            Self::Reported(text) => {
+                launcher.stop(EXIT_LIMIT);
+                anyhow!("the new process: {text}")
+            }
+            Self::Channel(ChannelError::TimedOut) => {
+                launcher.stop(Duration::ZERO);
+                anyhow!("the new process was not ready after {timeout:?}, and was killed")
+            }
+            Self::Channel(ChannelError::Closed) => {
+                anyhow!("the new process ended: {}", launcher.stop(EXIT_LIMIT))
+            }
+            Self::Channel(error) => {
+                launcher.stop(Duration::ZERO);
+                anyhow!("the new process: {error}")
+            }
+        }
+    }
+}
+
+fn prepare(
+    channel: &Channel,
+    hello: &ToSuccessor,
+    sockets: &[SharedSocket],
+    deadline: Instant,
+) -> Result<Vec<SocketInfo>, Failure> {
+    let limit = || channel.set_time_limit(deadline.saturating_duration_since(Instant::now()));
+    limit()?;
+    channel.send(hello, &[io::stderr().as_fd()])?;
+    for some in sockets.chunks(MAX_FDS) {
+        let infos = some.iter().map(|(info, _)| info.clone()).collect();
+        let fds: Vec<_> = some.iter().map(|(_, fd)| fd.as_fd()).collect();
+        limit()?;
+        channel.send(&ToSuccessor::Sockets(infos), &fds)?;
+    }
+    channel.send(&ToSuccessor::AllSockets, &[])?;
+    let mut adopted = Vec::new();
+    loop {
+        limit()?;
+        match channel.receive()?.0 {
+            ToPredecessor::Adopted(some) => adopted.extend(some),
+            ToPredecessor::Prepared => return Ok(adopted),
+            ToPredecessor::Failed(why) => return Err(Failure::Reported(why)),
+            ToPredecessor::Ready => {}
+        }
+    }
+}
+
+fn complete(successor: Successor) -> Result<(), Refused> {
+    let Successor {
+        launcher,
+        channel,
+        pid,
+        ..
+    } = successor;
+    let ready = || -> Result<(), Failure> {
+        channel.set_time_limit(SESSIONS_LIMIT)?;
+        channel.send(&ToSuccessor::AllSessions, &[])?;
+        match channel.receive()?.0 {
+            ToPredecessor::Failed(why) => Err(Failure::Reported(why)),
+            _ => Ok(()),
+        }
+    };
+    if let Err(failure) = ready() {
+        drop(channel);
+        let error = failure.after_end(&launcher, SESSIONS_LIMIT);
+        return Err((launcher, error));
+    }
+    launcher.release();
+    service_manager::hand_over_to(pid);
+    // It was alive a moment ago. If it has died since, nothing listens; the service manager sees its main process end.
+    if let Err(error) = channel.send(&ToSuccessor::Serve, &[]) {
+        tracing::error!("the new process {pid}: {error}");
+    }
+    Ok(())
+}
+
+/// A process that has reported an error exits at once.
+const EXIT_LIMIT: Duration = Duration::from_secs(2);
+/// For as long UDP may stand still.
+const SESSIONS_LIMIT: Duration = Duration::from_secs(5);

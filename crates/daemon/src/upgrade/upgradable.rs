@@ -1,0 +1,111 @@
+//! One upgrade, from the request to its outcome.
+
+use std::time::Duration;
+
+use super::successor::Upgrader;
+use crate::admin::RunningAdmin;
+use crate::handover::SharedSocket;
+use crate::listeners::running::RunningListeners;
+use crate::service_manager;
+use crate::signals::Signals;
+
+/// What a running command needs to be upgraded, beside its listeners.
+#[derive(Debug)]
+pub struct Upgrades {
+    /// Starts the new process.
+    pub upgrader: Upgrader,
+    /// The admin endpoint, whose sockets are handed over.
+    pub admin: RunningAdmin,
+}
+
+/// What follows an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// This process goes on, for this reason.
+    Refused(String),
+    /// This process drains: another one serves.
+    HandedOver,
+    /// A signal has asked to stop meanwhile.
+    Stopped,
+}
+
+impl Upgrades {
+    /// Upgrades: starts the new process, and hands over once it is ready. Logs the outcome, and reports it to `peername
+    /// upgrade`. `timeout` limits the start of the new process, and `summary` says what this one serves.
+    ///
+    /// # Errors
+    ///
+    /// A worker has ended by itself.
+    pub async fn upgrade(
+        &mut self,
+        listeners: &mut RunningListeners,
+        signals: &mut Signals,
+        timeout: Duration,
+        summary: &str,
+    ) -> anyhow::Result<Outcome> {
+        signals.upgrades.begin();
+        service_manager::reloading();
+        let Some(upgraded) = self.try_upgrade(listeners, signals, timeout).await? else {
+            return Ok(Outcome::Stopped);
+        };
+        match &upgraded {
+            Ok(pid) => tracing::info!(pid, "upgraded: the new process serves"),
+            Err(error) => {
+                tracing::warn!("upgrade refused, all stays as it was: {error:#}");
+                service_manager::ready(&format!("last upgrade refused ({error:#}); {summary}"));
+            }
+        }
+        let report = upgraded.map_err(|error| format!("{error:#}"));
+        signals.upgrades.end(&report);
+        Ok(report.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
+    }
+
+    /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.
+    async fn try_upgrade(
+        &mut self,
+        listeners: &mut RunningListeners,
+        signals: &mut Signals,
+        timeout: Duration,
+    ) -> anyhow::Result<Option<anyhow::Result<u32>>> {
+        let sockets = match self.share_sockets(listeners).await {
+            Ok(sockets) => sockets,
+            Err(error) => return Ok(Some(Err(error))),
+        };
+        let starting = self.upgrader.start_successor(sockets, timeout);
+        let started = signals.run_until_stopped(&mut listeners.workers, starting);
+        let successor = match started.await? {
+            Some(Ok(successor)) => successor,
+            Some(Err(error)) => return Ok(Some(Err(error))),
+            None => return Ok(None),
+        };
+        let (pid, adopted) = (successor.pid, successor.adopted.clone());
+        let frozen = match successor.session_sender() {
+            Ok(sender) => listeners.freeze(&adopted, &sender).await,
+            Err(error) => Err(error),
+        };
+        let frozen = match frozen {
+            Ok(frozen) => frozen,
+            Err(error) => {
+                let error = self.upgrader.abandon(successor, error).await;
+                return Ok(Some(Err(error)));
+            }
+        };
+        // Dropping `frozen` lets the workers go on, after the new process has ended.
+        if let Err(error) = self.upgrader.complete(successor).await {
+            return Ok(Some(Err(error)));
+        }
+        frozen.hand_over();
+        listeners.leave(&adopted).await;
+        self.admin.leave(&adopted);
+        Ok(Some(Ok(pid)))
+    }
+
+    async fn share_sockets(
+        &self,
+        listeners: &RunningListeners,
+    ) -> anyhow::Result<Vec<SharedSocket>> {
+        let mut all = listeners.share().await?;
+        all.extend(self.admin.share()?);
+        Ok(all)
+    }
+}

@@ -1,0 +1,41 @@
+//! Wrong usage that the parser of the options can't find: options that contradict each other, files and names.
+
+/// The user must change the command line or the file; exit code 2. A line for each error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+impl Usage {
+    /// Converts an error that names the option and the fix itself.
+    pub fn from_error(error: impl std::error::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Collects errors, so that one run reports all of them.
+#[derive(Debug, Default)]
+pub struct UsageErrors(Vec<String>);
+
+impl UsageErrors {
+    /// Adds an error.
+    pub fn push(&mut self, text: impl Into<String>) {
+        self.0.push(text.into());
+    }
+
+    /// Returns the value, or adds the error.
+    pub fn note<T>(&mut self, result: Result<T, Usage>) -> Option<T> {
+        result.map_err(|Usage(text)| self.push(text)).ok()
+    }
+
+    /// Returns the value, which is there if there is no error.
+    ///
+    /// # Errors
+    ///
+    /// All that were added.
+    pub fn into_result<T>(self, value: Option<T>) -> Result<T, Usage> {
+        match value {
+            Some(value) if self.0.is_empty() => Ok(value),
+            _ => Err(Usage(self.0.join("\n"))),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Addresses with ports: of listeners, backends and allowed destinations.
+//!
+//! Each is stored as it was written, so that names can be resolved again at a reload.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use peername_proxy::config::TargetRule;
+use peername_server::destination_list::AllowedDestination;
+
+use super::parse::{address, address_v4, address_v6};
+use crate::text_value;
+
+/// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen(String);
+
+/// The backend of IPv4 clients: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same` for the port that they connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetV4(String);
+
+/// The backend of IPv6 clients, written as [`TargetV4`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetV6(String);
+
+/// A network and ports that a header's destination may have: `10.0.0.0/8:443`, `127.0.0.1:8000-8999`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowDestination(String);
+
+/// An address with a port: `192.0.2.1:80`, `[::1]:80`, `host:80`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(String);
+
+impl Address {
+    /// The address; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve.
+    pub fn resolve(&self) -> Result<SocketAddr, String> {
+        address(&self.0)
+    }
+}
+
+impl AllowDestination {
+    /// The parsed value.
+    ///
+    /// # Errors
+    ///
+    /// The text is no destination.
+    pub fn allowed(&self) -> Result<AllowedDestination, String> {
+        self.0.parse().map_err(|why| format!("{why}"))
+    }
+
+    /// The address and port, if it names exactly one of each.
+    pub fn single(&self) -> Option<SocketAddr> {
+        self.0.parse().ok()
+    }
+}
+
+impl Listen {
+    /// Every address; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve, or the range of ports is wrong.
+    pub fn addresses(&self) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
+        let (first, ports) = self.range()?;
+        Ok(ports.map(move |port| {
+            let mut addr = first;
+            addr.set_port(port);
+            addr
+        }))
+    }
+
+    fn range(&self) -> Result<(SocketAddr, RangeInclusive<u16>), String> {
+        let text = &self.0;
+        let Some((first, last)) = text
+            .rsplit_once('-')
+            .filter(|(_, last)| is_port_number(last))
+        else {
+            let addr = address(text)?;
+            return Ok((addr, addr.port()..=addr.port()));
+        };
+        let addr = address(first)?;
+        match last.parse() {
+            Ok(last) if (1..last).contains(&addr.port()) => Ok((addr, addr.port()..=last)),
+            _ => Err("use an ascending range of ports from 1 to 65535: 10000-10100".to_owned()),
+        }
+    }
+}
+
+impl TargetV4 {
+    /// The parsed value; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve to this family, or there is no port.
+    pub fn target_rule(&self) -> Result<TargetRule, String> {
+        target_rule(&self.0, address_v4)
+    }
+}
+
+impl TargetV6 {
+    /// The parsed value; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve to this family, or there is no port.
+    pub fn target_rule(&self) -> Result<TargetRule, String> {
+        target_rule(&self.0, address_v6)
+    }
+}
+
+fn target_rule(
+    text: &str,
+    address: impl Fn(&str) -> Result<SocketAddr, String>,
+) -> Result<TargetRule, String> {
+    let target = match text.strip_suffix(":same") {
+        Some(host) => TargetRule::SamePort(address(&format!("{host}:0"))?.ip()),
+        None => address(text)?.into(),
+    };
+    let has_port = !matches!(target, TargetRule::Fixed(target) if target.0.port() == 0);
+    if !has_port || target.ip().is_unspecified() {
+        return Err("name the backend's address and port".to_owned());
+    }
+    Ok(target)
+}
+
+fn is_port_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+macro_rules! parsed_when_used {
+    ($($name:ident: $check:ident;)*) => {$(
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let value = Self(text.to_owned());
+                value.$check()?;
+                Ok(value)
+            }
+        }
+
+        impl Display for $name {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+parsed_when_used! {
+    Listen: range;
+    TargetV4: target_rule;
+    TargetV6: target_rule;
+    AllowDestination: allowed;
+    Address: resolve;
+}
+
+text_value! {
+    [] Listen, "Listen": {
+        "type": "string", "examples": ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:10000-10100"]
+    };
+    [] TargetV4, "TargetV4": { "type": "string", "examples": ["127.0.0.1:443", "127.0.0.1:same"] };
+    [] AllowDestination, "AllowDestination": {
+        "type": "string", "examples": ["10.0.0.0/8:443", "127.0.0.1:8000-8999"]
+    };
+    [] Address, "Address": { "type": "string", "examples": ["192.0.2.1:8080", "server.example:80"] };
+    [] TargetV6, "TargetV6": { "type": "string", "examples": ["[::1]:443", "[::1]:same"] };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(text: &str) -> Result<Vec<String>, String> {
+        let addresses = text.parse::<Listen>()?.addresses()?;
+        Ok(addresses.map(|addr| addr.to_string()).collect())
+    }
+
+    #[test]
+    fn ranges_of_ports() {
+        assert_eq!(listen("127.0.0.1:80").unwrap(), ["127.0.0.1:80"]);
+        assert_eq!(listen("[::]:1-3").unwrap(), ["[::]:1", "[::]:2", "[::]:3"]);
+        assert_eq!(listen("0.0.0.0:1-65535").unwrap().len(), 65_535);
+        for wrong in [
+            "127.0.0.1:3-1",
+            "127.0.0.1:3-3",
+            "127.0.0.1:0-3",
+            "127.0.0.1:1-65536",
+            "127.0.0.1:1-",
+            "127.0.0.1:-3",
+            "80-90",
+        ] {
+            assert!(listen(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn target_may_have_the_same_port() {
+        let v4 = |text: &str| text.parse::<TargetV4>()?.target_rule();
+        assert_eq!(v4("127.0.0.1:same").unwrap().to_string(), "127.0.0.1:same");
+        assert_eq!(v4("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");
+        for wrong in [
+            "127.0.0.1:0",
+            "0.0.0.0:same",
+            "[::1]:same",
+            "127.0.0.1:Same",
+        ] {
+            assert!(v4(wrong).is_err(), "{wrong}");
+        }
+        let v6 = "[::1]:same".parse::<TargetV6>().unwrap();
+        assert_eq!(v6.target_rule().unwrap().to_string(), "[::1]:same");
+    }
+}

@@ -1,0 +1,308 @@
+//! Parsers of option values, from text to a type that knows nothing of options.
+//!
+//! # Errors
+//!
+//! The text has none of the accepted forms, or a name does not resolve. The message lists the forms.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+use peername_proto::kind;
+use peername_sys::resolve as names;
+
+/// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= MAX_DURATION => Ok(duration),
+        Ok(_) => Err("at most a year (365d)".to_owned()),
+        Err(_) => Err("use a number and a unit: 500ms, 5s, 2m".to_owned()),
+    }
+}
+
+/// As [`duration`], but at least 100 ms.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        timeout if timeout >= MIN_TIMEOUT => Ok(timeout),
+        _ => Err("at least 100ms".to_owned()),
+    }
+}
+
+/// The file of an `@FILE` in a list of networks.
+pub fn list_file(word: &str) -> Option<&Path> {
+    word.strip_prefix('@').map(Path::new)
+}
+
+/// Parses a firewall mark, decimal or hexadecimal: `123`, `0x7b`.
+pub fn mark(text: &str) -> Result<u32, String> {
+    let mark = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    mark.map_err(|_| "use a number: 123, 0x7b; 0 for none".to_owned())
+}
+
+/// Parses a port or a range of ports, as `10000-20000` or, in the syntax of iptables, `10000:20000`.
+pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err("use a port or a range of them: 443, 10000-20000".to_owned()),
+    }
+}
+
+/// Parses `1.2.3.4:80`, `[::1]:80` or `host:port`. A name is resolved at once; its first address is used.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(addr) = text.parse() {
+        return Ok(addr);
+    }
+    let form = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
+    let mut addrs = resolve(text).map_err(|error| format!("{error}; {form}"))?;
+    addrs
+        .next()
+        .ok_or_else(|| format!("the name has no address; {form}"))
+}
+
+/// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is.
+fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
+    names::check_allowed().or_else(|error| {
+        check_host_and_port(text)?;
+        Err(error)
+    })?;
+    NAME_RESOLVED.store(true, Ordering::Relaxed);
+    text.to_socket_addrs().inspect_err(note_unresolved)
+}
+
+/// Checks the form of `host:port`, with the errors of the standard library, which checks the host only by resolving it. The
+/// last label of a name is not a number (RFC 1123, section 2.1).
+fn check_host_and_port(text: &str) -> io::Result<()> {
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let address = || invalid("invalid socket address");
+    let (host, port) = text.rsplit_once(':').ok_or_else(address)?;
+    port.parse::<u16>()
+        .map_err(|_| invalid("invalid port value"))?;
+    let last = host.rsplit('.').find(|label| !label.is_empty());
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    match host.contains([':', '[']) || last.is_none_or(is_number) {
+        true => Err(address()),
+        false => Ok(()),
+    }
+}
+
+/// Whether this process has resolved a name. A reload resolves it again.
+pub fn are_names_resolved() -> bool {
+    NAME_RESOLVED.load(Ordering::Relaxed)
+}
+
+static NAME_RESOLVED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a name did not resolve in this process. The option may be right, and the name may resolve at the next start.
+pub fn is_name_unresolved() -> bool {
+    NAME_UNRESOLVED.load(Ordering::Relaxed)
+}
+
+/// Records that a name did not resolve. The standard library reports text that can't be a name as invalid input.
+fn note_unresolved(error: &io::Error) {
+    if error.kind() != io::ErrorKind::InvalidInput {
+        NAME_UNRESOLVED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A global flag, because clap and the TOML parser discard all but the text of an error.
+static NAME_UNRESOLVED: AtomicBool = AtomicBool::new(false);
+
+/// As [`address`], for IPv4 only.
+pub fn address_v4(text: &str) -> Result<SocketAddr, String> {
+    address_of_family(text, SocketAddr::is_ipv4, "IPv4")
+}
+
+/// As [`address`], for IPv6 only.
+pub fn address_v6(text: &str) -> Result<SocketAddr, String> {
+    address_of_family(text, SocketAddr::is_ipv6, "IPv6")
+}
+
+fn address_of_family(
+    text: &str,
+    fits: fn(&SocketAddr) -> bool,
+    name: &str,
+) -> Result<SocketAddr, String> {
+    if let Ok(addr) = text.parse() {
+        return if fits(&addr) {
+            Ok(addr)
+        } else {
+            Err(format!("not an {name} address"))
+        };
+    }
+    let mut addrs = resolve(text).map_err(|error| error.to_string())?;
+    addrs
+        .find(fits)
+        .ok_or_else(|| format!("the name has no {name} address"))
+}
+
+/// Parses a TLV's type, by name or number: `authority`, `0xEA`, `234`.
+pub fn tlv_kind(text: &str) -> Result<u8, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let named = || {
+        let wanted = text.replace('-', "_").to_ascii_uppercase();
+        NAMED_TLV_TYPES
+            .into_iter()
+            .find(|&number| kind::name(number) == wanted)
+    };
+    number.or_else(named).ok_or_else(|| {
+        "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()
+    })
+}
+
+/// A TLV for a header to be sent: `TYPE=VALUE`, the value as text or as `hex:…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tlv {
+    /// The type.
+    pub kind: u8,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+impl FromStr for Tlv {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, value) = text
+            .split_once('=')
+            .ok_or("use TYPE=VALUE, such as authority=example.org")?;
+        let value = match value.strip_prefix("hex:") {
+            Some(hex) => HEXLOWER_PERMISSIVE
+                .decode(hex.as_bytes())
+                .map_err(|_| "hex: needs an even number of hex digits")?,
+            None => value.into(),
+        };
+        Ok(Self {
+            kind: tlv_kind(kind)?,
+            value,
+        })
+    }
+}
+
+const MIN_TIMEOUT: Duration = Duration::from_millis(100);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// The types that can be given by name. The other names are those of ranges.
+const NAMED_TLV_TYPES: [u8; 7] = [
+    kind::ALPN,
+    kind::AUTHORITY,
+    kind::CRC32C,
+    kind::NOOP,
+    kind::UNIQUE_ID,
+    kind::SSL,
+    kind::NETNS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tlvs_by_name_number_text_and_hex() {
+        let tlv = |text: &str| text.parse::<Tlv>();
+        assert_eq!(
+            tlv("authority=a.example"),
+            Ok(Tlv {
+                kind: 2,
+                value: b"a.example".into()
+            })
+        );
+        assert_eq!(
+            tlv("unique-id=hex:00ff"),
+            Ok(Tlv {
+                kind: 5,
+                value: vec![0, 255]
+            })
+        );
+        assert_eq!(
+            tlv("0xEA=hex:"),
+            Ok(Tlv {
+                kind: 0xea,
+                value: vec![]
+            })
+        );
+        assert_eq!(
+            tlv("234==="),
+            Ok(Tlv {
+                kind: 234,
+                value: b"==".into()
+            })
+        );
+        for wrong in [
+            "authority",
+            "colour=red",
+            "0x1EA=x",
+            "300=x",
+            "1=hex:0",
+            "1=hex:zz",
+        ] {
+            assert!(tlv(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_keep_their_family() {
+        assert_eq!(
+            address_v4("192.0.2.1:80"),
+            Ok("192.0.2.1:80".parse().unwrap())
+        );
+        assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
+        assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn text_that_is_no_name_is_reported_as_such() {
+        let check = |text: &str| check_host_and_port(text).map_err(|error| error.to_string());
+        for name in ["localhost:80", "a.example.:80", "1.example:0", "x-1:65535"] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        let (address, port) = ("invalid socket address", "invalid port value");
+        for (text, why) in [
+            ("127.0.0.1", address),
+            ("127.0.0.300:80", address),
+            ("[::1:80", address),
+            ("1::2::3:80", address),
+            (":80", address),
+            ("localhost:", port),
+            ("127.0.0.1:99999", port),
+        ] {
+            assert_eq!(check(text), Err(why.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_alone_and_in_ranges() {
+        assert_eq!(ports(" 53"), Ok(53..=53));
+        assert_eq!(ports("10000-20000"), ports("10000:20000"));
+        for wrong in [
+            "", "0", "0-5", "5-4", "1-65536", "1-2-3", "-", "80-", "http",
+        ] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn marks_are_decimal_or_hex() {
+        assert_eq!(
+            (mark("123"), mark("0x7b"), mark("0")),
+            (Ok(123), Ok(123), Ok(0))
+        );
+        assert!(mark("-1").is_err() && mark("0x").is_err() && mark("4294967296").is_err());
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("5").is_err() && duration("500000000000y").is_err());
+    }
+}
