@@ -145,7 +145,7 @@ fn intercept_reload_changes_rules_and_refuses_the_rest() {
         ),
         (
             file(&rig, "check-cache = \"1s\"\n"),
-            "check-cache has no effect",
+            "check-cache: has no effect",
         ),
         (
             file(&rig, "").replace("allow-client", "trust"),

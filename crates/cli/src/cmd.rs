@@ -23,6 +23,9 @@ mod upgrade;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
+#[cfg(feature = "exec")]
+use peername_daemon::options::Given;
+
 /// The subcommands that this build lacks, each with the feature that adds it.
 const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "exec"))]
@@ -52,7 +55,7 @@ pub(crate) enum Command {
     Proxy(Box<proxy::Args>),
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     #[cfg(feature = "exec")]
-    Exec(exec::Args),
+    Exec(Box<Given<exec::Args>>),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows

@@ -1,63 +1,82 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
 //! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, and `[intercept]` is for `intercept`.
 
-mod intercept_table;
-mod options_table;
-mod origin;
-pub(crate) mod table_options;
-
 use std::path::Path;
 
-use peername_daemon::process::Process;
+use peername_daemon::options::{Given, Table, Tables, schema};
 use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use toml::de::DeTable;
+use serde_json::{Map, Value, json};
 
 use crate::cmd::forward::options::Forward;
-use crate::cmd::proxy::options::{HostArgs, Listener};
-use intercept_table::Intercept;
-use options_table::{Mistake, Tables, read_options};
-pub(crate) use origin::{Origin, Table};
+#[cfg(feature = "intercept")]
+use crate::cmd::intercept::options::Intercept;
+use crate::cmd::proxy::options::{Listener, Top};
 
 /// The configuration in force: that of the file, with the options of the command line, or of the command line alone.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-#[serde(default, rename_all = "kebab-case")]
-#[schemars(
-    title = "peername",
-    description = "A configuration file of peername",
-    extend("additionalProperties" = false)
-)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Configuration {
-    #[serde(flatten)]
-    pub(crate) top: Top,
-    /// Groups of listeners of `peername proxy`, each with its own configuration
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) top: Given<Top>,
+    /// Groups of listeners of `peername proxy`, each with its own configuration.
     pub(crate) listen: Vec<Table<Listener>>,
-    /// Groups of listeners of `peername forward`, each with its own configuration
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Groups of listeners of `peername forward`, each with its own configuration.
     pub(crate) forward: Vec<Table<Forward>>,
-    /// `peername intercept`
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg(feature = "intercept")]
     pub(crate) intercept: Option<Table<Intercept>>,
 }
 
 impl Configuration {
+    /// With the options of the command line, which replace those at the top of the file.
+    ///
+    /// # Errors
+    ///
+    /// Options contradict each other.
+    pub(crate) fn with_command_line<T>(self, line: &Given<T>) -> Result<Self, Usage> {
+        let top = self.top.with_command_line(line);
+        Ok(Self {
+            top: top.map_err(Usage::from_error)?,
+            ..self
+        })
+    }
+
+    /// Sets the number of workers, unless it was given.
+    pub(crate) fn set_default_workers(&mut self, workers: usize) {
+        self.top.options.process.set_default_workers(workers);
+        self.top.show_default("workers", workers);
+    }
+
     /// The text of `/config`: JSON with the keys of the file, without secrets.
     pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string()) + "\n"
+        let mut all = self.top.shown().clone();
+        let mut add = |key: &str, tables: Vec<Value>| {
+            if !tables.is_empty() {
+                all.insert(key.to_owned(), tables.into());
+            }
+        };
+        add("listen", shown(&self.listen));
+        add("forward", shown(&self.forward));
+        #[cfg(feature = "intercept")]
+        if let Some(table) = &self.intercept {
+            all.insert("intercept".to_owned(), table.given.shown().clone().into());
+        }
+        format!("{:#}\n", Value::from(all))
+    }
+
+    fn is_empty(&self) -> bool {
+        #[cfg(feature = "intercept")]
+        let has_intercept = self.intercept.is_some();
+        #[cfg(not(feature = "intercept"))]
+        let has_intercept = false;
+        self.listen.is_empty() && self.forward.is_empty() && !has_intercept
     }
 }
 
-/// The keys at the top.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub(crate) struct Top {
-    #[serde(flatten)]
-    pub(crate) process: Process,
-    #[serde(flatten)]
-    pub(crate) host: HostArgs,
+fn shown<T: clap::Args>(tables: &[Table<T>]) -> Vec<Value> {
+    let tables = tables.iter();
+    tables
+        .map(|table| table.given.shown().clone().into())
+        .collect()
 }
 
 /// The tables of a command.
@@ -69,6 +88,19 @@ pub(crate) enum Kind {
     Forward,
     /// `[intercept]`, of `intercept`.
     Intercept,
+}
+
+impl Kind {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 3] = [Self::Listen, Self::Forward, Self::Intercept];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "[[listen]]",
+            Self::Forward => "[[forward]]",
+            Self::Intercept => "[intercept]",
+        }
+    }
 }
 
 /// All errors in a file, each with its file, line and key.
@@ -105,10 +137,9 @@ pub(crate) fn read_partial(
         Ok(text) => text,
         Err(why) => return (Configuration::default(), problem(&why.to_string())),
     };
-    let mut mistakes = Vec::new();
-    let config = parse((path, &text), kinds, &mut mistakes);
-    mistakes.sort_by_key(|mistake| mistake.at);
-    let problems: Vec<_> = mistakes.iter().map(|one| one.locate(path, &text)).collect();
+    let mut tables = Tables::of_file(path, &text);
+    let config = parse(&mut tables, kinds);
+    let problems = tables.errors();
     match problems.is_empty() && config.is_empty() {
         true => (config, problem(&no_table(kinds))),
         false => (config, problems),
@@ -123,54 +154,203 @@ fn no_table(kinds: &[Kind]) -> String {
     )
 }
 
-/// The schema of the file, as JSON.
-pub(crate) fn schema() -> schemars::Schema {
-    schemars::schema_for!(Configuration)
-}
-
-/// After a syntax error nothing else is read: further errors may be consequences of it.
-fn parse(
-    (path, text): (&Path, &str),
-    kinds: &[Kind],
-    mistakes: &mut Vec<Mistake>,
-) -> Configuration {
-    let (table, syntax) = DeTable::parse_recoverable(text);
-    if !syntax.is_empty() {
-        mistakes.extend(syntax.iter().map(Mistake::from_parser));
-        return Configuration::default();
-    }
-    let mut table = table.into_inner();
-    let mut tables = |kind: Kind, key: &str| {
-        let found = table.remove(key);
-        let found = found.filter(|_| kinds.contains(&kind));
-        found.map(|tables| Tables::new(kind.name(), tables, (path, text)))
+fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
+    let mut all = tables.parse();
+    let mut take = |kind: Kind, key: &str| {
+        let found = all.remove(key);
+        found.filter(|_| kinds.contains(&kind))
     };
-    let listen = tables(Kind::Listen, "listen");
-    let forward = tables(Kind::Forward, "forward");
-    let intercept = tables(Kind::Intercept, "intercept");
+    let listen = take(Kind::Listen, "listen");
+    let forward = take(Kind::Forward, "forward");
+    let intercept = take(Kind::Intercept, "intercept");
+    #[cfg(not(feature = "intercept"))]
+    if let Some(table) = &intercept {
+        let why = "this build lacks `intercept`: build with --features intercept";
+        tables.refuse(table.span().start, why.to_owned());
+    }
     Configuration {
-        top: read_options(table, mistakes).0,
-        listen: listen.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
-        forward: forward.map_or_else(Vec::new, |tables| tables.read_array(mistakes)),
-        intercept: intercept.and_then(|table| intercept_table::read(table, mistakes)),
+        top: tables.read_top(all),
+        listen: listen.map_or_else(Vec::new, |value| {
+            tables.read_array(Kind::Listen.name(), value)
+        }),
+        forward: forward.map_or_else(Vec::new, |value| {
+            tables.read_array(Kind::Forward.name(), value)
+        }),
+        #[cfg(feature = "intercept")]
+        intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
     }
 }
 
-impl Configuration {
-    fn is_empty(&self) -> bool {
-        self.listen.is_empty() && self.forward.is_empty() && self.intercept.is_none()
-    }
-}
-
-impl Kind {
-    /// All kinds.
-    pub(crate) const ALL: [Self; 3] = [Self::Listen, Self::Forward, Self::Intercept];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Listen => "[[listen]]",
-            Self::Forward => "[[forward]]",
-            Self::Intercept => "[intercept]",
+/// The JSON schema of the file.
+pub(crate) fn schema() -> Value {
+    let table = |properties: Map<String, Value>| json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let array = |properties| json!({ "type": "array", "items": table(properties) });
+    let mut all = schema::properties::<Top>();
+    let mut add = |key: &str, mut schema: Value, about: &str| {
+        if let Some(schema) = schema.as_object_mut() {
+            schema.insert("description".to_owned(), about.into());
         }
+        all.insert(key.to_owned(), schema);
+    };
+    add(
+        "listen",
+        array(schema::properties::<Listener>()),
+        "Groups of listeners of `peername proxy`, each with its own configuration",
+    );
+    add(
+        "forward",
+        array(schema::properties::<Forward>()),
+        "Groups of listeners of `peername forward`, each with its own configuration",
+    );
+    #[cfg(feature = "intercept")]
+    add(
+        "intercept",
+        table(schema::properties::<Intercept>()),
+        "`peername intercept`",
+    );
+    let mut schema = table(all);
+    for (key, value) in [
+        ("$schema", "https://json-schema.org/draft/2020-12/schema"),
+        ("title", "peername"),
+        ("description", "A configuration file of peername"),
+    ] {
+        schema[key] = value.into();
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction, Args, Command};
+
+    use super::*;
+
+    /// A valid value of each option that has neither a default nor a list of values, by what its help calls the value.
+    const SAMPLES: [(&str, &str); 16] = [
+        ("ADDR", "127.0.0.1:80"),
+        ("ADDR|unix:PATH", "127.0.0.1:9300"),
+        ("DIR", "/tmp"),
+        ("DURATION", "5s"),
+        ("FILE", "/dev/null"),
+        ("HEADER", "x-user"),
+        ("HOST", "example.com"),
+        ("HOST=DURATION", "example.com=5s"),
+        ("HOST=HEADER@FILE", "example.com=x-key@/dev/null"),
+        ("NAME", "localhost"),
+        ("NAME=VALUE", "authority=example.com"),
+        ("NETWORK", "10.0.0.0/8"),
+        ("RULE", "allow example.com"),
+        ("TYPE", "application/grpc"),
+        ("TYPE=VALUE", "authority=example.com"),
+        ("WHERE", "10.0.0.0/8:443"),
+    ];
+
+    /// The options, and values of `--target-v6`, `--check` and the like, whose samples would not do.
+    const OTHERS: [(&str, &str); 8] = [
+        ("target-v6", "[::1]:80"),
+        ("check", "http://127.0.0.1:1/"),
+        ("upstream-proxy", "http://127.0.0.1:1"),
+        ("otlp", "http://127.0.0.1:1"),
+        ("check-body", "5"),
+        ("log-tlv", "authority"),
+        ("allow", "example.com"),
+        ("deny", "example.com"),
+    ];
+
+    fn sample(arg: &Arg) -> String {
+        let (name, of) = (arg.get_long().unwrap(), arg.get_value_names());
+        let of = of.unwrap_or_default().first().map_or("", |of| of.as_str());
+        let listed = OTHERS.iter().find(|(option, _)| *option == name);
+        let default = arg.get_default_values().first();
+        let possible = arg.get_possible_values();
+        let by_kind = SAMPLES.iter().find(|(kind, _)| *kind == of);
+        listed
+            .map(|(_, value)| (*value).to_owned())
+            .or_else(|| Some(possible.first()?.get_name().to_owned()))
+            .or_else(|| Some(default?.to_str()?.to_owned()))
+            .or_else(|| by_kind.map(|(_, value)| (*value).to_owned()))
+            .unwrap_or_else(|| "5".to_owned())
+    }
+
+    /// The same option with the same value, as a word and as a line of a table.
+    fn written(arg: &Arg, value: &str) -> (String, String) {
+        let name = arg.get_long().unwrap();
+        match arg.get_action() {
+            ArgAction::SetTrue => (format!("--{name}"), format!("{name} = true\n")),
+            ArgAction::Count => (format!("--{name}"), format!("{name} = 1\n")),
+            _ => (format!("--{name}={value}"), format!("{name} = {value:?}\n")),
+        }
+    }
+
+    fn verdicts<T: Args>(options: &[(String, String)]) -> (bool, bool) {
+        let command = Command::new("peername").no_binary_name(true);
+        let words = options.iter().map(|(word, _)| word);
+        let line = T::augment_args(command).try_get_matches_from(words);
+        let text: String = options.iter().map(|(_, line)| line.as_str()).collect();
+        let mut tables = Tables::of_file(Path::new("file"), &text);
+        let table = tables.parse();
+        tables.read_top::<T>(table);
+        (line.is_ok(), tables.errors().is_empty())
+    }
+
+    /// Each option, each pair of options, and each option with a value that most do not take: the command line and the file
+    /// have the same verdict.
+    fn check<T: Args>() {
+        let command = T::augment_args(Command::new("peername"));
+        let args: Vec<_> = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .collect();
+        let mut refused = 0;
+        for one in &args {
+            let wrong = [written(one, "no such value")];
+            let (line, file) = verdicts::<T>(&wrong);
+            assert_eq!(line, file, "{wrong:?}");
+            let valid = written(one, &sample(one));
+            for other in &args {
+                let mut pair = vec![valid.clone()];
+                if one.get_id() != other.get_id() {
+                    pair.push(written(other, &sample(other)));
+                }
+                let (line, file) = verdicts::<T>(&pair);
+                assert_eq!(line, file, "{pair:?}");
+                refused += usize::from(!line);
+            }
+        }
+        let pairs = args.len() * args.len();
+        assert!(
+            refused * 3 < pairs * 2,
+            "{refused} of {pairs} pairs are refused: samples are not valid"
+        );
+    }
+
+    #[test]
+    fn file_and_command_line_have_the_same_verdict() {
+        check::<Top>();
+        check::<Listener>();
+        check::<Forward>();
+        #[cfg(feature = "intercept")]
+        check::<Intercept>();
+    }
+
+    /// A value that looks like an option is reported as it was written.
+    #[test]
+    fn values_are_reported_unchanged() {
+        let text = "trust = [\"@/etc/my--lists/x\"]\naddress = [\"127.0.0.1:1\"]\n";
+        let mut tables = Tables::of_file(Path::new("file"), text);
+        let table = tables.parse();
+        let origin = {
+            let value = toml::Spanned::new(0..0, toml::de::DeValue::Table(table));
+            let table = tables.read_table::<Listener>("[[listen]]", value);
+            table.unwrap().origin
+        };
+        assert_eq!(
+            origin.of("--trust @/etc/my--lists/x: No such file"),
+            "file, line 1, [[listen]]: trust @/etc/my--lists/x: No such file"
+        );
+        assert_eq!(
+            origin.of("--listen 127.0.0.1:1 is given twice"),
+            "file, line 1, [[listen]]: address 127.0.0.1:1 is given twice"
+        );
     }
 }

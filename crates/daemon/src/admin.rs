@@ -11,44 +11,24 @@ use peername_observe::admin::{
 };
 use peername_server::listeners::{InheritedSockets, open_single};
 use peername_sys::ipc::fd_passing::refuse_descriptors;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::handover::{Predecessor, SharedSocket, SocketInfo};
-use crate::value::{AsWritten, text_value};
 
 /// `--admin` and `--admin-host`.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct AdminArgs {
     /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH; may be repeated [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
-    #[serde(deserialize_with = "text_value::read_one_or_more")]
-    #[schemars(schema_with = "text_value::one_or_more_schema")]
-    admin: Vec<AsWritten<AdminAddr>>,
+    admin: Vec<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
     #[arg(long, value_name = "NAME", requires = "admin")]
     admin_host: Vec<String>,
 }
 
 impl AdminArgs {
-    /// These options of the command line, or else those of the file.
-    pub fn or(self, file: Self) -> Self {
-        Self {
-            admin: match self.admin.as_slice() {
-                [] => file.admin,
-                _ => self.admin,
-            },
-            admin_host: match self.admin_host.as_slice() {
-                [] => file.admin_host,
-                _ => self.admin_host,
-            },
-        }
-    }
-
     /// Opens each socket that `--admin` names, in their order, or takes it from those `given` to this process, or adopts
     /// that of the previous process.
     ///
@@ -125,7 +105,7 @@ impl AdminArgs {
     }
 
     fn addresses(&self) -> impl Iterator<Item = &AdminAddr> {
-        self.admin.iter().map(|addr| &addr.value)
+        self.admin.iter()
     }
 
     /// The host names that requests may be for.

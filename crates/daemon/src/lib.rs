@@ -4,10 +4,10 @@
 pub mod admin;
 pub mod command;
 pub mod descriptors;
-pub mod drain;
 pub mod handover;
 pub mod listeners;
 pub mod logging;
+pub mod options;
 pub mod process;
 pub mod reload;
 pub mod service_manager;

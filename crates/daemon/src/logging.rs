@@ -14,8 +14,6 @@ use std::io::{IsTerminal, stderr, stdout};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -32,30 +30,22 @@ use json::JsonFormat;
 pub use level::LevelHandle;
 
 /// Options of every long-running subcommand.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args, Deserialize, Serialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub struct Args {
     /// The format of the log [default: text on a terminal, fields in the journal, else json]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<Format>,
     /// -v: log a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]
-    #[schemars(description = "1: log a line for each connection at its end; 2: more")]
     pub verbose: u8,
     /// Log warnings and errors only
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 /// How lines are written.
 pub enum Format {
     /// Lines for a person
@@ -68,15 +58,6 @@ pub enum Format {
 }
 
 impl Args {
-    /// These options of the command line, or else those of the file.
-    pub fn or(self, file: Self) -> Self {
-        Self {
-            log_format: self.log_format.or(file.log_format),
-            verbose: self.verbose.max(file.verbose),
-            quiet: self.quiet || file.quiet && self.verbose == 0,
-        }
-    }
-
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub fn start(self) -> (WorkerGuard, LevelHandle) {

@@ -13,10 +13,10 @@ use peername_observe::admin::ConfigInForce;
 use peername_observe::admin::history::History;
 use tokio::time::timeout;
 
-use crate::drain::Ending;
 use crate::listeners::running::RunningListeners;
 use crate::process::Process;
 use crate::service_manager;
+use crate::signals::drain::Ending;
 use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
 use file_watch::{FileWatch, Fingerprints};

@@ -1,4 +1,6 @@
-//! The signals of a long-running command.
+//! The signals of a long-running command, and the drain that they begin.
+
+pub mod drain;
 
 use anyhow::{Context, bail};
 use peername_server::workers::Workers;

@@ -1,12 +1,9 @@
 //! The values of options: their syntax on the command line and in the configuration file.
 
-mod as_written;
 mod bounded;
 mod endpoints;
 mod parse;
-pub mod text_value;
 
-pub use as_written::{AsWritten, values};
 pub use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub use endpoints::{Address, AllowDestination, Listen, TargetV4, TargetV6};
 pub use parse::{

@@ -4,12 +4,13 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peername_daemon::process::Process;
+use peername_daemon::options::Given;
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
 
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
+use crate::cmd::proxy::options::Top;
 use crate::cmd::{forward, proxy};
 use crate::config_file::{self, Configuration, Kind, Problems};
 
@@ -78,8 +79,9 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
 
 /// The keys of the file that a reload can't change.
 fn fixed_keys(config: &Configuration) -> Vec<&'static str> {
-    let mut keys = Process::default().changes_of_fixed_keys(&config.top.process);
-    keys.extend(proxy::options::HostArgs::default().changes_of_fixed_keys(&config.top.host));
+    let (default, top) = (Given::<Top>::default().options, &config.top.options);
+    let mut keys = default.process.changes_of_fixed_keys(&top.process);
+    keys.extend(default.host.changes_of_fixed_keys(&top.host));
     keys
 }
 

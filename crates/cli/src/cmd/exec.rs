@@ -15,8 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use peername_daemon::admin::AdminArgs;
+use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
-use peername_daemon::value::{self, AsWritten};
+use peername_daemon::value::{self};
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::interfaces::{self, InterfaceError};
 use peername_exec::library::Library;
@@ -28,7 +29,6 @@ use peername_identity::{Network, SocketListing, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_sys::seccomp::NoNewPrivs;
-use serde::Serialize;
 
 use crate::cmd::proxy;
 use crate::cmd::routes::Protocol;
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     health_checks: proxy::clients::HealthCheckArgs,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    require_tlv: Vec<AsWritten<RequiredTlv>>,
+    require_tlv: Vec<RequiredTlv>,
     #[command(flatten)]
     headers: proxy::header_policy::Args,
     /// Treatment of connections without a header, and of those from untrusted peers
@@ -108,8 +108,7 @@ enum Mode {
     Netns,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Header {
     /// Refuse them
     Require,
@@ -117,8 +116,7 @@ enum Header {
     Optional,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sources {
     /// Refuse special and loopback addresses
     Strict,
@@ -127,11 +125,12 @@ enum Sources {
 }
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    launcher::exit_code(start(args))
+pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
+    launcher::exit_code(start(given))
 }
 
-fn start(args: &Args) -> anyhow::Result<ExitCode> {
+fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
+    let args = &given.options;
     if let Some(source) = args.client.source {
         return Ok(connect::run(args, source));
     }
@@ -148,7 +147,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let rules = args.rules(clients.is_some())?;
     let mut command = launcher::command(&args.command);
     if args.mode == Mode::Netns {
-        netns::start(args)?;
+        netns::start(given)?;
         return Ok(execute(command));
     }
     match args.mechanism(command.get_program()) {
@@ -167,8 +166,8 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
                 ..rules
             };
             let gaining = match mechanism {
-                Mechanism::Preload => args.preload(&rules, clients)?.prepare(&mut command)?,
-                Mechanism::Notify => args.supervise(&rules, clients)?,
+                Mechanism::Preload => preload(given, &rules, clients)?.prepare(&mut command)?,
+                Mechanism::Notify => supervise(given, &rules, clients)?,
             };
             report_lost_privileges(gaining);
         }
@@ -204,7 +203,7 @@ impl Args {
 
     /// Which clients may connect; `None` for all. Reads the files of the lists.
     fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
-        let required = self.require_tlv.iter().map(|tlv| tlv.value.clone());
+        let required = self.require_tlv.iter().cloned();
         let health_checks = self.health_checks.map_values(clients::with_absolute_path);
         let lists = self.client_lists();
         let access = lists.access(&health_checks, required.collect())?;
@@ -267,46 +266,48 @@ impl Args {
         Ok((chosen, examined.reason))
     }
 
-    /// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
-    fn supervise(
-        &self,
-        rules: &Rules,
-        clients: Option<Rc<dyn ClientJudge>>,
-    ) -> anyhow::Result<NoNewPrivs> {
-        let table = self.table(rules)?;
-        table.remove();
-        Ok(notify::start(notify::SupervisorConfig {
-            admin: admin::start(self, table.table())?,
-            table: table.table(),
-            header_timeout: self.header_timeout,
-            library: None,
-            clients,
-            verbose: self.verbose > 0,
-        })?)
-    }
-
     fn table(&self, rules: &Rules) -> Result<SharedTable, TableError> {
         let wanted = self.max_connections as usize;
         SharedTable::create(wanted.next_power_of_two().max(MIN_SLOTS), rules)
     }
+}
 
-    fn preload(
-        &self,
-        rules: &Rules,
-        clients: Option<Rc<dyn ClientJudge>>,
-    ) -> anyhow::Result<Preload> {
-        let library = Library::Accept.find()?;
-        let table = self.table(rules)?;
-        let admin = admin::start(self, table.table()).inspect_err(|_| table.remove())?;
-        Ok(Preload {
-            library,
-            table,
-            header_timeout: self.header_timeout,
-            clients,
-            verbose: self.verbose > 0,
-            admin,
-        })
-    }
+/// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
+fn supervise(
+    given: &Given<Args>,
+    rules: &Rules,
+    clients: Option<Rc<dyn ClientJudge>>,
+) -> anyhow::Result<NoNewPrivs> {
+    let args = &given.options;
+    let table = args.table(rules)?;
+    table.remove();
+    Ok(notify::start(notify::SupervisorConfig {
+        admin: admin::start(given, table.table())?,
+        table: table.table(),
+        header_timeout: args.header_timeout,
+        library: None,
+        clients,
+        verbose: args.verbose > 0,
+    })?)
+}
+
+fn preload(
+    given: &Given<Args>,
+    rules: &Rules,
+    clients: Option<Rc<dyn ClientJudge>>,
+) -> anyhow::Result<Preload> {
+    let args = &given.options;
+    let library = Library::Accept.find()?;
+    let table = args.table(rules)?;
+    let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
+    Ok(Preload {
+        library,
+        table,
+        header_timeout: args.header_timeout,
+        clients,
+        verbose: args.verbose > 0,
+        admin,
+    })
 }
 
 /// Reports no_new_privs, also without `-v`, since it may break set-user-ID programs that the program starts.

@@ -5,7 +5,6 @@ pub(crate) mod check_tls_args;
 mod host_timeout;
 pub(crate) mod jail;
 pub(crate) mod options;
-mod redacted;
 mod reload;
 mod rule_args;
 mod rule_file;

@@ -49,7 +49,8 @@ impl Command for Args {
     type Running = Control;
 
     fn upgrade_refusal(&self) -> Option<&'static str> {
-        self.host.sockets_from_outside.then_some(STARTED_BY_EXEC)
+        let host = &self.top.options.host;
+        host.sockets_from_outside.then_some(STARTED_BY_EXEC)
     }
 
     fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Setup> {

@@ -7,8 +7,6 @@ use std::process::ExitCode;
 
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 use peername_sys::netlink::Transport;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use peername_daemon::value;
 
@@ -65,11 +63,7 @@ pub(crate) struct Targets {
     protocol: Protocol,
 }
 
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Protocol {
     Tcp,
     Udp,

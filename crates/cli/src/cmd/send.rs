@@ -10,16 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use peername_daemon::usage::Usage;
-use peername_daemon::value::{self, AsWritten, Tlv};
+use peername_daemon::value::{self, Tlv};
 use peername_proto::{Spp, Transport};
 use peername_proxy::config::SendProxy;
 use peername_proxy::forward::HeaderTemplate;
 use peername_sys::event::{wait_readable, wait_writable};
 use peername_sys::tcp::stream;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::config_file::table_options;
 
 /// Options of `peername send`.
 #[derive(Debug, clap::Args)]
@@ -38,19 +34,18 @@ pub(crate) struct Args {
 }
 
 /// The contents of the header; also of `peername forward`.
-#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Header {
     /// The version of the header: 1 (text), 2 (binary), spp (Simple Proxy Protocol, UDP only), or none for no header
     #[arg(long, value_name = "VERSION", default_value = "2")]
-    proxy_version: AsWritten<Version>,
+    proxy_version: Version,
     /// The source address in the header, or `real` for the connection's own address
     #[arg(long, value_name = "ADDR:PORT", default_value = "real")]
-    source: AsWritten<Source>,
+    source: Source,
     /// A TLV to add, its value as text or as hex:…; may be repeated (version 2)
     #[arg(long, value_name = "TYPE=VALUE")]
-    tlv: Vec<AsWritten<Tlv>>,
+    tlv: Vec<Tlv>,
     /// Add a CRC-32C checksum (version 2)
     #[arg(long)]
     crc32c: bool,
@@ -85,12 +80,6 @@ impl std::str::FromStr for Version {
             "none" => Ok(Self::None),
             _ => Err("use 1 (text), 2 (binary), spp or none".to_owned()),
         }
-    }
-}
-
-impl Default for Header {
-    fn default() -> Self {
-        table_options::option_defaults()
     }
 }
 
@@ -132,7 +121,7 @@ impl Header {
     ///
     /// As [`Header::header_template`], and [`Usage`] for version 1, which has no UDP.
     pub(crate) fn datagram_header_template(&self) -> Result<HeaderTemplate, Usage> {
-        if self.proxy_version.value == Version::V1 {
+        if self.proxy_version == Version::V1 {
             return Err(Usage(
                 "--proxy-version 1 has no UDP; use 2 or spp".to_owned(),
             ));
@@ -146,35 +135,36 @@ impl Header {
     }
 
     pub(crate) fn is_absent(&self) -> bool {
-        self.proxy_version.value == Version::None
+        self.proxy_version == Version::None
     }
 
     pub(crate) fn is_spp(&self) -> bool {
-        self.proxy_version.value == Version::Spp
+        self.proxy_version == Version::Spp
     }
 
     fn checked(&self) -> Result<HeaderTemplate, Usage> {
-        if self.proxy_version.value != Version::V2 && self.has_fields() {
+        if self.proxy_version != Version::V2 && self.has_fields() {
             return Err(Usage(
-                "--tlv and --crc32c need --proxy-version 2: other versions have no TLVs".to_owned(),
+                "--proxy-version must be 2 for --tlv and --crc32c: other versions have no TLVs"
+                    .to_owned(),
             ));
         }
-        if self.is_absent() && self.source.value.0.is_some() {
+        if self.is_absent() && self.source.0.is_some() {
             return Err(Usage(
                 "--source is part of a header, and --proxy-version none sends none".to_owned(),
             ));
         }
         let header_template = HeaderTemplate {
-            version: match self.proxy_version.value {
+            version: match self.proxy_version {
                 Version::V1 => Some(SendProxy::V1),
                 Version::V2 | Version::Spp => Some(SendProxy::V2),
                 Version::None => None,
             },
-            source: self.source.value.0,
+            source: self.source.0,
             tlvs: self
                 .tlv
                 .iter()
-                .map(|tlv| (tlv.value.kind, tlv.value.value.clone()))
+                .map(|tlv| (tlv.kind, tlv.value.clone()))
                 .collect(),
             crc32c: self.crc32c,
         };

@@ -2,18 +2,13 @@
 
 use peername_server::confinement::{Confinement, Needs};
 use peername_sys::fs::text_file;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::{logging, service_manager, value};
 
 /// `--no-sandbox`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args, Deserialize, Serialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub struct Args {
     /// Do not confine the process after its start by Landlock and seccomp (docs/confinement.md)
     #[arg(long)]
@@ -21,13 +16,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// This option of the command line, or else that of the file.
-    pub fn or(self, file: Self) -> Self {
-        Self {
-            no_sandbox: self.no_sandbox || file.no_sandbox,
-        }
-    }
-
     /// Confines this process, unless `--no-sandbox` is given. To be called after the privileges are dropped, and before
     /// anything starts a thread. The files that were read so far, and names if some were resolved, stay allowed.
     ///

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::parse;
-use crate::text_value;
 
 /// A duration, as [`parse::duration`] parses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,16 +110,6 @@ impl<const LOW: u64, const HIGH: u64> Display for Number<LOW, HIGH> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-text_value! {
-    [] Time, "Time": { "type": "string", "examples": ["500ms", "5s", "2m"] };
-    [] Timeout, "Timeout": { "type": "string", "examples": ["500ms", "5s", "2m"] };
-    [] Mark, "Mark": { "type": ["integer", "string"], "examples": [123, "0x7b"] };
-    [] TlvKind, "TlvKind": { "type": ["integer", "string"], "examples": ["authority", "0xEA", 234] };
-    [const LOW: u64, const HIGH: u64] Number<LOW, HIGH>, "Number": {
-        "type": "integer", "minimum": LOW, "maximum": HIGH
-    };
 }
 
 /// The largest integer of TOML. As a bound it means that there is none.

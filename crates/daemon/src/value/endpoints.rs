@@ -11,7 +11,6 @@ use peername_proxy::config::TargetRule;
 use peername_server::destination_list::AllowedDestination;
 
 use super::parse::{address, address_v4, address_v6};
-use crate::text_value;
 
 /// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,18 +158,6 @@ parsed_when_used! {
     TargetV6: target_rule;
     AllowDestination: allowed;
     Address: resolve;
-}
-
-text_value! {
-    [] Listen, "Listen": {
-        "type": "string", "examples": ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:10000-10100"]
-    };
-    [] TargetV4, "TargetV4": { "type": "string", "examples": ["127.0.0.1:443", "127.0.0.1:same"] };
-    [] AllowDestination, "AllowDestination": {
-        "type": "string", "examples": ["10.0.0.0/8:443", "127.0.0.1:8000-8999"]
-    };
-    [] Address, "Address": { "type": "string", "examples": ["192.0.2.1:8080", "server.example:80"] };
-    [] TargetV6, "TargetV6": { "type": "string", "examples": ["[::1]:443", "[::1]:same"] };
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Reader {
 pub enum NetworkListError {
     /// The list is empty.
     #[error(
-        "{option}: no network is listed, so no peer could connect; list the balancer's, such as {option} 192.0.2.0/24, or one of \
+        "{option}: no network is listed, so no peer could connect; list the balancer's, such as 192.0.2.0/24, or one of \
          private, loopback, any"
     )]
     Empty {

@@ -3,14 +3,10 @@
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use peername_daemon::usage::Usage;
 
 /// `--ca`, also of `peername intercept`.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct CaDir {
     /// The directory of the authority [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
     /// ~/.local/state/peername/ca]

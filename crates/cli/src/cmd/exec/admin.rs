@@ -3,7 +3,6 @@
 mod counters;
 mod health;
 
-use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,20 +10,18 @@ use anyhow::Context;
 use peername_daemon::admin::{AdminArgs, RunningAdmin};
 use peername_daemon::command::block_on;
 use peername_daemon::logging::{self, LevelHandle};
+use peername_daemon::options::Given;
 use peername_daemon::process::confinement;
-use peername_daemon::value::{AsWritten, Time};
 use peername_exec::admin::{self, AdminProcess};
 use peername_identity::{RefusalVerbosity, Table};
 use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
-use peername_server::access::clients::RequiredTlv;
 use peername_server::confinement::Needs;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use prometheus_client::registry::Registry;
-use serde::Serialize;
+use serde_json::Value;
 use tracing::Level;
 
-use super::{Args, Header, Sources};
-use crate::cmd::proxy::{clients, header_policy};
+use super::Args;
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 
@@ -33,7 +30,8 @@ use health::{ExecHealth, SupervisorSocket};
 /// # Errors
 ///
 /// An address or path can't be listened on, or the process can't be started.
-pub(super) fn start(args: &Args, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
+pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
+    let args = &given.options;
     let sockets = args.admin.open_for_child()?;
     if sockets.is_empty() {
         return Ok(None);
@@ -41,7 +39,7 @@ pub(super) fn start(args: &Args, table: Table<'static>) -> anyhow::Result<Option
     let served = Served {
         args: args.admin.clone(),
         table,
-        config: ConfigInForce::new(&Shown::new(args).to_json()),
+        config: ConfigInForce::new(&shown(given)),
         logging: logging::Args {
             verbose: args.verbose,
             ..logging::Args::default()
@@ -66,59 +64,13 @@ struct Served {
 }
 
 /// What `/config` shows: the options in force, without the program's arguments, which may be secret.
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Shown<'a> {
-    program: Option<Cow<'a, str>>,
-    trust: Vec<String>,
-    #[serde(flatten)]
-    clients: &'a clients::Args,
-    #[serde(flatten)]
-    health_checks: &'a clients::HealthCheckArgs,
-    require_tlv: &'a [AsWritten<RequiredTlv>],
-    #[serde(flatten)]
-    headers: &'a header_policy::Args,
-    header: Header,
-    source_policy: Sources,
-    ports: Vec<String>,
-    header_timeout: Time,
-    max_header: u32,
-    max_connections: u32,
-    dst: bool,
-    #[serde(flatten)]
-    admin: &'a AdminArgs,
-}
-
-impl<'a> Shown<'a> {
-    fn new(args: &'a Args) -> Self {
-        let ports = args.ports.iter().map(|ports| match ports.len() {
-            1 => ports.start().to_string(),
-            _ => format!("{}-{}", ports.start(), ports.end()),
-        });
-        Self {
-            program: args
-                .command
-                .first()
-                .map(|program| program.to_string_lossy()),
-            trust: args.trust(),
-            clients: &args.clients,
-            health_checks: &args.health_checks,
-            require_tlv: &args.require_tlv,
-            headers: &args.headers,
-            header: args.header,
-            source_policy: args.source_policy,
-            ports: ports.collect(),
-            header_timeout: Time(args.header_timeout),
-            max_header: args.max_header,
-            max_connections: args.max_connections,
-            dst: args.dst,
-            admin: &args.admin,
-        }
-    }
-
-    fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string()) + "\n"
-    }
+fn shown(given: &Given<Args>) -> String {
+    let mut shown = given.shown().clone();
+    let program = given.options.command.first();
+    let program = program.map(|program| program.to_string_lossy());
+    shown.insert("program".to_owned(), program.into());
+    shown.insert("trust".to_owned(), given.options.trust().into());
+    format!("{:#}\n", Value::from(shown))
 }
 
 /// Serves until the program's first process and the supervisor have exited.

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use anyhow::Context;
+use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::netns;
 use peername_observe::admin::AdminListener;
@@ -23,7 +24,8 @@ use super::{Args, Header, Sources};
 /// # Errors
 ///
 /// [`Usage`], an address that can't be bound, or a network that can't be created.
-pub(super) fn start(args: &Args) -> anyhow::Result<()> {
+pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
+    let args = &given.options;
     if args.header == Header::Optional {
         let text = "--mode netns goes with --header require only";
         return Err(Usage(text.to_owned()).into());
@@ -49,7 +51,7 @@ pub(super) fn start(args: &Args) -> anyhow::Result<()> {
         }
     }
     sockets.extend(admin_sockets(args)?);
-    netns::start(sockets, proxy(args, &addrs))?;
+    netns::start(sockets, proxy(given, &addrs))?;
     Ok(())
 }
 
@@ -106,7 +108,8 @@ fn disagreement(listen: &[SocketAddr], ports: &[RangeInclusive<u16>]) -> Option<
 }
 
 /// Builds the proxy's command line, as for a shell.
-fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
+fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
+    let args = &given.options;
     let protocol = match (args.protocol.has_tcp(), args.protocol.has_udp()) {
         (true, true) => "both",
         (_, true) => "udp",
@@ -134,11 +137,11 @@ fn proxy(args: &Args, addrs: &[SocketAddr]) -> Vec<OsString> {
     let health_checks = args.health_checks.map_values(with_absolute_path);
     words.extend(health_checks.words());
     words.extend(args.headers.words());
-    let tlvs = args.require_tlv.iter();
-    words.extend(tlvs.map(|tlv| format!("--require-tlv={tlv}")));
     words.extend(args.admin.words());
     words.extend((0..args.verbose).map(|_| "-v".to_owned()));
-    words.into_iter().map(OsString::from).collect()
+    let mut words: Vec<_> = words.into_iter().map(OsString::from).collect();
+    words.extend(given.words_of("require_tlv").cloned());
+    words
 }
 
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.

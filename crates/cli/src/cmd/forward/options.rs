@@ -12,13 +12,11 @@ use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
 use peername_server::access::clients::RequiredTlvs;
 use peername_server::addr::Target;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::cmd::proxy::clients;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
-use crate::config_file::table_options::{self, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile};
 
 /// Options of `peername forward`.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,35 +24,29 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
-    pub(super) process: Process,
+    pub(super) process: Given<Process>,
     #[command(flatten)]
-    pub(super) forward: NotWithFile<Forward>,
+    pub(super) forward: NotWithFile<Given<Forward>>,
 }
 
 /// The options of a group of listeners: on the command line all of them, in a file those of one table.
-#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Forward {
     /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
     #[arg(short, long, value_name = "ADDR")]
-    #[schemars(length(min = 1))]
     listen: Vec<Listen>,
     /// The server that connections are forwarded to, with a header
     #[arg(long, value_name = "ADDR")]
-    #[schemars(required)]
     to: Option<Address>,
     /// The transports to forward
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
     #[command(flatten)]
-    #[serde(flatten)]
     clients: clients::Args,
     #[command(flatten)]
-    #[serde(flatten)]
     header: Header,
     #[command(flatten)]
-    #[serde(flatten)]
     udp: udp::Args,
     /// Timeout for connecting to the server
     #[arg(long, value_name = "DURATION", default_value = "5s")]
@@ -64,22 +56,11 @@ pub(crate) struct Forward {
     idle_timeout: Timeout,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Protocol {
     Tcp,
     Udp,
     Both,
-}
-
-/// A key that is absent has the default of the command line.
-impl Default for Forward {
-    fn default() -> Self {
-        table_options::option_defaults()
-    }
 }
 
 impl Forward {
@@ -150,17 +131,18 @@ impl Forward {
 
     fn check_udp(&self) -> Result<(), Usage> {
         let text = match (self.protocol, self.udp.udp_header) {
-            (Protocol::Tcp, Some(_)) => {
+            _ if self.udp.has_default_header() => return Ok(()),
+            (Protocol::Tcp, _) => {
                 "--udp-header is for UDP, which is not forwarded: add --protocol udp"
             }
-            (_, Some(_)) if self.header.is_absent() => {
+            _ if self.header.is_absent() => {
                 "--udp-header selects the datagrams with a header, and --proxy-version none sends none"
             }
-            (_, Some(udp::UdpHeader(Dialect::First))) if self.header.is_spp() => {
+            (_, udp::UdpHeader(Dialect::First)) if self.header.is_spp() => {
                 "--proxy-version spp is a header on each datagram: it can't be combined with --udp-header first"
             }
-            (_, Some(udp::UdpHeader(Dialect::Spp))) if self.header.has_fields() => {
-                "--tlv and --crc32c: the Simple Proxy Protocol has no fields"
+            (_, udp::UdpHeader(Dialect::Spp)) if self.header.has_fields() => {
+                "--udp-header spp has no fields for --tlv and --crc32c"
             }
             _ => return Ok(()),
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use peername_daemon::listeners::self_connect::connects_to_listener;
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
+use peername_daemon::options::{Origin, Table};
 use peername_daemon::process::Process;
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
@@ -17,7 +18,7 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
 
 use super::options::{Args, Forward};
-use crate::config_file::{self, Configuration, Kind, Origin, Problems, Table};
+use crate::config_file::{self, Configuration, Kind, Problems};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Setup {
     ///
     /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
-        let mut config = match &args.source.config {
+        let config = match &args.source.config {
             Some(path) => {
                 config_file::read(path, &[Kind::Forward], files).map_err(Usage::from_error)?
             }
@@ -52,8 +53,7 @@ impl Setup {
                 ..Configuration::default()
             },
         };
-        config.top.process = args.process.clone().or(config.top.process);
-        Self::new(config).map_err(Usage::from_error)
+        Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
     }
 
     /// Validates the tables of a file, or the options of a command line.
@@ -63,7 +63,7 @@ impl Setup {
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         // One worker is enough for most senders.
-        config.top.process.set_defaults(1);
+        config.set_default_workers(1);
         let json = config.to_json();
         let mut problems = Vec::new();
         let mut groups = Vec::new();
@@ -75,7 +75,7 @@ impl Setup {
             }
         }
         let setup = Self {
-            process: config.top.process,
+            process: config.top.options.process,
             groups,
             json,
         };
@@ -186,8 +186,8 @@ impl reload::Setup for Setup {
 impl Group {
     fn new(table: &Table<Forward>) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
-        let sockets = errors.note(table.options.listen_plan());
-        let service = errors.note(table.options.service());
+        let sockets = errors.note(table.options().listen_plan());
+        let service = errors.note(table.options().service());
         let (sockets, service) = errors.into_result(sockets.zip(service))?;
         Ok(Self {
             sockets,

@@ -6,35 +6,25 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use http::HeaderName;
-use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{AsWritten, Number, Time, Timeout, text_value, values};
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{Number, Time, Timeout};
 use peername_intercept::authz::{
     CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::check_tls_args::CheckTlsArgs;
-use crate::config_file::table_options;
 
 /// The check service, and how it is asked.
-#[derive(Clone, Debug, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct CheckArgs {
     /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth),
     /// `opa+http://HOST:PORT/v1/data/RULE`, each with TLS (grpcs, https, opa+https) or on a Unix socket (`grpc:unix:/run/x`), or a
     /// policy in Rego (`rego:FILE`); may be repeated, the next one is asked where one can't be reached [default: none, all are
     /// allowed]
     #[arg(long, value_name = "URL")]
-    #[serde(
-        deserialize_with = "text_value::read_one_or_more",
-        serialize_with = "text_value::write_one_or_more"
-    )]
-    #[schemars(schema_with = "text_value::one_or_more_schema")]
-    check: Vec<AsWritten<ServiceUrl>>,
+    check: Vec<ServiceUrl>,
     #[command(flatten)]
-    #[serde(flatten)]
     tls: CheckTlsArgs,
     /// Deadline of a check, from its request to the end of its response
     #[arg(
@@ -53,35 +43,26 @@ pub(crate) struct CheckArgs {
     /// A request header that is sent to the service, and no other; may be repeated [default: all but
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(long, value_name = "HEADER", requires = "check")]
-    check_header: Vec<AsWritten<HeaderName>>,
+    check_header: Vec<HeaderName>,
     /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
     /// ended, or the client sends no more for a second [default: none]
     #[arg(long, value_name = "OCTETS", requires = "check")]
     check_body: Option<Number<1, 1_048_576>>,
     /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
     #[arg(long, value_name = "TYPE", requires = "check_body")]
-    check_body_exempt: Vec<AsWritten<MediaType>>,
+    check_body_exempt: Vec<MediaType>,
     /// A header that a request takes from a forwardAuth service's response; may be repeated
     #[arg(long, value_name = "HEADER", requires = "check")]
-    check_take: Vec<AsWritten<HeaderName>>,
+    check_take: Vec<HeaderName>,
     /// Checks in flight at a time; others wait, within --check-timeout
     #[arg(long, value_name = "N", default_value = "256", requires = "check")]
     check_concurrency: Number<1, 65_536>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Failure {
     Deny,
     Allow,
-}
-
-/// A key that is absent has the default of the command line.
-impl Default for CheckArgs {
-    fn default() -> Self {
-        table_options::option_defaults()
-    }
 }
 
 impl CheckArgs {
@@ -96,7 +77,7 @@ impl CheckArgs {
 
     /// The files and directories of policies.
     pub(super) fn policies(&self) -> impl Iterator<Item = &Path> {
-        self.check.iter().filter_map(|url| url.value.policy())
+        self.check.iter().filter_map(|url| url.policy())
     }
 
     /// The files and directories of policies, with everything in the latter but names that begin with a dot: a change of one
@@ -118,44 +99,22 @@ impl CheckArgs {
         self.tls.key_file()
     }
 
-    /// Options that the command line refuses to combine, for the file.
+    /// Files for TLS that no check uses.
     ///
     /// # Errors
     ///
-    /// All contradictions.
+    /// There are some.
     pub(super) fn contradictions(&self) -> Result<(), Usage> {
-        let for_checks = [
-            (self.fails_open(), "--on-check-failure"),
-            (self.check_cache.is_some(), "--check-cache"),
-            (!self.check_header.is_empty(), "--check-header"),
-            (self.check_body.is_some(), "--check-body"),
-            (!self.check_body_exempt.is_empty(), "--check-body-exempt"),
-            (!self.check_take.is_empty(), "--check-take"),
-            (
-                self.tls_files().next().is_some(),
-                "--check-ca, --check-cert",
-            ),
-        ];
-        let mut errors = UsageErrors::default();
-        if !self.is_given() {
-            for (_, option) in for_checks.iter().filter(|(given, _)| *given) {
-                errors.push(format!("{option} has no effect without --check"));
-            }
+        match self.tls_files().next() {
+            Some(_) if !self.uses_tls() => Err(Usage(
+                "--check has no URL with TLS (grpcs, https, opa+https), which --check-ca and --check-cert are for".to_owned(),
+            )),
+            _ => Ok(()),
         }
-        if self.tls.is_half_an_identity() {
-            errors.push("--check-cert and --check-key need each other");
-        }
-        let is_for_tls = self.tls_files().next().is_some();
-        if is_for_tls && self.is_given() && !self.uses_tls() {
-            errors.push(
-                "--check-ca and --check-cert have no effect: no --check uses TLS (grpcs, https, opa+https)",
-            );
-        }
-        errors.into_result(Some(()))
     }
 
     fn uses_tls(&self) -> bool {
-        self.check.iter().any(|url| url.value.uses_tls())
+        self.check.iter().any(|url| url.uses_tls())
     }
 
     /// The configuration of the check services, if there are any. Reads policies and the files for TLS.
@@ -169,7 +128,7 @@ impl CheckArgs {
         }
         let open = || -> Result<CheckConfig, ConfigError> {
             let tls = self.uses_tls().then(|| self.tls.read()).transpose()?;
-            let services = self.check.iter().map(|url| url.value.open(tls.as_ref()));
+            let services = self.check.iter().map(|url| url.open(tls.as_ref()));
             Ok(CheckConfig::new(services.collect::<Result<_, _>>()?))
         };
         Ok(Some(CheckConfig {
@@ -183,11 +142,11 @@ impl CheckArgs {
                 .unwrap_or(NonZeroUsize::MIN),
             sent: match self.check_header.as_slice() {
                 [] => SentHeaders::default(),
-                names => SentHeaders::Only(values(names)),
+                names => SentHeaders::Only(names.to_vec()),
             },
             body: self.check_body.map_or(0, Number::get),
-            body_exempt: values(&self.check_body_exempt),
-            take: values(&self.check_take),
+            body_exempt: self.check_body_exempt.clone(),
+            take: self.check_take.clone(),
             ..open().map_err(Usage::from_error)?
         }))
     }

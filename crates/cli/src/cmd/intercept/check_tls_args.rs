@@ -3,13 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use peername_intercept::authz::{CheckTls, CheckTlsFiles, ConfigError};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Authorities, and a certificate with its key.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct CheckTlsArgs {
     /// Authorities (PEM) that check services with TLS are verified by; may be repeated [default: those that this host trusts]
     #[arg(long, value_name = "FILE", requires = "check")]
@@ -30,11 +27,6 @@ impl CheckTlsArgs {
 
     pub(super) fn key_file(&self) -> Option<&Path> {
         self.check_key.as_deref()
-    }
-
-    /// Whether there is a certificate without a key, or a key without a certificate.
-    pub(super) fn is_half_an_identity(&self) -> bool {
-        self.check_cert.is_some() != self.check_key.is_some()
     }
 
     /// Reads the files.

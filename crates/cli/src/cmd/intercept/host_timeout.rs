@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use peername_intercept::policy::host_timeouts::{HostTimeout, HostTimeouts};
 
-use peername_daemon::value::{AsWritten, timeout, values};
+use peername_daemon::value::timeout;
 
 /// `HOST=DURATION`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,7 @@ impl FromStr for HostTimeoutArg {
 }
 
 /// The list of an option.
-pub(super) fn host_timeouts(args: &[AsWritten<HostTimeoutArg>]) -> HostTimeouts {
-    let timeouts = values(args)
-        .into_iter()
-        .map(|HostTimeoutArg(timeout)| timeout);
+pub(super) fn host_timeouts(args: &[HostTimeoutArg]) -> HostTimeouts {
+    let timeouts = args.iter().map(|HostTimeoutArg(timeout)| timeout.clone());
     HostTimeouts::new(timeouts.collect())
 }

@@ -11,7 +11,7 @@ use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::process::Process;
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{AsWritten, Listen, Number, Timeout, list_file, values};
+use peername_daemon::value::{Listen, Number, Timeout, list_file};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::otlp::CollectorUrl;
 use peername_intercept::policy::access::{Access, Users};
@@ -22,16 +22,13 @@ use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
 use peername_server::access::trust_list::TrustList;
 use peername_server::destination_list::AllowedDestination;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::check_args::CheckArgs;
 use super::host_timeout::{HostTimeoutArg, host_timeouts};
-use super::redacted::Redacted;
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::proxy::clients::list_errors;
-use crate::config_file::table_options::{self, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,15 +36,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
-    pub(super) process: Process,
+    pub(super) process: Given<Process>,
     #[command(flatten)]
-    pub(super) intercept: NotWithFile<Intercept>,
+    pub(super) intercept: NotWithFile<Given<Intercept>>,
 }
 
 /// The options of the proxy itself.
-#[derive(Clone, Debug, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Intercept {
     /// Listen here for clients that are configured with the proxy; may be repeated [default: 127.0.0.1:8080, unless
     /// --transparent is given]
@@ -64,26 +60,23 @@ pub(crate) struct Intercept {
     #[arg(long, value_name = "FILE")]
     proxy_auth: Option<PathBuf>,
     #[command(flatten)]
-    #[serde(flatten)]
     pub(crate) ca: CaDir,
     #[command(flatten)]
-    #[serde(flatten)]
     rules: RuleArgs,
     #[command(flatten)]
-    #[serde(flatten)]
     pub(super) check: CheckArgs,
     /// A secret that is added to allowed requests to this host, the value of HEADER from FILE: `api.example.com=Authorization@FILE`,
     /// over TLS unless it begins with `http://`; may be repeated
     #[arg(long, value_name = "HOST=HEADER@FILE")]
-    inject: Vec<AsWritten<Injection>>,
+    inject: Vec<Injection>,
     /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
-    allow_destination: Vec<AsWritten<AllowedDestination>>,
+    allow_destination: Vec<AllowedDestination>,
     /// A host with TLS that is relayed unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
-    passthrough: Vec<AsWritten<HostPattern>>,
+    passthrough: Vec<HostPattern>,
     /// Relay a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long, conflicts_with_all = ["check", "allow", "deny", "rules"])]
     auto_passthrough: bool,
     /// Peers that begin connections with a PROXY header that names the client: CIDR, address, @FILE, private,
     /// loopback or any; may be repeated
@@ -94,7 +87,7 @@ pub(crate) struct Intercept {
     send_proxy: Option<SendProxy>,
     /// Upstream proxy for all connections to origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL")]
-    upstream_proxy: Option<Redacted<UpstreamProxy>>,
+    upstream_proxy: Option<UpstreamProxy>,
     /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(super) extra_ca: Vec<PathBuf>,
@@ -107,7 +100,7 @@ pub(crate) struct Intercept {
     /// The same for a host that takes longer, or less: example.com, *.example.com or a network; may be repeated, the first one
     /// applies
     #[arg(long, value_name = "HOST=DURATION")]
-    host_answer_timeout: Vec<AsWritten<HostTimeoutArg>>,
+    host_answer_timeout: Vec<HostTimeoutArg>,
     /// Close connections without a request for so long, on both sides, and abort exchanges whose client sends nothing of its
     /// request, or reads nothing of the response, for so long
     #[arg(long, value_name = "DURATION", default_value = "60s")]
@@ -115,7 +108,7 @@ pub(crate) struct Intercept {
     /// Abort responses of a host that sends no byte for so long: example.com, *.example.com or a network; may be repeated, the
     /// first one applies [default: a response that has begun may be silent]
     #[arg(long, value_name = "HOST=DURATION")]
-    host_idle_timeout: Vec<AsWritten<HostTimeoutArg>>,
+    host_idle_timeout: Vec<HostTimeoutArg>,
     /// Close tunnels and WebSockets without a byte in either direction for so long, and abort gRPC and server-sent events whose
     /// client reads nothing for so long
     #[arg(long, value_name = "DURATION", default_value = "1h")]
@@ -127,21 +120,12 @@ pub(crate) struct Intercept {
     /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
     /// `--features opentelemetry`
     #[arg(long, value_name = "URL")]
-    otlp: Option<AsWritten<CollectorUrl>>,
+    otlp: Option<CollectorUrl>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SendProxy {
     V2,
-}
-
-/// A key that is absent has the default of the command line.
-impl Default for Intercept {
-    fn default() -> Self {
-        table_options::option_defaults()
-    }
 }
 
 impl Intercept {
@@ -172,7 +156,7 @@ impl Intercept {
         let lists = words.filter_map(|word| list_file(word));
         let paths = self.proxy_auth.iter().chain(&self.extra_ca);
         let paths = paths.map(PathBuf::as_path);
-        let secrets = self.inject.iter().map(|one| one.value.file());
+        let secrets = self.inject.iter().map(Injection::file);
         lists
             .chain(paths)
             .chain(self.rules.files())
@@ -180,33 +164,13 @@ impl Intercept {
             .chain(secrets)
     }
 
-    /// Options that the command line refuses to combine, for the file.
-    ///
-    /// # Errors
-    ///
-    /// All contradictions.
-    pub(super) fn contradictions(&self) -> Result<(), Usage> {
-        let mut errors = UsageErrors::default();
-        errors.note(self.check.contradictions());
-        if self.auto_passthrough && self.check.is_given() {
-            errors.push("--auto-passthrough can't be combined with --check");
-        }
-        if self.auto_passthrough && !self.rules.is_empty() {
-            errors.push("--auto-passthrough can't be combined with --allow and --deny");
-        }
-        if self.send_proxy.is_some() && self.upstream_proxy.is_some() {
-            errors.push("--send-proxy can't be combined with --upstream-proxy");
-        }
-        errors.into_result(Some(()))
-    }
-
     pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {
-        values(&self.allow_destination)
+        self.allow_destination.clone()
     }
 
     pub(super) fn rules(&self) -> Rules {
         Rules {
-            passthrough: Passthrough::new(values(&self.passthrough)),
+            passthrough: Passthrough::new(self.passthrough.clone()),
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
             idle_timeout: self.idle_timeout.0,
@@ -217,7 +181,7 @@ impl Intercept {
 
     /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        let injected = self.inject.iter().map(|one| one.value.file());
+        let injected = self.inject.iter().map(Injection::file);
         injected.chain(self.check.key_file())
     }
 
@@ -236,7 +200,7 @@ impl Intercept {
     ///
     /// A file can't be read, or is no value of a header.
     pub(super) fn injected_headers(&self) -> Result<InjectedHeaders, Usage> {
-        InjectedHeaders::read(&values(&self.inject)).map_err(Usage::from_error)
+        InjectedHeaders::read(&self.inject).map_err(Usage::from_error)
     }
 
     /// The clients that may use the proxy. A listener that other hosts reach needs an explicit list, or is an open proxy.
@@ -279,7 +243,7 @@ impl Intercept {
 
     /// The collector of spans.
     pub(super) fn collector(&self) -> Option<&CollectorUrl> {
-        self.otlp.as_ref().map(|otlp| &otlp.value)
+        self.otlp.as_ref()
     }
 
     pub(super) fn certificates_per_client(&self) -> u32 {
@@ -289,7 +253,7 @@ impl Intercept {
     pub(super) fn upstream(&self, max_connections: usize) -> UpstreamConfig {
         UpstreamConfig {
             extra_ca: self.extra_ca.clone(),
-            proxy: self.upstream_proxy.as_ref().map(|proxy| proxy.0.clone()),
+            proxy: self.upstream_proxy.clone(),
             send_proxy: self.send_proxy.is_some(),
             connect_timeout: self.connect_timeout.0,
             handshake_timeout: self.connect_timeout.0,

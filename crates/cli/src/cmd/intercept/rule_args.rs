@@ -1,25 +1,20 @@
-//! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file it is one key, because two keys
-//! have no order.
+//! `--allow` and `--deny`: one list, in the order of the command line. In the configuration file it is one key, `rules`, so that
+//! its order is seen.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, value_parser};
 use peername_daemon::usage::Usage;
-use peername_daemon::value::{AsWritten, list_file};
+use peername_daemon::value::list_file;
 use peername_intercept::authz::{AccessRules, ParseRuleError, Rule};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::rule_file;
 
 /// The access lists.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RuleArgs {
-    /// Allowed and denied requests, the first match decides: `allow HOST[:PORT][/PATH]`, `deny HOST[:PORT][/PATH]` (--allow,
-    /// --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line
-    rules: Vec<AsWritten<Entry>>,
+    rules: Vec<Entry>,
 }
 
 /// A rule, or a file of rules.
@@ -39,7 +34,7 @@ impl RuleArgs {
     pub(super) fn rules(&self) -> Result<Option<AccessRules>, Usage> {
         let mut rules = Vec::new();
         for entry in &self.rules {
-            match &entry.value {
+            match entry {
                 Entry::Rule(rule) => rules.push(rule.clone()),
                 Entry::AllowFile(path) => {
                     rules.extend(rule_file::read("--allow", path, Rule::allow)?);
@@ -54,14 +49,10 @@ impl RuleArgs {
 
     /// The files of rules.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.rules.iter().filter_map(|entry| match &entry.value {
+        self.rules.iter().filter_map(|entry| match entry {
             Entry::Rule(_) => None,
             Entry::AllowFile(path) | Entry::DenyFile(path) => Some(path.as_path()),
         })
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
     }
 }
 
@@ -88,11 +79,20 @@ impl clap::Args for RuleArgs {
                 .long(name)
                 .value_name("HOST[:PORT][/PATH]|@FILE")
                 .action(ArgAction::Append)
-                .value_parser(move |text: &str| {
-                    format!("{name} {text}").parse::<AsWritten<Entry>>()
-                })
+                .value_parser(move |text: &str| format!("{name} {text}").parse::<Entry>())
                 .help(help)
         };
+        let rules = Arg::new(RULES)
+            .long(RULES)
+            .value_name("RULE")
+            .action(ArgAction::Append)
+            .value_parser(value_parser!(Entry))
+            .hide_short_help(true)
+            .hide_long_help(true)
+            .help(
+                "Allowed and denied requests, the first match decides: `allow HOST[:PORT][/PATH]`, `deny HOST[:PORT][/PATH]` \
+                 (--allow, --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line",
+            );
         command
             .arg(arg(
                 ALLOW,
@@ -103,6 +103,7 @@ impl clap::Args for RuleArgs {
                 DENY,
                 "Deny requests to this host, or to those of @FILE; may be repeated. With --check, the service is asked about what is allowed",
             ))
+            .arg(rules)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -113,11 +114,11 @@ impl clap::Args for RuleArgs {
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let of = |name| {
-            let values = matches.get_many::<AsWritten<Entry>>(name);
+            let values = matches.get_many::<Entry>(name);
             let indices = matches.indices_of(name).into_iter().flatten();
             indices.zip(values.into_iter().flatten().cloned())
         };
-        let mut rules: Vec<_> = of(ALLOW).chain(of(DENY)).collect();
+        let mut rules: Vec<_> = of(ALLOW).chain(of(DENY)).chain(of(RULES)).collect();
         rules.sort_by_key(|(index, _)| *index);
         let rules = rules.into_iter().map(|(_, rule)| rule).collect();
         Ok(Self { rules })
@@ -131,3 +132,4 @@ impl FromArgMatches for RuleArgs {
 
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
+const RULES: &str = "rules";

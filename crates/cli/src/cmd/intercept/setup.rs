@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
+use peername_daemon::options::{Given, Table};
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::reload;
@@ -24,7 +25,7 @@ use peername_server::workers::services::Services;
 use peername_sys::netlink::Transport;
 
 use super::options::{Args, Intercept};
-use crate::config_file::{self, Configuration, Kind, Problems, Table};
+use crate::config_file::{self, Configuration, Kind, Problems};
 
 /// The validated configuration.
 pub(crate) struct Setup {
@@ -54,7 +55,7 @@ impl Setup {
     ///
     /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
-        let mut config = match &args.source.config {
+        let config = match &args.source.config {
             Some(path) => {
                 config_file::read(path, &[Kind::Intercept], files).map_err(Usage::from_error)?
             }
@@ -63,13 +64,12 @@ impl Setup {
                 ..Configuration::default()
             },
         };
-        config.top.process = args.process.clone().or(config.top.process);
         if let Some(table) = &config.intercept {
-            files.note_all(table.options.files());
-            let policies = table.options.check.policy_files();
+            files.note_all(table.options().files());
+            let policies = table.options().check.policy_files();
             files.note_all(policies.iter().map(PathBuf::as_path));
         }
-        Self::new(config).map_err(Usage::from_error)
+        Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
     }
 
     /// Validates the table of a file, or the options of a command line.
@@ -78,12 +78,12 @@ impl Setup {
     ///
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
-        config.top.process.set_defaults(default_workers());
+        config.set_default_workers(default_workers());
         let json = config.to_json();
         let table = config
             .intercept
-            .unwrap_or_else(|| Table::of_command_line(Intercept::default()));
-        let setup = Self::of(config.top.process, table.options.clone(), json);
+            .unwrap_or_else(|| Table::of_command_line(Given::default()));
+        let setup = Self::of(config.top.options.process, table.options().clone(), json);
         setup.map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
@@ -112,7 +112,7 @@ impl Setup {
 
     fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
-        errors.note(options.contradictions());
+        errors.note(options.check.contradictions());
         let check = errors.note(options.check.config());
         let service = check.clone().flatten().map(CheckService::new).transpose();
         errors.note(service.map_err(Usage::from_error));

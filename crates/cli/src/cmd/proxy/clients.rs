@@ -4,15 +4,12 @@ use std::sync::Arc;
 
 use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
 use peername_server::access::network_list::NetworkListError;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use peername_daemon::usage::{Usage, UsageErrors};
 
 /// Which clients may connect.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Args {
     /// Clients that may connect [default: all]: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(long, value_name = "NETWORK")]
@@ -23,9 +20,8 @@ pub(crate) struct Args {
 }
 
 /// Which peers may name themselves as the client.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct HealthCheckArgs {
     /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv
     /// [default: those on this host]: as --allow-client

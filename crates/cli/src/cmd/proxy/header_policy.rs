@@ -1,13 +1,10 @@
 //! The options that decide which valid headers and which claimed sources are accepted.
 
 use peername_proto::{HeaderPolicy, SourcePolicy};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Which valid headers are accepted, by `proxy` and `exec`.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Args {
     /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
     /// CRLF, source port 0
@@ -18,11 +15,7 @@ pub(crate) struct Args {
     without_client: WithoutClient,
 }
 
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum WithoutClient {
     /// Serve them, from an address of this host
     #[default]
@@ -32,11 +25,7 @@ enum WithoutClient {
 }
 
 /// Which claimed sources `proxy` accepts.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sources {
     /// Refuse special, loopback and own addresses
     Strict,

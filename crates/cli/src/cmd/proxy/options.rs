@@ -9,8 +9,8 @@ use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{
-    AllowDestination, AsWritten, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout,
-    TlvKind, list_file,
+    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout, TlvKind,
+    list_file,
 };
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::udp::Dialect;
@@ -19,15 +19,13 @@ use peername_relay::{Limits, Method, check_uring};
 use peername_server::access::clients::RequiredTlv;
 use peername_server::access::trust_list::TrustList;
 use peername_server::header_limits::HeaderLimits;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::clients;
 use super::destination::destinations;
 use super::header_policy;
 use super::udp;
 use crate::cmd::routes::{Protocol, Targets};
-use crate::config_file::table_options::{self, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,35 +33,37 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
-    pub(super) process: Process,
+    pub(super) top: Given<Top>,
     #[command(flatten)]
-    pub(super) host: HostArgs,
+    pub(super) listener: NotWithFile<Given<Listener>>,
+}
+
+/// The options that are not of listeners: the keys at the top of a file.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct Top {
     #[command(flatten)]
-    pub(super) listener: NotWithFile<Listener>,
+    pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 }
 
 /// The options of the process that no other command has.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct HostArgs {
     /// Add the routing rules that deliver replies to this host, and remove them at exit
     #[arg(long)]
     pub(super) setup_routes: bool,
-    /// The data path of UDP sessions [default: auto]
-    #[arg(long, value_name = "WHERE")]
-    pub(super) data_path: Option<DataPath>,
+    /// The data path of UDP sessions
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    pub(super) data_path: DataPath,
     /// The listening sockets are inherited and belong to another network namespace: `exec`
     #[arg(long, hide = true)]
-    #[serde(skip)]
     pub(super) sockets_from_outside: bool,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DataPath {
     /// In user space
     Auto,
@@ -74,14 +74,17 @@ pub(crate) enum DataPath {
 }
 
 /// The options of a group of listeners: on the command line all of them, in a file those of one table.
-#[derive(Clone, Debug, PartialEq, clap::Args, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
-#[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Listener {
     /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
-    #[arg(short, long, value_name = "ADDR", default_value = "0.0.0.0:8443")]
-    #[serde(rename = "address")]
-    #[schemars(length(min = 1))]
+    #[arg(
+        short,
+        long,
+        alias = "address",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:8443"
+    )]
     pub(super) listen: Vec<Listen>,
     /// The transports to listen on
     #[arg(short, long, default_value = "tcp")]
@@ -102,16 +105,13 @@ pub(crate) struct Listener {
     #[arg(short, long, value_name = "NETWORK")]
     trust: Vec<String>,
     #[command(flatten)]
-    #[serde(flatten)]
     clients: clients::Args,
     #[command(flatten)]
-    #[serde(flatten)]
     health_checks: clients::HealthCheckArgs,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    require_tlv: Vec<AsWritten<RequiredTlv>>,
+    require_tlv: Vec<RequiredTlv>,
     #[command(flatten)]
-    #[serde(flatten)]
     headers: header_policy::Args,
     /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
@@ -153,7 +153,6 @@ pub(crate) struct Listener {
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     half_closed_timeout: Timeout,
     #[command(flatten)]
-    #[serde(flatten)]
     udp: udp::Args,
     /// The relay method
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -163,11 +162,7 @@ pub(crate) struct Listener {
     log_tlv: Vec<TlvKind>,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Port {
     /// The client's port
     Keep,
@@ -175,11 +170,7 @@ enum Port {
     Any,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Collision {
     /// Keep the address, use another port
     Ephemeral,
@@ -187,26 +178,17 @@ enum Collision {
     Fail,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Version {
     /// Text
     #[value(name = "v1", alias = "1")]
-    #[serde(rename = "v1")]
     V1,
     /// Binary
     #[value(name = "v2", alias = "2")]
-    #[serde(rename = "v2")]
     V2,
 }
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Relay {
     /// Copy, splice bulk transfers, and receive messages by io_uring where that is available
     Auto,
@@ -214,13 +196,6 @@ enum Relay {
     Splice,
     /// As `auto`, starting with io_uring
     Uring,
-}
-
-/// A key that is absent has the default of the command line.
-impl Default for Listener {
-    fn default() -> Self {
-        table_options::option_defaults()
-    }
 }
 
 impl Listener {
@@ -232,7 +207,7 @@ impl Listener {
     pub(super) fn config(&self) -> Result<Config, Usage> {
         let mut errors = UsageErrors::default();
         self.note_contradictions(&mut errors);
-        let required_tlvs = self.require_tlv.iter().map(|tlv| tlv.value.clone());
+        let required_tlvs = self.require_tlv.iter().cloned();
         let clients = errors.note(
             self.clients
                 .access(&self.health_checks, required_tlvs.collect()),
@@ -271,12 +246,12 @@ impl Listener {
             errors.push("--send-proxy is for TCP only; without it, UDP needs a proxy of its own");
         }
         // Other options for UDP only limit it. This one means that datagrams are expected.
-        if self.udp.udp_header.is_some() && !has_udp {
+        if !self.udp.has_default_header() && !has_udp {
             errors.push(
                 "--udp-header is for UDP, which is not listened for: add --protocol udp, or both",
             );
         }
-        let is_spp = self.udp.udp_header == Some(udp::UdpHeader(Dialect::Spp));
+        let is_spp = self.udp.udp_header == udp::UdpHeader(Dialect::Spp);
         if !self.require_tlv.is_empty() && has_udp && is_spp {
             errors.push(
                 "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",
@@ -303,17 +278,6 @@ impl Listener {
                 Method::Uring
             }
         })
-    }
-
-    /// Sets what has a default, for a copy that is shown only: [`Listener::expects`] depends on which targets are written.
-    pub(super) fn set_defaults(&mut self) {
-        let (v4, v6) = (
-            Targets::DEFAULT_V4.to_string(),
-            Targets::DEFAULT_V6.to_string(),
-        );
-        self.target_v4 = self.target_v4.take().or_else(|| v4.parse().ok());
-        self.target_v6 = self.target_v6.take().or_else(|| v6.parse().ok());
-        self.udp.set_defaults();
     }
 
     /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.
@@ -395,20 +359,6 @@ impl Listener {
 }
 
 impl HostArgs {
-    /// These options of the command line, and those of the file for what the command line leaves out.
-    pub(super) fn or(self, file: Self) -> Self {
-        Self {
-            setup_routes: self.setup_routes || file.setup_routes,
-            data_path: self.data_path.or(file.data_path),
-            sockets_from_outside: self.sockets_from_outside,
-        }
-    }
-
-    /// Sets what has a default, so that the configuration in force shows it.
-    pub(super) fn set_defaults(&mut self) {
-        self.data_path.get_or_insert(DataPath::Auto);
-    }
-
     /// As [`Process::changes_of_fixed_keys`].
     pub(crate) fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
         changed([
@@ -418,7 +368,7 @@ impl HostArgs {
     }
 
     pub(super) fn is_in_kernel(&self) -> bool {
-        self.data_path == Some(DataPath::Kernel)
+        self.data_path == DataPath::Kernel
     }
 }
 

@@ -9,6 +9,7 @@ use peername_daemon::listeners::self_connect::connects_to_listener;
 use peername_daemon::listeners::{
     self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
 };
+use peername_daemon::options::{Origin, Table};
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::reload;
@@ -24,7 +25,8 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::options::{HostArgs, Listener};
-use crate::config_file::{Configuration, Origin, Problems, Table};
+use crate::cmd::routes::Targets;
+use crate::config_file::{Configuration, Problems};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -63,12 +65,16 @@ impl Setup {
     ///
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
-        config.top.process.set_defaults(default_workers());
-        config.top.host.set_defaults();
-        let mut shown = config.clone();
-        let tables = shown.listen.iter_mut();
-        tables.for_each(|table| table.options.set_defaults());
-        let json = shown.to_json();
+        config.set_default_workers(default_workers());
+        for table in &mut config.listen {
+            table
+                .given
+                .show_default("target-v4", Targets::DEFAULT_V4.to_string());
+            table
+                .given
+                .show_default("target-v6", Targets::DEFAULT_V6.to_string());
+        }
+        let json = config.to_json();
         let mut problems = Vec::new();
         let mut services = Vec::new();
         for table in config.listen {
@@ -79,8 +85,8 @@ impl Setup {
             }
         }
         let setup = Self {
-            process: config.top.process,
-            host: config.top.host,
+            process: config.top.options.process,
+            host: config.top.options.host,
             services,
             json,
         };
@@ -309,12 +315,9 @@ impl ServicePlan {
     ///
     /// All errors, without their place.
     fn new(table: &Table<Listener>) -> Result<Self, Usage> {
-        let listener = &table.options;
+        let listener = table.options();
         let mut errors = UsageErrors::default();
         let config = errors.note(listener.config());
-        if listener.listen.is_empty() {
-            errors.push("--listen needs an address, such as 0.0.0.0:8443");
-        }
         let listen = errors.note(resolve_listeners("--listen", &listener.listen));
         let (config, listen) = errors.into_result(config.zip(listen))?;
         let datagrams = listener.datagrams();

@@ -14,10 +14,10 @@ use anyhow::Context;
 use peername_daemon::command::block_on;
 use peername_daemon::descriptors;
 use peername_daemon::listeners::running::{Opened, UdpTasks};
+use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
-use peername_daemon::value::Number;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
@@ -70,10 +70,10 @@ impl Interceptor {
     ///
     /// [`Usage`].
     pub(super) fn new(args: &Args, authority: Authority) -> anyhow::Result<Self> {
-        let mut process = Process::default();
+        let mut process = Given::<Process>::default().options;
         process.sandbox = args.sandbox;
         process.logging = args.logging;
-        process.workers = Some(Number::clamp(default_workers().min(MAX_WORKERS)));
+        process.set_default_workers(default_workers().min(MAX_WORKERS));
         let interceptor = Self {
             options: args.intercept.0.clone(),
             process,

@@ -1,0 +1,246 @@
+//! Options with the words that gave them.
+
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use serde_json::{Map, Value};
+
+/// Options, with the words that gave them, and as `/config` shows them.
+#[derive(Clone, Debug)]
+pub struct Given<T> {
+    /// The options.
+    pub options: T,
+    pub(super) words: Vec<Word>,
+    shown: Map<String, Value>,
+}
+
+/// A word of a command line, and the id of the option that it gives.
+#[derive(Clone, Debug)]
+pub(super) struct Word {
+    pub(super) option: String,
+    pub(super) text: OsString,
+}
+
+impl<T: clap::Args> Given<T> {
+    /// The options that these words give.
+    ///
+    /// # Errors
+    ///
+    /// As for a command line.
+    pub(super) fn parse(words: Vec<Word>) -> Result<Self, clap::Error> {
+        let texts = words.iter().map(|word| &word.text);
+        let matches = command::<T>().try_get_matches_from(texts)?;
+        let given = Self::from_arg_matches(&matches)?;
+        Ok(Self { words, ..given })
+    }
+
+    /// The options of a file with those of the command line, which replace them and what conflicts with them.
+    ///
+    /// # Errors
+    ///
+    /// None, where both are valid.
+    pub fn with_command_line<U>(self, line: &Given<U>) -> Result<Self, clap::Error> {
+        let command = command::<T>();
+        let is_replaced = |word: &Word| {
+            let mut given = line.words.iter();
+            given.any(|given| {
+                given.option == word.option || conflicts(&command, &given.option, &word.option)
+            })
+        };
+        let mut words = self.words;
+        words.retain(|word| !is_replaced(word));
+        words.extend(line.words.iter().cloned());
+        Self::parse(words)
+    }
+
+    /// Shows a value that depends on more than the options, unless it was given.
+    pub fn show_default(&mut self, key: &str, value: impl Into<Value>) {
+        if !self.shown.contains_key(key) {
+            self.shown.insert(key.to_owned(), value.into());
+        }
+    }
+
+    /// The words that gave an option, by its id.
+    pub fn words_of<'a>(&'a self, option: &'a str) -> impl Iterator<Item = &'a OsString> {
+        let words = self.words.iter();
+        words.filter_map(move |word| (word.option == option).then_some(&word.text))
+    }
+
+    /// The options as JSON, defaults included, by the names of the options.
+    pub fn shown(&self) -> &Map<String, Value> {
+        &self.shown
+    }
+}
+
+impl<T: clap::Args> Default for Given<T> {
+    /// The defaults.
+    fn default() -> Self {
+        #[expect(clippy::expect_used, reason = "no option is required")]
+        Self::parse(Vec::new()).expect("every option has a default")
+    }
+}
+
+/// A command with these options and nothing else, whose first word is an option.
+pub(super) fn command<T: clap::Args>() -> Command {
+    let command = Command::new("peername")
+        .no_binary_name(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true);
+    let mut command = T::augment_args(command);
+    // What `get_arg_conflicts_with` needs.
+    command.build();
+    command
+}
+
+/// Whether one option can't be given with the other.
+pub(super) fn conflicts(command: &Command, one: &str, other: &str) -> bool {
+    let find = |id: &str| command.get_arguments().find(|arg| arg.get_id() == id);
+    let excludes = |one: &Arg, other: &Arg| {
+        let mut excluded = command.get_arg_conflicts_with(one).into_iter();
+        excluded.any(|arg| arg.get_id() == other.get_id())
+    };
+    match (find(one), find(other)) {
+        (Some(one), Some(other)) => excludes(one, other) || excludes(other, one),
+        _ => false,
+    }
+}
+
+impl<T: clap::Args> clap::Args for Given<T> {
+    fn augment_args(command: Command) -> Command {
+        T::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: clap::Args> FromArgMatches for Given<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let own = command::<T>();
+        let args = || own.get_arguments().filter(|arg| arg.get_long().is_some());
+        let shown = args().filter(|arg| !arg.is_hide_set());
+        Ok(Self {
+            options: T::from_arg_matches(matches)?,
+            words: args().flat_map(|arg| words_of(arg, matches)).collect(),
+            shown: shown
+                .filter_map(|arg| Some((arg.get_long()?.to_owned(), show(arg, matches)?)))
+                .collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn words_of(arg: &Arg, matches: &ArgMatches) -> Vec<Word> {
+    let id = arg.get_id().as_str();
+    if matches.value_source(id) != Some(ValueSource::CommandLine) {
+        return Vec::new();
+    }
+    let word = |value: Option<OsString>| Word {
+        option: id.to_owned(),
+        text: option_word(arg, value),
+    };
+    match arg.get_action() {
+        ArgAction::SetTrue => vec![word(None)],
+        ArgAction::Count => vec![word(None); usize::from(matches.get_count(id))],
+        _ => {
+            let values = matches.get_raw(id).into_iter().flatten();
+            values.map(|value| word(Some(value.to_owned()))).collect()
+        }
+    }
+}
+
+/// `--option`, or `--option=value`.
+pub(super) fn option_word(arg: &Arg, value: Option<OsString>) -> OsString {
+    let mut word = OsString::from("--");
+    word.push(arg.get_long().unwrap_or_default());
+    if let Some(value) = value {
+        word.push("=");
+        word.push(value);
+    }
+    word
+}
+
+fn show(arg: &Arg, matches: &ArgMatches) -> Option<Value> {
+    let id = arg.get_id().as_str();
+    let mut values = matches.get_raw(id).into_iter().flatten();
+    match arg.get_action() {
+        ArgAction::SetTrue => Some(matches.get_flag(id).into()),
+        ArgAction::Count => Some(matches.get_count(id).into()),
+        ArgAction::Append => Some(values.map(|value| show_value(value)).collect()),
+        _ => values.next().map(|value| show_value(value)),
+    }
+}
+
+/// A number, or a text without the password of a URL.
+fn show_value(value: &std::ffi::OsStr) -> Value {
+    let text = value.to_string_lossy();
+    match text.parse::<u64>() {
+        Ok(number) => number.into(),
+        Err(_) => without_credentials(&text).into(),
+    }
+}
+
+/// Leaves out the user information of a URL (RFC 3986, section 3.2.1).
+fn without_credentials(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{host}{path}"),
+        None => text.to_owned(),
+    }
+}
+
+/// Options that can't be combined with `--config`: it would not be clear which table they belong to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NotWithFile<T>(pub T);
+
+impl<T: clap::Args> clap::Args for NotWithFile<T> {
+    fn augment_args(command: Command) -> Command {
+        let own = T::augment_args(Command::new("options"));
+        let own = own.get_arguments().cloned();
+        command.args(own.map(|arg| arg.conflicts_with("config")))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: clap::Args> FromArgMatches for NotWithFile<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_urls_are_not_shown() {
+        for (text, shown) in [
+            (
+                "http://user:secret@proxy.test:3128",
+                "http://proxy.test:3128",
+            ),
+            ("http://a@b@proxy.test/x@y", "http://proxy.test/x@y"),
+            ("https://host/path@x", "https://host/path@x"),
+            ("user@host", "user@host"),
+        ] {
+            assert_eq!(without_credentials(text), shown);
+        }
+    }
+}

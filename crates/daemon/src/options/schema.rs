@@ -1,0 +1,59 @@
+//! The JSON schema of a table, by its options.
+
+use clap::{Arg, ArgAction};
+use serde_json::{Map, Value, json};
+
+use super::given::command;
+
+/// The properties of a table with these options.
+pub fn properties<T: clap::Args>() -> Map<String, Value> {
+    let command = command::<T>();
+    let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    options.flat_map(of_option).collect()
+}
+
+/// The option by each of its names.
+fn of_option(arg: &Arg) -> impl Iterator<Item = (String, Value)> + use<> {
+    let schema = schema(arg);
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    let names = arg.get_long().into_iter().chain(aliases);
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    names.into_iter().map(move |name| (name, schema.clone()))
+}
+
+fn schema(arg: &Arg) -> Value {
+    let mut schema = match arg.get_action() {
+        ArgAction::SetTrue => json!({ "type": "boolean" }),
+        ArgAction::Count => json!({ "type": "integer", "minimum": 0, "maximum": 255 }),
+        ArgAction::Append => {
+            let one = value(arg);
+            json!({ "anyOf": [one, { "type": "array", "items": one }] })
+        }
+        _ => value(arg),
+    };
+    let default = match arg.get_action() {
+        ArgAction::Set | ArgAction::Append => arg.get_default_values().first(),
+        _ => None,
+    };
+    if let (Some(default), Some(schema)) = (default, schema.as_object_mut()) {
+        let default = default.to_string_lossy().into_owned();
+        schema.insert("default".to_owned(), default.into());
+    }
+    let help = arg.get_long_help().or_else(|| arg.get_help());
+    if let (Some(help), Some(schema)) = (help, schema.as_object_mut()) {
+        schema.insert("description".to_owned(), help.to_string().into());
+    }
+    schema
+}
+
+fn value(arg: &Arg) -> Value {
+    let possible: Vec<_> = arg
+        .get_possible_values()
+        .iter()
+        .map(|value| value.get_name().to_owned())
+        .collect();
+    match possible.is_empty() {
+        true => json!({ "type": ["string", "integer"] }),
+        false => json!({ "enum": possible }),
+    }
+}

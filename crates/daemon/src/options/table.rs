@@ -1,0 +1,390 @@
+//! A table of the configuration file as words of a command line.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Arg, ArgAction, Command};
+use toml::Spanned;
+use toml::de::{DeInteger, DeTable, DeValue};
+
+use super::clap_error::{is_about_value, missing_options, reason};
+use super::given::{Given, Word, command, conflicts, option_word};
+use super::place::{Mistake, Origin, line_of, split_name};
+use crate::usage::Usage;
+
+/// The options of one table, or of a command line.
+#[derive(Clone, Debug)]
+pub struct Table<T> {
+    /// The options.
+    pub given: Given<T>,
+    /// Where they were given.
+    pub origin: Origin,
+    unread: Unread,
+}
+
+/// Reads the tables of a file.
+pub struct Tables<'t> {
+    path: &'t Path,
+    text: &'t str,
+    mistakes: Vec<Mistake>,
+}
+
+/// The options that could not be read, or may not have been: they have their defaults.
+#[derive(Clone, Debug, Default)]
+struct Unread(Vec<String>);
+
+/// What was read of a table.
+struct Read<T> {
+    given: Given<T>,
+    unread: Unread,
+    /// As [`Origin::Table`] has them.
+    aliases: Vec<(String, String)>,
+}
+
+/// A key with its option.
+struct Entry<'c> {
+    key: String,
+    at: usize,
+    arg: &'c Arg,
+    words: Vec<Word>,
+}
+
+impl<T> Table<T> {
+    /// The options of a command line.
+    pub fn of_command_line(given: Given<T>) -> Self {
+        Self {
+            given,
+            origin: Origin::CommandLine,
+            unread: Unread::default(),
+        }
+    }
+
+    /// The options.
+    pub fn options(&self) -> &T {
+        &self.given.options
+    }
+
+    /// Whether some keys could not be read.
+    pub fn is_partial(&self) -> bool {
+        !self.unread.0.is_empty()
+    }
+
+    /// The errors of the options with their place, without those that may follow from a key that could not be read.
+    pub fn located(&self, Usage(errors): &Usage) -> impl Iterator<Item = String> {
+        let own = errors.lines().filter(|line| !self.unread.explains(line));
+        own.map(|line| self.origin.of(line))
+    }
+}
+
+impl<'t> Tables<'t> {
+    /// Of this file, for its errors.
+    pub fn of_file(path: &'t Path, text: &'t str) -> Self {
+        Self {
+            path,
+            text,
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it.
+    pub fn parse(&mut self) -> DeTable<'t> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        self.mistakes.extend(errors.iter().map(Mistake::of_syntax));
+        match errors.is_empty() {
+            true => table.into_inner(),
+            false => DeTable::new(),
+        }
+    }
+
+    /// Reads the keys at the top.
+    pub fn read_top<T: clap::Args>(&mut self, table: DeTable<'t>) -> Given<T> {
+        self.read(0, table).given
+    }
+
+    /// Reads a table; `name` is as a file writes it.
+    pub fn read_table<T: clap::Args>(
+        &mut self,
+        name: &'static str,
+        value: Spanned<DeValue<'t>>,
+    ) -> Option<Table<T>> {
+        let at = value.span().start;
+        let DeValue::Table(table) = value.into_inner() else {
+            self.refuse(at, format!("use {name}"));
+            return None;
+        };
+        let Read {
+            given,
+            unread,
+            aliases,
+        } = self.read(at, table);
+        let origin = Origin::Table {
+            path: self.path.to_owned(),
+            line: line_of(self.text, at),
+            name,
+            aliases,
+        };
+        Some(Table {
+            given,
+            origin,
+            unread,
+        })
+    }
+
+    /// Reads an array of tables.
+    pub fn read_array<T: clap::Args>(
+        &mut self,
+        name: &'static str,
+        value: Spanned<DeValue<'t>>,
+    ) -> Vec<Table<T>> {
+        let at = value.span().start;
+        let DeValue::Array(tables) = value.into_inner() else {
+            self.refuse(at, format!("use {name}"));
+            return Vec::new();
+        };
+        let tables = tables.into_iter();
+        tables
+            .filter_map(|table| self.read_table(name, table))
+            .collect()
+    }
+
+    /// Notes what is wrong at a byte.
+    pub fn refuse(&mut self, at: usize, why: String) {
+        self.mistakes.push(Mistake { at, key: None, why });
+    }
+
+    /// All that is wrong, in the order of the file.
+    pub fn errors(mut self) -> Vec<String> {
+        self.mistakes.sort_by_key(|mistake| mistake.at);
+        let all = self.mistakes.iter();
+        all.map(|one| one.locate(self.path, self.text)).collect()
+    }
+
+    /// Reads the options. Those with a mistake have their defaults.
+    fn read<T: clap::Args>(&mut self, at: usize, table: DeTable<'t>) -> Read<T> {
+        let mistakes = &mut self.mistakes;
+        let command = command::<T>();
+        let mut unread = Vec::new();
+        let mut entries = Vec::new();
+        let mut keys: Vec<_> = table.into_iter().collect();
+        keys.sort_by_key(|(key, _)| key.span().start);
+        let mut has_unknown = false;
+        for (key, value) in keys {
+            let (at, key) = (key.span().start, key.into_inner().into_owned());
+            let Some(arg) = find(&command, &key) else {
+                mistakes.push(unknown_key(at, key, &command));
+                has_unknown = true;
+                continue;
+            };
+            match read_value(&command, arg, &key, value) {
+                Ok(words) => entries.push(Entry {
+                    key,
+                    at,
+                    arg,
+                    words,
+                }),
+                Err(wrong) => {
+                    mistakes.extend(wrong);
+                    unread.push(option(arg));
+                }
+            }
+        }
+        let given = |name: &str| entries.iter().any(|entry| option(entry.arg) == name);
+        if has_unknown {
+            // Each that is absent may be what an unknown key was meant to be.
+            let absent = options(&command).map(option);
+            unread.extend(absent.filter(|name| !given(name)));
+        }
+        let is_read = |name: &str| !unread.iter().any(|other| other == name);
+        let wrong = contradictions(&command, &entries, &is_read);
+        unread.extend(wrong.iter().map(|&(entry, _)| option(entry.arg)));
+        mistakes.extend(wrong.into_iter().map(|(_, mistake)| mistake));
+        let renamed = entries
+            .iter()
+            .filter(|entry| option(entry.arg) != entry.key);
+        let aliases = renamed.map(|entry| (option(entry.arg), entry.key.clone()));
+        let aliases = aliases.collect();
+        let read = entries.into_iter();
+        let words = read.filter(|entry| !unread.contains(&option(entry.arg)));
+        let words = words.flat_map(|entry| entry.words).collect();
+        let given = Given::parse(words).unwrap_or_else(|error| {
+            // Beyond the values and the pairs that were looked at.
+            mistakes.push(Mistake {
+                at,
+                key: None,
+                why: reason(&error),
+            });
+            Given::default()
+        });
+        Read {
+            given,
+            unread: Unread(unread),
+            aliases,
+        }
+    }
+}
+
+impl Unread {
+    /// Whether an error may follow from an option that could not be read: it names one.
+    fn explains(&self, error: &str) -> bool {
+        let mut named = error.split("--").skip(1).map(|rest| split_name(rest).0);
+        named.any(|name| self.0.iter().any(|unread| unread == name))
+    }
+}
+
+/// The options that a file may have.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    let all = command.get_arguments();
+    all.filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
+}
+
+/// The option of a key, by one of its names.
+fn find<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
+    options(command).find(|arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(key) || aliases.contains(&key)
+    })
+}
+
+fn option(arg: &Arg) -> String {
+    arg.get_long().unwrap_or_default().to_owned()
+}
+
+/// The words of a key, each of whose values is valid by itself.
+fn read_value(
+    command: &Command,
+    arg: &Arg,
+    key: &str,
+    value: Spanned<DeValue<'_>>,
+) -> Result<Vec<Word>, Vec<Mistake>> {
+    let mistake = |at: usize, why: String| Mistake {
+        at,
+        key: Some(key.to_owned()),
+        why,
+    };
+    let word = |value: Option<OsString>| Word {
+        option: arg.get_id().to_string(),
+        text: option_word(arg, value),
+    };
+    let at = value.span().start;
+    let wrong = |why: &str| vec![mistake(at, why.to_owned())];
+    let values = match (arg.get_action(), value.into_inner()) {
+        (ArgAction::SetTrue, DeValue::Boolean(is_set)) => {
+            return Ok(is_set.then(|| word(None)).into_iter().collect());
+        }
+        (ArgAction::SetTrue, _) => return Err(wrong("use true or false")),
+        (ArgAction::Count, DeValue::Integer(count)) => {
+            return match integer(&count).and_then(|count| u8::try_from(count).ok()) {
+                Some(count) => Ok(vec![word(None); usize::from(count)]),
+                None => Err(wrong("use a number from 0 to 255")),
+            };
+        }
+        (ArgAction::Count, _) => return Err(wrong("use a number")),
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && has_default(arg) => {
+            return Err(wrong("an empty list: leave the key out for its default"));
+        }
+        (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
+        (_, DeValue::Array(_)) => return Err(wrong("use one value, no list")),
+        (_, value) => vec![Spanned::new(at..at, value)],
+    };
+    let mut words = Vec::new();
+    let mut mistakes = Vec::new();
+    for value in values {
+        let at = value.span().start;
+        let Some(text) = scalar(value.get_ref()) else {
+            mistakes.push(mistake(at, "use a string or a number".to_owned()));
+            continue;
+        };
+        let word = word(Some(text.into()));
+        let alone = command.clone().try_get_matches_from([&word.text]);
+        match alone.err().filter(is_about_value) {
+            Some(error) => mistakes.push(mistake(at, reason(&error))),
+            None => words.push(word),
+        }
+    }
+    match mistakes.is_empty() {
+        true => Ok(words),
+        false => Err(mistakes),
+    }
+}
+
+fn has_default(arg: &Arg) -> bool {
+    !arg.get_default_values().is_empty()
+}
+
+/// The text of a string or of an integer.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.clone().into_owned()),
+        DeValue::Integer(number) => integer(number).map(|number| number.to_string()),
+        _ => None,
+    }
+}
+
+fn integer(number: &DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// The options that another excludes, or that have no effect without another, and why.
+fn contradictions<'e, 'c>(
+    command: &Command,
+    entries: &'e [Entry<'c>],
+    is_read: &impl Fn(&str) -> bool,
+) -> Vec<(&'e Entry<'c>, Mistake)> {
+    let mut found = Vec::new();
+    let mut note = |entry: &'e Entry<'c>, why: String| {
+        let key = Some(entry.key.clone());
+        let mistake = Mistake {
+            at: entry.at,
+            key,
+            why,
+        };
+        found.push((entry, mistake));
+    };
+    let is_given = |entry: &&Entry<'_>| !entry.words.is_empty();
+    let given: Vec<_> = entries.iter().filter(is_given).collect();
+    let words = given.iter().flat_map(|entry| &entry.words);
+    let together = command
+        .clone()
+        .try_get_matches_from(words.map(|word| &word.text));
+    if together.is_ok() {
+        return Vec::new();
+    }
+    for (index, &entry) in given.iter().enumerate() {
+        let id = entry.arg.get_id().as_str();
+        for earlier in given.iter().take(index) {
+            let other = earlier.arg.get_id().as_str();
+            if other == id {
+                note(entry, format!("is `{}`, which is given, too", earlier.key));
+            } else if conflicts(command, other, id) {
+                note(entry, format!("can't be combined with {}", earlier.key));
+            }
+        }
+        let words = entry.words.iter().map(|word| &word.text);
+        let alone = command.clone().try_get_matches_from(words);
+        let missing = alone
+            .err()
+            .map_or_else(Vec::new, |error| missing_options(&error));
+        let is_missing =
+            |name: &String| is_read(name) && !given.iter().any(|entry| option(entry.arg) == *name);
+        let missing: Vec<_> = missing.into_iter().filter(is_missing).collect();
+        if !missing.is_empty() {
+            let missing = missing.join(" and ");
+            note(entry, format!("has no effect without {missing}"));
+        }
+    }
+    found
+}
+
+fn unknown_key(at: usize, key: String, command: &Command) -> Mistake {
+    let known: Vec<_> = options(command)
+        .map(|arg| format!("`{}`", option(arg)))
+        .collect();
+    Mistake {
+        at,
+        why: format!(
+            "unknown field `{key}`, expected one of {}",
+            known.join(", ")
+        ),
+        key: Some(key),
+    }
+}
