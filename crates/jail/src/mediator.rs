@@ -22,12 +22,14 @@
 //! | `caller` | the directories and the identity of a caller |
 //! | `connects` | connections, and those that wait |
 //! | `failed` | the error of a call, or of the mediator |
+//! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
 
 pub mod allowed;
 mod bound;
 mod caller;
 mod connects;
 mod failed;
+pub mod ports;
 
 use std::fs;
 use std::io;
@@ -46,7 +48,6 @@ use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{
     AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
 };
-use peername_sys::socket::addressed;
 use peername_sys::{Errno, Result};
 
 use crate::JailError;
@@ -55,6 +56,7 @@ use bound::BoundSockets;
 use caller::{Caller, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
 use failed::Failed;
+use ports::ListenerPorts;
 
 /// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
 #[derive(Debug)]
@@ -68,19 +70,20 @@ pub struct MediatorChannel(OwnedFd);
 /// [`JailError::Mediator`].
 pub fn spawn(
     allowed: AllowedSockets,
+    ports: ListenerPorts,
     reports: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
     let spawned = || -> Result<OwnedFd> {
         let (here, there) = fd_passing::seqpacket_pair()?;
         let program = std::process::id();
         let (pinned, watched) = allowed.into_parts();
-        let mut inherited = vec![there, PidFd::current()?.into()];
+        let (to_interceptor, ports) = ports.into_parts();
+        let mut inherited = vec![there, PidFd::current()?.into(), to_interceptor];
         inherited.extend(pinned);
         daemonize::spawn_detached(inherited, |mut inherited| {
             daemonize::set_thread_name(c"peername-jail");
-            let allowed = AllowedSockets::from_parts(inherited.split_off(2), watched);
-            let mut inherited = inherited.into_iter();
-            let (Some(channel), Some(exit)) = (inherited.next(), inherited.next()) else {
+            let allowed = AllowedSockets::from_parts(inherited.split_off(3), watched);
+            let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(inherited) else {
                 return 1;
             };
             match serve(
@@ -89,7 +92,7 @@ pub fn spawn(
                     id: program,
                     exit: exit.into(),
                 },
-                allowed,
+                (allowed, ports(to_interceptor)),
                 reports,
             ) {
                 Ok(()) => 0,
@@ -130,7 +133,12 @@ struct Program {
     exit: PidFd,
 }
 
-fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: bool) -> Result<()> {
+fn serve(
+    channel: OwnedFd,
+    program: Program,
+    (allowed, ports): (AllowedSockets, ListenerPorts),
+    reports: bool,
+) -> Result<()> {
     secrets::disable_core_dumps()?;
     let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
@@ -146,6 +154,7 @@ fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: b
         bound: BoundSockets::new(max_files),
         pending: PendingConnects::default(),
         allowed,
+        ports,
         reports,
     };
     mediator.calls.enable_sync_wakeup();
@@ -166,6 +175,7 @@ struct Mediator {
     bound: BoundSockets,
     allowed: AllowedSockets,
     pending: PendingConnects,
+    ports: ListenerPorts,
     reports: bool,
 }
 
@@ -216,6 +226,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(name) = UnixName::of(&address, &socket) else {
+            let address = self.ports.redirect(&socket, address)?;
             return self.attempt(call, socket, Target::Address(address));
         };
         let Some(caller) = self.caller(call)? else {
@@ -267,7 +278,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
-            return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
+            return Ok(self.ports.bind(&socket, &address).map(|()| Made::Done)?);
         };
         let Some(caller) = self.caller(call)? else {
             return Ok(Made::CallOver);

@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +19,13 @@ use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_jail::network::{DNS_PORT, is_jailed};
+use peername_jail::mediator::ports::close_requested;
+use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
+use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
@@ -100,6 +103,10 @@ impl Interceptor {
         let listener = JailListener {
             names: Arc::new(SyntheticNames::new(has_v6)),
             opened: self.opened.clone(),
+            alternates: alternate_ports(&self.ports())
+                .into_iter()
+                .map(|(port, alternate)| (alternate, port))
+                .collect(),
             tunnelled: self.tunnelled.clone(),
         };
         let plan = JailPlan {
@@ -144,7 +151,7 @@ impl Interceptor {
         Ok(Some(file.into()))
     }
 
-    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the file of
+    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the mediator's channel, the file of
     /// [`Interceptor::open_log`], and the channel of [`Interceptor::start_helper`]. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
@@ -158,9 +165,8 @@ impl Interceptor {
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
         let mut inherited = inherited.into_iter();
-        let (channel, program) = (inherited.next(), inherited.next());
-        let (channel, program) = channel.zip(program).context("no channel")?;
-        let program = PidFd::from(program);
+        let mut next = || inherited.next().context("no channel");
+        let (channel, program, mediator) = (next()?, PidFd::from(next()?), next()?);
         let log = self.log.as_ref().and_then(|_| inherited.next());
         let (log, helper) = (log.map(File::from), inherited.next());
         if let Some(directory) = &self.directory {
@@ -169,18 +175,19 @@ impl Interceptor {
         let Some(sockets) = receive_sockets(&channel)? else {
             return Ok(());
         };
-        lifecycle::block_on(self.serve(sockets, (channel, program), log, helper))
+        lifecycle::block_on(self.serve(sockets, (channel, program, mediator), log, helper))
     }
 
     async fn serve(
         self,
         sockets: Vec<OwnedFd>,
-        (channel, program): (OwnedFd, PidFd),
+        (channel, program, mediator): (OwnedFd, PidFd, OwnedFd),
         log: Option<File>,
         helper: Option<OwnedFd>,
     ) -> anyhow::Result<()> {
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
+        sockets.close_on_request(mediator)?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = setup.check.clone().map(CheckService::new);
         let check = check.transpose().map_err(Usage::from_error)?;
@@ -276,6 +283,28 @@ impl JailSockets {
             }
         }
         Ok(sorted)
+    }
+
+    /// Closes the listeners of a port when the mediator asks for it, in a task of its own.
+    fn close_on_request(&self, mediator: OwnedFd) -> anyhow::Result<()> {
+        let listeners = self.listeners.iter();
+        let listeners = listeners.map(|one| Ok((one.addr.port(), one.try_clone()?)));
+        let listeners = listeners.collect::<peername_sys::Result<Vec<_>>>()?;
+        let mediator = UnixStream::from(mediator);
+        mediator.set_nonblocking(true)?;
+        let mediator = register_readable(mediator.into())?;
+        tokio::spawn(async move {
+            // It ends when the mediator exits.
+            while let Ok(mut ready) = mediator.readable().await {
+                let requested = ready.try_io(|mediator| {
+                    close_requested(mediator, &listeners).map_err(|error| error.source)
+                });
+                if let Ok(Ok(false) | Err(_)) = requested {
+                    break;
+                }
+            }
+        });
+        Ok(())
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
