@@ -14,8 +14,9 @@ use std::time::Duration;
 use anyhow::Context;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::Authority;
+use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
-use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
+use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
@@ -54,6 +55,7 @@ pub(super) struct Interceptor {
     authority: Authority,
     tunnelled: Vec<TunnelledDestination>,
     opened: BTreeSet<u16>,
+    name_ranges: NameRanges,
     log: Option<PathBuf>,
     level: Level,
     /// Until it is started.
@@ -81,6 +83,7 @@ impl Interceptor {
             authority,
             tunnelled: args.tunnelled()?,
             opened: args.http_ports(),
+            name_ranges: args.name_ranges()?,
             log: args.log.clone(),
             level: level(args),
             helper: None,
@@ -101,7 +104,7 @@ impl Interceptor {
 
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
         let listener = JailListener {
-            names: Arc::new(SyntheticNames::new(has_v6)),
+            names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
             opened: self.opened.clone(),
             alternates: alternate_ports(&self.ports())
                 .into_iter()
@@ -199,7 +202,8 @@ impl Interceptor {
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
-            let outer = synthetic_networks().map(|network| network.to_string().parse());
+            let outer = self.name_ranges.networks();
+            let outer = outer.map(|network| network.to_string().parse());
             destinations.allowed.extend(outer.into_iter().flatten());
         }
         let (capacity, max_upstream) =
