@@ -65,7 +65,7 @@ except OSError as error:
 "#;
 
 const SERVERS: &str = r#"
-import errno, socket, ssl, subprocess
+import errno, http.client, socket, subprocess
 
 v4, v6 = socket.AF_INET, socket.AF_INET6
 
@@ -79,11 +79,14 @@ def bind(family, host, port, v6_only=None):
     return server
 
 def serve(family, host, v6_only=None):
+    servers = []
     # A connection that the interceptor has accepted on the port stays.
-    with socket.create_connection(("a.test", 80)) as before:
-        servers = [bind(family, host, port, v6_only) for port in (80, 443, 8081, 7022)]
-        before.sendall(b"GET /echo HTTP/1.0\r\nHost: a.test\r\n\r\n")
-        assert b"a.test" in before.makefile("rb").read()
+    before = http.client.HTTPConnection("a.test")
+    for _ in range(2):
+        before.request("GET", "/echo")
+        assert b"a.test" in before.getresponse().read()
+        before.auto_open = False
+        servers = servers or [bind(family, host, port, v6_only) for port in (80, 443, 8081, 7022)]
     for port in (80, 443):
         try:
             bind(family, host, port, v6_only)
