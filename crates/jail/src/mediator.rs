@@ -20,6 +20,7 @@
 //! | [`allowed`] | the sockets of `--allow-unix` |
 //! | `bound` | the sockets that the program has bound |
 //! | `caller` | the directories and the identity of a caller |
+//! | `covers` | covers files again that were replaced outside |
 //! | `connects` | connections, and those that wait |
 //! | `failed` | the error of a call, or of the mediator |
 //! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
@@ -28,6 +29,7 @@ pub mod allowed;
 mod bound;
 mod caller;
 mod connects;
+mod covers;
 mod failed;
 pub mod ports;
 
@@ -51,10 +53,12 @@ use peername_sys::seccomp::{
 use peername_sys::{Errno, Result};
 
 use crate::JailError;
+use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
 use caller::{Caller, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
+use covers::WatchedCovers;
 use failed::Failed;
 use ports::ListenerPorts;
 
@@ -71,6 +75,7 @@ pub struct MediatorChannel(OwnedFd);
 pub fn spawn(
     allowed: AllowedSockets,
     ports: ListenerPorts,
+    covers: Vec<Cover>,
     reports: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
     let spawned = || -> Result<OwnedFd> {
@@ -92,7 +97,7 @@ pub fn spawn(
                     id: program,
                     exit: exit.into(),
                 },
-                (allowed, ports(to_interceptor)),
+                (allowed, ports(to_interceptor), covers),
                 reports,
             ) {
                 Ok(()) => 0,
@@ -136,7 +141,7 @@ struct Program {
 fn serve(
     channel: OwnedFd,
     program: Program,
-    (allowed, ports): (AllowedSockets, ListenerPorts),
+    (allowed, ports, covers): (AllowedSockets, ListenerPorts, Vec<Cover>),
     reports: bool,
 ) -> Result<()> {
     secrets::disable_core_dumps()?;
@@ -155,6 +160,7 @@ fn serve(
         pending: PendingConnects::default(),
         allowed,
         ports,
+        covers: WatchedCovers::new(covers),
         reports,
     };
     mediator.calls.enable_sync_wakeup();
@@ -176,6 +182,7 @@ struct Mediator {
     allowed: AllowedSockets,
     pending: PendingConnects,
     ports: ListenerPorts,
+    covers: Option<WatchedCovers>,
     reports: bool,
 }
 
@@ -183,11 +190,11 @@ impl Mediator {
     /// Serves until the program has exited.
     fn run(&mut self) -> Result<()> {
         loop {
-            match self
-                .calls
-                .wait(&self.program, self.pending.next_attempt())?
-            {
+            let replaced = self.covers.as_ref().map(AsFd::as_fd);
+            let next_attempt = self.pending.next_attempt();
+            match self.calls.wait(&self.program, replaced, next_attempt)? {
                 Waited::Pending => self.take()?,
+                Waited::Other => self.covers.iter().try_for_each(WatchedCovers::restore)?,
                 Waited::TimedOut => {}
                 Waited::Exited => return Ok(()),
             }

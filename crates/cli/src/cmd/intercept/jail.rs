@@ -91,10 +91,11 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     let covered = files::cover(&dir, &trust, &hidden)?;
-    let listeners = ListenerPorts::new(to_interceptor, &ports);
-    let mediator = mediator::spawn(allowed, listeners, args.logging.verbose > 0)?;
     let mut command = launcher::command(&args.command);
-    environment::prepare(&mut command, &dir, covered)?;
+    environment::prepare(&mut command, &dir, &covered)?;
+    let listeners = ListenerPorts::new(to_interceptor, &ports);
+    let verbose = args.logging.verbose > 0;
+    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
