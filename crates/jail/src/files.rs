@@ -34,10 +34,12 @@ pub struct TrustFiles {
 }
 
 /// What was found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Covered {
     /// Whether the keystores of a Java were: it needs no option to trust the interceptor.
     pub java: bool,
+    /// Files that the mediator covers again where processes outside replace them.
+    pub files: Vec<Cover>,
 }
 
 /// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
@@ -45,7 +47,8 @@ pub struct Covered {
 /// empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
 ///
 /// A cover stays while processes outside write to the file; where they replace it by another (rename(2), unlink(2)), the
-/// kernel removes the cover of a file, and keeps that of a directory above it.
+/// kernel removes the cover of a file, and keeps that of a directory above it. [`Covered::files`] can be covered again: mounts that
+/// are made in this namespace later reach the program's.
 ///
 /// # Errors
 ///
@@ -70,15 +73,30 @@ pub fn cover(
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
     covers.iter().try_for_each(Cover::mount)?;
-    for target in trust_stores::bundles() {
-        cover_existing(&target, &dir.bundle())?;
-    }
+    let bundles = trust_stores::bundles().into_iter();
     let keystores = trust_stores::java();
-    for target in &keystores {
-        cover_existing(target, &dir.truststore())?;
+    let files: Vec<_> = bundles
+        .map(|bundle| Cover::new(bundle, dir.bundle()))
+        .chain(
+            keystores
+                .iter()
+                .map(|path| Cover::new(path, dir.truststore())),
+        )
+        .chain([
+            Cover::new("/etc/resolv.conf", dir.resolv_conf()),
+            Cover::new("/etc/hosts", dir.hosts()),
+        ])
+        // Where a link leads now.
+        .map(|cover| {
+            Cover::new(
+                cover.original.canonicalize().unwrap_or(cover.original),
+                cover.copy,
+            )
+        })
+        .collect();
+    for file in &files {
+        cover_existing(&file.original, &file.copy)?;
     }
-    cover_existing(Path::new("/etc/resolv.conf"), &dir.resolv_conf())?;
-    cover_existing(Path::new("/etc/hosts"), &dir.hosts())?;
     kernel_mounts
         .iter()
         .try_for_each(kernel_mounts::KernelMount::cover)?;
@@ -86,16 +104,18 @@ pub fn cover(
     hide(dir, hidden, &all)?;
     dir.hide_copies()?;
     reenter_working_directory()?;
+    mounts::start_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
     Ok(Covered {
         java: !keystores.is_empty(),
+        files,
     })
 }
 
 /// A file or directory of the host, and the copy that covers it.
 #[derive(Debug)]
-struct Cover {
-    original: PathBuf,
-    copy: PathBuf,
+pub struct Cover {
+    pub(crate) original: PathBuf,
+    pub(crate) copy: PathBuf,
 }
 
 impl Cover {

@@ -20,14 +20,18 @@
 //! | [`allowed`] | the sockets of `--allow-unix` |
 //! | `bound` | the sockets that the program has bound |
 //! | `caller` | the directories and the identity of a caller |
+//! | `covers` | covers files again that were replaced outside |
 //! | `connects` | connections, and those that wait |
 //! | `failed` | the error of a call, or of the mediator |
+//! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
 
 pub mod allowed;
 mod bound;
 mod caller;
 mod connects;
+mod covers;
 mod failed;
+pub mod ports;
 
 use std::fs;
 use std::io;
@@ -46,15 +50,17 @@ use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{
     AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
 };
-use peername_sys::socket::addressed;
 use peername_sys::{Errno, Result};
 
 use crate::JailError;
+use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
 use caller::{Caller, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
+use covers::WatchedCovers;
 use failed::Failed;
+use ports::ListenerPorts;
 
 /// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
 #[derive(Debug)]
@@ -68,19 +74,21 @@ pub struct MediatorChannel(OwnedFd);
 /// [`JailError::Mediator`].
 pub fn spawn(
     allowed: AllowedSockets,
+    ports: ListenerPorts,
+    covers: Vec<Cover>,
     reports: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
     let spawned = || -> Result<OwnedFd> {
         let (here, there) = fd_passing::seqpacket_pair()?;
         let program = std::process::id();
         let (pinned, watched) = allowed.into_parts();
-        let mut inherited = vec![there, PidFd::current()?.into()];
+        let (to_interceptor, ports) = ports.into_parts();
+        let mut inherited = vec![there, PidFd::current()?.into(), to_interceptor];
         inherited.extend(pinned);
         daemonize::spawn_detached(inherited, |mut inherited| {
             daemonize::set_thread_name(c"peername-jail");
-            let allowed = AllowedSockets::from_parts(inherited.split_off(2), watched);
-            let mut inherited = inherited.into_iter();
-            let (Some(channel), Some(exit)) = (inherited.next(), inherited.next()) else {
+            let allowed = AllowedSockets::from_parts(inherited.split_off(3), watched);
+            let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(inherited) else {
                 return 1;
             };
             match serve(
@@ -89,7 +97,7 @@ pub fn spawn(
                     id: program,
                     exit: exit.into(),
                 },
-                allowed,
+                (allowed, ports(to_interceptor), covers),
                 reports,
             ) {
                 Ok(()) => 0,
@@ -130,7 +138,12 @@ struct Program {
     exit: PidFd,
 }
 
-fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: bool) -> Result<()> {
+fn serve(
+    channel: OwnedFd,
+    program: Program,
+    (allowed, ports, covers): (AllowedSockets, ListenerPorts, Vec<Cover>),
+    reports: bool,
+) -> Result<()> {
     secrets::disable_core_dumps()?;
     let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
@@ -146,6 +159,8 @@ fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: b
         bound: BoundSockets::new(max_files),
         pending: PendingConnects::default(),
         allowed,
+        ports,
+        covers: WatchedCovers::new(covers),
         reports,
     };
     mediator.calls.enable_sync_wakeup();
@@ -166,6 +181,8 @@ struct Mediator {
     bound: BoundSockets,
     allowed: AllowedSockets,
     pending: PendingConnects,
+    ports: ListenerPorts,
+    covers: Option<WatchedCovers>,
     reports: bool,
 }
 
@@ -173,11 +190,11 @@ impl Mediator {
     /// Serves until the program has exited.
     fn run(&mut self) -> Result<()> {
         loop {
-            match self
-                .calls
-                .wait(&self.program, self.pending.next_attempt())?
-            {
+            let replaced = self.covers.as_ref().map(AsFd::as_fd);
+            let next_attempt = self.pending.next_attempt();
+            match self.calls.wait(&self.program, replaced, next_attempt)? {
                 Waited::Pending => self.take()?,
+                Waited::Other => self.covers.iter().try_for_each(WatchedCovers::restore)?,
                 Waited::TimedOut => {}
                 Waited::Exited => return Ok(()),
             }
@@ -216,6 +233,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(name) = UnixName::of(&address, &socket) else {
+            let address = self.ports.redirect(&socket, address)?;
             return self.attempt(call, socket, Target::Address(address));
         };
         let Some(caller) = self.caller(call)? else {
@@ -267,7 +285,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
-            return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
+            return Ok(self.ports.bind(&socket, &address).map(|()| Made::Done)?);
         };
         let Some(caller) = self.caller(call)? else {
             return Ok(Made::CallOver);

@@ -1,6 +1,7 @@
 //! Files that an operator writes, mounts, and files that are opened to be compared.
 
 pub mod mounts;
+pub mod replacements;
 pub mod text_file;
 
 use std::fs::{File, Metadata};
@@ -8,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat, openat2};
 
 /// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
 /// once the file is gone: compare it while the file is open.
@@ -37,6 +38,17 @@ impl From<&Metadata> for FileId {
 pub fn open_path(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// The same for a path without symbolic links, also of directories (openat2(2), since Linux 5.6).
+///
+/// # Errors
+///
+/// ELOOP where one is a link; else those of [`open_path`].
+pub fn open_path_without_links(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    Ok(opened?.into())
 }
 
 /// Whether this process's real user may write to the file, or change the entries of the directory (access(2)).

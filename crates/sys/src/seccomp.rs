@@ -59,6 +59,8 @@ pub enum AddFdOutcome {
 pub enum Waited {
     /// A call is pending.
     Pending,
+    /// No call is, and the other descriptor is readable.
+    Other,
     /// The time is over, or a signal has come.
     TimedOut,
     /// The process has exited, or none with the filter is left.
@@ -160,26 +162,37 @@ impl NotificationListener {
         rc == 0
     }
 
-    /// Waits for a call, until this process has exited, for this time at most; `None` without a limit.
+    /// Waits for a call, until this process has exited or `other` is readable, for this time at most; `None` without a limit.
     ///
     /// # Errors
     ///
     /// ENOMEM.
-    pub fn wait(&self, process: &PidFd, limit: Option<Duration>) -> Result<Waited> {
+    pub fn wait(
+        &self,
+        process: &PidFd,
+        other: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> Result<Waited> {
         let limit = limit.map(Timespec::try_from).transpose();
         let limit = limit.map_err(io::Error::other).call("poll(2)")?;
         let mut polled = [
             PollFd::new(&self.0, PollFlags::IN),
             PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN),
+            other.map_or_else(
+                || PollFd::from_borrowed_fd(process.as_fd(), PollFlags::empty()),
+                |other| PollFd::from_borrowed_fd(other, PollFlags::IN),
+            ),
         ];
         let ready = match poll(&mut polled, limit.as_ref()) {
             Err(Errno::INTR) => return Ok(Waited::TimedOut),
             ready => ready.call("poll(2)")?,
         };
-        let [calls, exit] = polled.map(|polled| polled.revents());
+        let [calls, exit, other] = polled.map(|polled| polled.revents());
         Ok(match ready {
             0 => Waited::TimedOut,
-            _ if calls == PollFlags::IN && exit.is_empty() => Waited::Pending,
+            _ if !exit.is_empty() => Waited::Exited,
+            _ if calls == PollFlags::IN => Waited::Pending,
+            _ if calls.is_empty() && other == PollFlags::IN => Waited::Other,
             _ => Waited::Exited,
         })
     }

@@ -185,7 +185,7 @@ pub(super) fn unix_address(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What the mediator needs between calls: the descriptors and the memory of the program.
-const IDLE: CapabilitySet = CapabilitySet::SYS_PTRACE;
+pub(super) const IDLE: CapabilitySet = CapabilitySet::SYS_PTRACE;
 const AF_UNIX: i32 = 1;
 /// Of `sun_path` in `struct sockaddr_un`.
 const MAX_PATH: usize = 108;

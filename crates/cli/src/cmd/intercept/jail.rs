@@ -29,7 +29,7 @@ use anyhow::bail;
 use peername_daemon::usage::Usage;
 use peername_intercept::ca::{Authority, AuthorityOptions};
 use peername_jail::files::{self, PrivateDir, TrustFiles};
-use peername_jail::mediator::{self, allowed::AllowedSockets};
+use peername_jail::mediator::{self, allowed::AllowedSockets, ports::ListenerPorts};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
@@ -84,15 +84,18 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
-    let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
+    let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
+    let channel = spawn(interceptor, &dir, to_mediator).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut hidden);
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     let covered = files::cover(&dir, &trust, &hidden)?;
-    let mediator = mediator::spawn(allowed, args.logging.verbose > 0)?;
     let mut command = launcher::command(&args.command);
-    environment::prepare(&mut command, &dir, covered)?;
+    environment::prepare(&mut command, &dir, &covered)?;
+    let listeners = ListenerPorts::new(to_interceptor, &ports);
+    let verbose = args.logging.verbose > 0;
+    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
@@ -106,10 +109,14 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
 /// channel to it.
-fn spawn(mut interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<OwnedFd> {
+fn spawn(
+    mut interceptor: Interceptor,
+    dir: &PrivateDir,
+    to_mediator: OwnedFd,
+) -> anyhow::Result<OwnedFd> {
     let (here, there) = fd_passing::seqpacket_pair()?;
     let program = PidFd::current()?;
-    let mut inherited = vec![there, program.into()];
+    let mut inherited = vec![there, program.into(), to_mediator];
     inherited.extend(interceptor.open_log()?);
     inherited.extend(interceptor.start_helper()?);
     daemonize::spawn_detached(inherited, |inherited| {

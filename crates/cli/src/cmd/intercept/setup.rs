@@ -242,11 +242,17 @@ impl Setup {
     pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
         let jail = self.jail.as_ref();
         let in_jail = jail.map_or(&[][..], |jail| &jail.addresses);
+        let is_meant =
+            |port: &u16| !jail.is_some_and(|jail| jail.listener.alternates.contains_key(port));
         let outside = bound.values().filter(|addr| !in_jail.contains(addr));
         let listening = outside.map(SocketAddr::port);
         Destinations {
             allowed: self.options.allowed_destinations(),
-            ports: in_jail.iter().map(SocketAddr::port).collect(),
+            ports: in_jail
+                .iter()
+                .map(SocketAddr::port)
+                .filter(is_meant)
+                .collect(),
             own: own.clone(),
             listening: listening.chain(self.process.admin.ports()).collect(),
         }

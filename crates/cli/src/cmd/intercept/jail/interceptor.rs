@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +21,19 @@ use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
 use peername_intercept::authz::CheckService;
 use peername_intercept::ca::Authority;
+use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
-use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
+use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_jail::network::{DNS_PORT, is_jailed};
+use peername_jail::mediator::ports::close_requested;
+use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
+use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
@@ -53,6 +57,7 @@ pub(super) struct Interceptor {
     authority: Authority,
     tunnelled: Vec<TunnelledDestination>,
     opened: BTreeSet<u16>,
+    name_ranges: NameRanges,
     log: Option<PathBuf>,
     level: Level,
     /// Until it is started.
@@ -80,6 +85,7 @@ impl Interceptor {
             authority,
             tunnelled: args.tunnelled()?,
             opened: args.http_ports(),
+            name_ranges: args.name_ranges()?,
             log: args.log.clone(),
             level: level(args),
             helper: None,
@@ -100,8 +106,12 @@ impl Interceptor {
 
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
         let listener = JailListener {
-            names: Arc::new(SyntheticNames::new(has_v6)),
+            names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
             opened: self.opened.clone(),
+            alternates: alternate_ports(&self.ports())
+                .into_iter()
+                .map(|(port, alternate)| (alternate, port))
+                .collect(),
             tunnelled: self.tunnelled.clone(),
         };
         let plan = JailPlan {
@@ -146,7 +156,7 @@ impl Interceptor {
         Ok(Some(file.into()))
     }
 
-    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the file of
+    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the mediator's channel, the file of
     /// [`Interceptor::open_log`], and the channel of [`Interceptor::start_helper`]. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
@@ -160,9 +170,8 @@ impl Interceptor {
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
         let mut inherited = inherited.into_iter();
-        let (channel, program) = (inherited.next(), inherited.next());
-        let (channel, program) = channel.zip(program).context("no channel")?;
-        let program = PidFd::from(program);
+        let mut next = || inherited.next().context("no channel");
+        let (channel, program, mediator) = (next()?, PidFd::from(next()?), next()?);
         let log = self.log.as_ref().and_then(|_| inherited.next());
         let (log, helper) = (log.map(File::from), inherited.next());
         if let Some(directory) = &self.directory {
@@ -171,18 +180,19 @@ impl Interceptor {
         let Some(sockets) = receive_sockets(&channel)? else {
             return Ok(());
         };
-        block_on(self.serve(sockets, (channel, program), log, helper))
+        block_on(self.serve(sockets, (channel, program, mediator), log, helper))
     }
 
     async fn serve(
         self,
         sockets: Vec<OwnedFd>,
-        (channel, program): (OwnedFd, PidFd),
+        (channel, program, mediator): (OwnedFd, PidFd, OwnedFd),
         log: Option<File>,
         helper: Option<OwnedFd>,
     ) -> anyhow::Result<()> {
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
+        sockets.close_on_request(mediator)?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = setup.check.clone().map(CheckService::new);
         let check = check.transpose().map_err(Usage::from_error)?;
@@ -194,7 +204,8 @@ impl Interceptor {
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
-            let outer = synthetic_networks().map(|network| network.to_string().parse());
+            let outer = self.name_ranges.networks();
+            let outer = outer.map(|network| network.to_string().parse());
             destinations.allowed.extend(outer.into_iter().flatten());
         }
         let (capacity, max_upstream) =
@@ -278,6 +289,28 @@ impl JailSockets {
             }
         }
         Ok(sorted)
+    }
+
+    /// Closes the listeners of a port when the mediator asks for it, in a task of its own.
+    fn close_on_request(&self, mediator: OwnedFd) -> anyhow::Result<()> {
+        let listeners = self.listeners.iter();
+        let listeners = listeners.map(|one| Ok((one.addr.port(), one.try_clone()?)));
+        let listeners = listeners.collect::<peername_sys::Result<Vec<_>>>()?;
+        let mediator = UnixStream::from(mediator);
+        mediator.set_nonblocking(true)?;
+        let mediator = register_readable(mediator.into())?;
+        tokio::spawn(async move {
+            // It ends when the mediator exits.
+            while let Ok(mut ready) = mediator.readable().await {
+                let requested = ready.try_io(|mediator| {
+                    close_requested(mediator, &listeners).map_err(|error| error.source)
+                });
+                if let Ok(Ok(false) | Err(_)) = requested {
+                    break;
+                }
+            }
+        });
+        Ok(())
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
