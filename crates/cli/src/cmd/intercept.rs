@@ -38,6 +38,7 @@ use peername_sys::ipc::listen_fds;
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
+use rustls_native_certs::{CertificateResult, load_native_certs};
 
 pub(crate) use options::Args;
 
@@ -86,7 +87,14 @@ async fn start(
         split_capacity(lifecycle::capacity(workers, TASKS_PER_WORKER, 0)?);
     let limits = (capacity.connections, max_upstream);
     let exporter = setup.start_exporter()?;
-    let state = new_state(&setup, authority, destinations, check.clone(), limits)?;
+    let state = new_state(
+        &setup,
+        authority,
+        &load_native_certs(),
+        destinations,
+        check.clone(),
+        limits,
+    )?;
     let state = Arc::new(state.with_spans(exporter.as_ref().map(SpanExporter::queue)));
     // A policy is to be in force as soon as its file is changed.
     let watches = args.source.watch || setup.options.check.policies().next().is_some();
@@ -160,6 +168,7 @@ async fn start(
 pub(crate) fn new_state(
     setup: &Setup,
     authority: Authority,
+    native: &CertificateResult,
     destinations: Destinations,
     check: Option<CheckService>,
     (connections, max_upstream): (usize, usize),
@@ -167,6 +176,7 @@ pub(crate) fn new_state(
     let upstream = Upstream::new(
         setup.options.upstream(max_upstream),
         destinations,
+        native,
         &authority.certificates(),
     );
     let upstream = upstream.map_err(|error| match error {
