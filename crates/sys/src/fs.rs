@@ -3,12 +3,13 @@
 pub mod mounts;
 pub mod text_file;
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, readlinkat, symlinkat};
 
 /// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
 /// once the file is gone: compare it while the file is open.
@@ -37,6 +38,16 @@ impl From<&Metadata> for FileId {
 pub fn open_path(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// Copies a symbolic link as such, to the same name in another directory. Both directories are opened by [`open_path`].
+///
+/// # Errors
+///
+/// EINVAL where it is no symbolic link; EEXIST, EACCES, ENOENT.
+pub fn copy_symlink(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
+    let target = readlinkat(from, name, Vec::new())?;
+    Ok(symlinkat(target, to, name)?)
 }
 
 /// Whether this process's real user may write to the file, or change the entries of the directory (access(2)).
