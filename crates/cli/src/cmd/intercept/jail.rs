@@ -88,6 +88,8 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     let covered = files::cover(&dir, &trust, &hidden)?;
+    // The mediator would keep a copy.
+    drop(trust);
     let mediator = mediator::spawn(allowed, args.logging.verbose > 0)?;
     let mut command = launcher::command(&args.command);
     environment::prepare(&mut command, &dir, covered)?;

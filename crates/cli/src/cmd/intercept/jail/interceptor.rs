@@ -214,6 +214,7 @@ impl Interceptor {
             check.clone(),
             limits,
         )?;
+        drop(self.host_roots);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
