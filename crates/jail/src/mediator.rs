@@ -37,6 +37,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::foreign_fd::ForeignFd;
@@ -56,7 +57,7 @@ use crate::JailError;
 use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
-use caller::{Caller, Directories, UnixName};
+use caller::{Caller, CallerDirectories, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
 use covers::WatchedCovers;
 use failed::Failed;
@@ -243,7 +244,10 @@ impl Mediator {
             UnixName::Abstract => Target::Abstract { address, caller },
             UnixName::Path(path) => {
                 let path = caller.own_path(&path);
-                let file = self.directories.open(&caller, &path)?;
+                let Some(directories) = self.directories_of(call, &path)? else {
+                    return Ok(Made::CallOver);
+                };
+                let file = self.directories.open(&caller, &directories, &path)?;
                 let about = file.metadata()?;
                 if !about.file_type().is_socket() {
                     return Err(Errno::CONNREFUSED.into());
@@ -291,7 +295,12 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let path = caller.own_path(&path);
-        let file = self.directories.bind(&caller, &socket, &path)?;
+        let Some(directories) = self.directories_of(call, &path)? else {
+            return Ok(Made::CallOver);
+        };
+        let file = self
+            .directories
+            .bind(&caller, &directories, &socket, &path)?;
         if !file.is_some_and(|file| self.bound.insert(file)) {
             try_write_line(
                 "peername: the program has too many Unix sockets: it can't connect to the next ones",
@@ -315,9 +324,22 @@ impl Mediator {
 
     /// The thread that makes the call; `None` if the call is over.
     fn caller(&self, call: &Notification) -> io::Result<Option<Caller>> {
-        let caller = Caller::of(call, &self.namespace);
+        self.if_pending(call, Caller::of(call, &self.namespace))
+    }
+
+    /// The caller's directories; `None` if the call is over.
+    fn directories_of(
+        &self,
+        call: &Notification,
+        path: &Path,
+    ) -> io::Result<Option<CallerDirectories>> {
+        self.if_pending(call, CallerDirectories::of(call, path))
+    }
+
+    /// What was found by the caller's thread id; `None` if the call is over, and the id may be another thread's.
+    fn if_pending<T>(&self, call: &Notification, found: io::Result<T>) -> io::Result<Option<T>> {
         match self.calls.is_pending(call.id) {
-            true => caller.map(Some),
+            true => found.map(Some),
             false => Ok(None),
         }
     }
@@ -340,7 +362,7 @@ impl Mediator {
         }
     }
 
-    fn report(&self, path: &std::path::Path) {
+    fn report(&self, path: &Path) {
         if self.reports {
             try_write_line(&format!(
                 "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"

@@ -44,6 +44,7 @@ use peername_server::workers::{Capacity, Workers};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
+use rustls_native_certs::{CertificateResult, load_native_certs};
 
 pub(crate) use options::Args;
 use reload::Control;
@@ -121,7 +122,15 @@ impl Command for Args {
         let (capacity, max_upstream) = split_capacity(capacity);
         let limits = (capacity.connections, max_upstream);
         let exporter = setup.start_exporter()?;
-        let state = new_state(setup, authority, destinations, check.clone(), limits)?;
+        let roots = load_native_certs();
+        let state = new_state(
+            setup,
+            authority,
+            &roots,
+            destinations,
+            check.clone(),
+            limits,
+        )?;
         Ok(Prepared {
             state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
             check,
@@ -222,6 +231,7 @@ impl Running for Control {
 pub(crate) fn new_state(
     setup: &Setup,
     authority: Authority,
+    native: &CertificateResult,
     destinations: Destinations,
     check: Option<CheckService>,
     (connections, max_upstream): (usize, usize),
@@ -229,6 +239,7 @@ pub(crate) fn new_state(
     let upstream = Upstream::new(
         setup.options.upstream(max_upstream),
         destinations,
+        native,
         &authority.certificates(),
     );
     let upstream = upstream.map_err(|error| match error {

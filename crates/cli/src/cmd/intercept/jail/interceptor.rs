@@ -39,6 +39,7 @@ use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
+use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
 use tracing::Level;
 
@@ -55,6 +56,7 @@ pub(super) struct Interceptor {
     options: Options,
     process: Process,
     authority: Authority,
+    host_roots: Arc<CertificateResult>,
     tunnelled: Vec<TunnelledDestination>,
     opened: BTreeSet<u16>,
     name_ranges: NameRanges,
@@ -74,7 +76,11 @@ impl Interceptor {
     /// # Errors
     ///
     /// [`Usage`].
-    pub(super) fn new(args: &Args, authority: Authority) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        args: &Args,
+        authority: Authority,
+        host_roots: Arc<CertificateResult>,
+    ) -> anyhow::Result<Self> {
         let mut process = Given::<Process>::default().options;
         process.sandbox = args.sandbox;
         process.logging = args.logging;
@@ -83,6 +89,7 @@ impl Interceptor {
             options: args.intercept.0.clone(),
             process,
             authority,
+            host_roots,
             tunnelled: args.tunnelled()?,
             opened: args.http_ports(),
             name_ranges: args.name_ranges()?,
@@ -212,7 +219,15 @@ impl Interceptor {
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
         let limits = (capacity.connections, max_upstream);
         let exporter = setup.start_exporter()?;
-        let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
+        let state = new_state(
+            &setup,
+            self.authority,
+            &self.host_roots,
+            destinations,
+            check.clone(),
+            limits,
+        )?;
+        drop(self.host_roots);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
