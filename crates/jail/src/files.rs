@@ -1,6 +1,7 @@
 //! What the program sees instead of files of the host, in its mount namespace alone.
 
 mod browser_policies;
+mod cover;
 mod devices;
 mod hashed_dirs;
 mod kernel_mounts;
@@ -17,21 +18,11 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::{FileId, mounts};
 
 use crate::JailError;
+use cover::cover_existing;
 use mount_table::Mount;
-pub use private_dir::PrivateDir;
 
-/// The authorities that the program trusts: the interceptor's, and the host's.
-#[derive(Clone, Debug)]
-pub struct TrustFiles {
-    /// The interceptor's certificates (PEM).
-    pub own: Vec<u8>,
-    /// These, and those of the host.
-    pub bundle: Vec<u8>,
-    /// The same as a keystore for Java.
-    pub java: Vec<u8>,
-    /// The interceptor's certificates (PEM), each by the name that OpenSSL looks it up by.
-    pub hashed: Vec<(String, Vec<u8>)>,
-}
+pub use cover::{Cover, TrustFiles};
+pub use private_dir::PrivateDir;
 
 /// What was found.
 #[derive(Debug)]
@@ -111,27 +102,6 @@ pub fn cover(
     })
 }
 
-/// A file or directory of the host, and the copy that covers it.
-#[derive(Debug)]
-pub struct Cover {
-    pub(crate) original: PathBuf,
-    pub(crate) copy: PathBuf,
-}
-
-impl Cover {
-    fn new(original: impl Into<PathBuf>, copy: PathBuf) -> Self {
-        Self {
-            original: original.into(),
-            copy,
-        }
-    }
-
-    fn mount(&self) -> Result<(), JailError> {
-        let covered = mounts::bind_recursively_over(&self.original, &self.copy);
-        covered.map_err(|source| JailError::cover(&self.original, source))
-    }
-}
-
 /// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would
 /// resolve, to an address of its own.
 fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
@@ -172,17 +142,6 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
         _ => false,
-    }
-}
-
-/// Covers a file, unless it does not exist or this user can't reach it: then the program can't either.
-fn cover_existing(target: &Path, source: &Path) -> Result<(), JailError> {
-    match mounts::bind_over(target, source) {
-        Err(error) if error.is_permission() && target.symlink_metadata().is_ok() => {
-            Err(JailError::cover(target, error))
-        }
-        Err(error) if error.is_permission() || error.source.kind() == ErrorKind::NotFound => Ok(()),
-        covered => covered.map_err(|source| JailError::cover(target, source)),
     }
 }
 

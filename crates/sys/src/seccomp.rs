@@ -20,6 +20,7 @@ use listener::listener_from;
 
 pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
+pub use filter::{Bypass, Getsockname};
 pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
 pub use listener::{AddFdOutcome, Notification, NotificationListener, Waited};
 pub use thread_cache::ThreadCache;
@@ -31,30 +32,6 @@ pub enum NoNewPrivs {
     Unchanged,
     /// It was set (prctl(2)).
     Set,
-}
-
-/// Whether getsockname(2) is intercepted. Programs may call it often, so intercept it only if needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Getsockname {
-    /// The holder of the [`NotificationListener`] answers.
-    Notify,
-    /// The kernel answers.
-    Allow,
-}
-
-/// Calls that bypass the supervisor: those of a preloaded library in the program, which does the supervisor's work itself.
-/// It marks its calls by secrets in the fifth and the sixth argument, which the kernel ignores.
-///
-/// Only for native system calls: those of 32-bit programs are always intercepted.
-#[derive(Clone, Copy, Debug)]
-pub struct Bypass {
-    /// Arguments by which accept4(2), listen(2), getpeername(2) and getsockname(2) go to the kernel.
-    pub pass: [u64; 2],
-    /// Arguments by which getpeername(2) fails with `probe_errno`, so that a process without `pass` detects the
-    /// filter.
-    pub probe: [u64; 2],
-    /// See `probe`.
-    pub probe_errno: i32,
 }
 
 /// Installs the filter on this thread, irrevocably.

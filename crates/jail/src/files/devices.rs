@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
-use super::cover_existing;
+use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::fs::{copy_symlink, mounts, open_path};
 
+use super::cover::{Cover, TrustFiles};
 use super::private_dir::PrivateDir;
-use super::{Cover, TrustFiles};
 use crate::JailError;
 
 /// Copies each such directory, and adds the interceptor's authority. Symbolic links
