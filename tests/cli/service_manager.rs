@@ -391,43 +391,6 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
 }
 
 /// Becomes the program in its arguments, with two sockets.
-const BECOME_ACTIVATED: &str = "
-import fcntl, os, socket, sys
-high = []
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-    s = socket.socket(type=kind)
-    s.bind(('10.81.0.1', 8443))
-    if kind == socket.SOCK_STREAM: s.listen(128)
-    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
-    s.close()
-for number, fd in enumerate(high): os.dup2(fd, 3 + number)
-os.closerange(5, 200)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2')
-os.execv(sys.argv[1], sys.argv[1:])
-";
+const BECOME_ACTIVATED: &str = include_str!("service_manager/become_activated.py");
 
-const ACTIVATE: &str = "
-import fcntl, os, socket, sys, time
-sockets, start, program = sys.argv[1].split(), sys.argv[2], sys.argv[3:]
-high = []
-for port, kind in (s.split('/') for s in sockets):
-    s = socket.socket(type=socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(('10.81.0.1', int(port)))
-    if kind == 'tcp': s.listen(128)
-    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
-    s.close()
-print('open', flush=True)
-for turn in range(9):
-    while not os.path.exists(f'{start}-{turn}'): time.sleep(0.005)
-    os.remove(f'{start}-{turn}')
-    pid = os.fork()
-    if pid == 0:
-        for number, fd in enumerate(high): os.dup2(fd, 3 + number)
-        os.closerange(3 + len(high), 200)
-        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)),
-                          LISTEN_FDNAMES='first:second')
-        os.execv(program[0], program)
-    print('pid', turn, pid, flush=True)
-    print('ended', turn, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-";
+const ACTIVATE: &str = include_str!("service_manager/activate.py");

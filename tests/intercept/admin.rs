@@ -71,22 +71,7 @@ fn host_state_client(one: &Value) -> (String, String, String) {
 }
 
 /// A response without a length, of which more comes for as long as the client reads. No TLS.
-const ENDLESS_SERVER: &str = r#"
-import socket, sys, threading, time
-listener = socket.create_server(("10.81.0.1", 9001))
-def serve(client):
-    try:
-        client.recv(10000)
-        client.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        while True:
-            client.sendall(b"0123456789abcdef\n")
-            time.sleep(0.1)
-    except OSError:
-        pass
-while True:
-    client, _ = listener.accept()
-    threading.Thread(target=serve, args=(client,), daemon=True).start()
-"#;
+const ENDLESS_SERVER: &str = include_str!("admin/endless_server.py");
 
 /// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
 /// can be reached.

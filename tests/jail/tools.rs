@@ -209,18 +209,7 @@ fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
     assert!(shown.contains("no rule allows it"), "{shown}");
 }
 
-const WHEEL: &str = r#"
-import os, sys, zipfile
-directory = sys.argv[1] + "/simple/tiny"
-os.makedirs(directory)
-name = "tiny-1.0-py3-none-any.whl"
-with zipfile.ZipFile(directory + "/" + name, "w") as wheel:
-    wheel.writestr("tiny.py", "TEXT = 'from the mirror'\n")
-    wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-    wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
-open(directory + "/index.html", "w").write(f"<!DOCTYPE html><a href='{name}'>{name}</a>")
-"#;
+const WHEEL: &str = include_str!("tools/wheel.py");
 
 const API: &str = r#"
 import json, os, sys
@@ -230,43 +219,9 @@ for path in ("api/v3/user", "version", "mirror/tiny"):
     json.dump({"text": "from the mirror"}, open(path, "w"))
 "#;
 
-const NPM_PACKAGE: &str = r#"
-import base64, hashlib, io, json, os, sys, tarfile
-directory = sys.argv[1] + "/npm"
-os.makedirs(directory + "/-")
-archive = io.BytesIO()
-with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-    for name, text in [("package.json", '{"name": "tiny", "version": "1.0.0"}'), ("index.js", "module.exports = 'from the mirror'")]:
-        info = tarfile.TarInfo("package/" + name)
-        info.size = len(text)
-        tar.addfile(info, io.BytesIO(text.encode()))
-archive = archive.getvalue()
-open(directory + "/-/tiny-1.0.0.tgz", "wb").write(archive)
-integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
-dist = {"tarball": "https://a.test/npm/-/tiny-1.0.0.tgz", "integrity": integrity}
-version = {"name": "tiny", "version": "1.0.0", "dist": dist}
-package = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
-json.dump(package, open(directory + "/tiny", "w"))
-"#;
+const NPM_PACKAGE: &str = include_str!("tools/npm_package.py");
 
-const CRATE: &str = r#"
-import hashlib, io, json, os, sys, tarfile
-root = sys.argv[1]
-os.makedirs(root + "/index/ti/ny")
-os.makedirs(root + "/crates")
-archive = io.BytesIO()
-with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-    manifest = '[package]\nname = "tiny"\nversion = "1.0.0"\nedition = "2021"\n'
-    for name, text in [("Cargo.toml", manifest), ("src/lib.rs", "//! From the mirror.\n")]:
-        info = tarfile.TarInfo("tiny-1.0.0/" + name)
-        info.size = len(text)
-        tar.addfile(info, io.BytesIO(text.encode()))
-archive = archive.getvalue()
-open(root + "/crates/tiny-1.0.0.crate", "wb").write(archive)
-json.dump({"dl": "https://a.test/crates/{crate}-{version}.crate"}, open(root + "/index/config.json", "w"))
-entry = {"name": "tiny", "vers": "1.0.0", "deps": [], "cksum": hashlib.sha256(archive).hexdigest(), "features": {}, "yanked": False}
-open(root + "/index/ti/ny/tiny", "w").write(json.dumps(entry) + "\n")
-"#;
+const CRATE: &str = include_str!("tools/crate.py");
 
 const REPOSITORY: &str = r#"
 import os, sys

@@ -339,26 +339,6 @@ fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
     assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
 }
 
-const OPEN_FROM_LOOPBACK: &str = r#"
-import socket
-client = ('203.0.113.9', 9100)
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-    flow = socket.socket(socket.AF_INET, kind)
-    flow.settimeout(1)
-    flow.bind(('127.0.0.1', 0))
-    try:
-        flow.connect(client)
-        flow.send(b'data')
-    except OSError as error:
-        print(error)
-"#;
+const OPEN_FROM_LOOPBACK: &str = include_str!("routes/open_from_loopback.py");
 /// Binds each name as each type of socket.
-const SQUATTER: &str = r#"
-import signal, socket
-kinds = [socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET]
-held = [socket.socket(socket.AF_UNIX, kind) for kind in kinds for _ in range(63)]
-for number, one in enumerate(held):
-    one.bind("\0peername-routes-%d" % (number % 63 + 1))
-print("bound", len(held) // 3)
-signal.pause()
-"#;
+const SQUATTER: &str = include_str!("routes/squatter.py");

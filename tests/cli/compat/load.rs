@@ -131,20 +131,4 @@ fn round_duration() -> Duration {
 }
 
 /// Prints each client, and echoes.
-const ECHO: &str = r#"
-import asyncio
-async def echo(reader, writer):
-    print("%s:%d" % writer.get_extra_info("peername"))
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    writer.close()
-async def main():
-    server = await asyncio.start_server(echo, "127.0.0.1", 25578, backlog=1024)
-    print("ready")
-    await server.serve_forever()
-asyncio.run(main())
-"#;
+const ECHO: &str = include_str!("load/echo.py");

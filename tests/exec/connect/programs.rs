@@ -194,35 +194,6 @@ asyncio.run(main())
 
 const NODE: &str = r#"require("net").connect(8443, "10.81.0.1").pipe(process.stdout)"#;
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer '$proxy_protocol_addr $proxy_protocol_port $connection_requests';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443 proxy_protocol;
-        listen [fd81::1]:8443 proxy_protocol;
-        root DIR;
-    }
-}
-";
+const NGINX: &str = include_str!("programs/nginx.conf");
 
-const HAPROXY: &str = r#"
-defaults
-    mode http
-    timeout client 10s
-    timeout http-request 10s
-frontend front
-    bind 10.81.0.1:8443 accept-proxy
-    bind fd81::1:8443 accept-proxy
-    http-request return status 200 content-type text/plain lf-string "%[src] %[src_port]\n"
-"#;
+const HAPROXY: &str = include_str!("programs/haproxy.cfg");

@@ -58,19 +58,4 @@ fn assert_clients_logged(program: &ProgramRig, scratch: &Scratch) {
     });
 }
 
-const APACHE: &str = "
-ServerRoot DIR
-ServerName server.example
-PidFile DIR/apache.pid
-DefaultRuntimeDir DIR
-LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
-LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
-LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so
-User www-data
-Group www-data
-Listen 10.81.0.1:8443
-ErrorLog /dev/stderr
-LogFormat \"%a %{remote}p\" peer
-CustomLog DIR/access.log peer
-DocumentRoot DIR
-";
+const APACHE: &str = include_str!("daemons/apache.conf");

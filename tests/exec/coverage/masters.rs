@@ -132,31 +132,9 @@ fn postfix(scratch: &Scratch) -> String {
     directory.to_owned()
 }
 
-const UPGRADE: &str = "
-/usr/sbin/nginx -c $0 -e stderr
-until [ -e DIR/upgrade ]; do sleep 0.05; done
-kill -USR2 $(cat DIR/nginx.pid)
-until [ -s DIR/nginx.pid.oldbin ] && [ -s DIR/nginx.pid ]; do sleep 0.05; done
-kill -QUIT $(cat DIR/nginx.pid.oldbin)
-while [ -e DIR/nginx.pid.oldbin ]; do sleep 0.05; done
-touch DIR/upgraded
-while :; do sleep 1; done
-";
+const UPGRADE: &str = include_str!("masters/upgrade.sh");
 
-const POSTFIX: &str = "
-compatibility_level = 3.6
-queue_directory = DIR/queue
-data_directory = DIR/data
-command_directory = /usr/sbin
-daemon_directory = /usr/lib/postfix/sbin
-mail_owner = postfix
-setgid_group = postdrop
-myhostname = mail.example
-mynetworks = 127.0.0.0/8, 10.81.0.0/24
-smtpd_peername_lookup = no
-smtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination
-maillog_file = /dev/stdout
-";
+const POSTFIX: &str = include_str!("masters/postfix.cf");
 
 const POSTFIX_SERVICES: &str = "
 10.81.0.1:8443 inet n - n - - smtpd
@@ -167,26 +145,4 @@ anvil unix - - n - 1 anvil
 postlog unix-dgram n - n - 1 postlogd
 ";
 
-const DOVECOT: &str = "
-base_dir = DIR/run
-protocols = imap
-ssl = no
-log_path = /dev/stderr
-passdb {
-  driver = static
-  args = password=secret
-}
-userdb {
-  driver = static
-  args = uid=nobody gid=nogroup home=/tmp
-}
-service imap-login {
-  inet_listener imap {
-    address = 10.81.0.1
-    port = 8443
-  }
-  inet_listener imaps {
-    port = 0
-  }
-}
-";
+const DOVECOT: &str = include_str!("masters/dovecot.conf");

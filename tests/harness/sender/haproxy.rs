@@ -107,18 +107,4 @@ fn self_signed(lab: &Lab, scratch: &Scratch) {
     );
 }
 
-const CONFIG: &str = "
-global
-    stats socket DIR/stats.sock
-defaults
-    mode tcp
-    timeout connect 5s
-    timeout check 5s
-    timeout client 30s
-    timeout server 30s
-listen front
-    bind 203.0.113.1:80 BIND
-    bind 2001:db8:9::1:80 BIND
-    SECTION
-    server backend SERVER
-";
+const CONFIG: &str = include_str!("haproxy/haproxy.cfg");

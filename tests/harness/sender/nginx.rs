@@ -39,20 +39,4 @@ impl NginxStream {
     }
 }
 
-const CONFIG: &str = "
-load_module /usr/lib/nginx/modules/ngx_stream_module.so;
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-stream {
-    server {
-        listen 203.0.113.1:80 LISTEN;
-        listen [2001:db8:9::1]:80 LISTEN;
-        SERVER
-        proxy_pass TO;
-        proxy_protocol on;
-    }
-}
-";
+const CONFIG: &str = include_str!("nginx/nginx.conf");

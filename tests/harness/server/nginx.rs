@@ -72,21 +72,4 @@ pub(crate) fn logged_client(scratch: &Scratch, index: usize) -> SocketAddr {
 /// The log format that shows the client's address and port.
 pub(crate) const PEER: &str = "$remote_addr $remote_port";
 
-const CONFIG: &str = "
-MAIN
-daemon off;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer 'LOG';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        SERVER
-    }
-}
-";
+const CONFIG: &str = include_str!("nginx/nginx.conf");

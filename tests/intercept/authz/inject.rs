@@ -236,43 +236,7 @@ fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
     stage.start(&[&[&*one, &*other], args].concat())
 }
 
-const REDIRECTING: &str = r#"
-import http.server, ssl, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        print("got", self.headers["X-Mine"])
-        self.send_response(302)
-        self.send_header("Location", "https://b.test/echo")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
+const REDIRECTING: &str = include_str!("inject/redirecting.py");
 
 /// Answers each method with the request.
-const ECHOING: &str = r#"
-import http.server, ssl, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def __getattr__(self, name):
-        if not name.startswith("do_"):
-            raise AttributeError(name)
-        return self.echo
-    def echo(self):
-        body = (self.requestline + "\r\n" + str(self.headers)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
+const ECHOING: &str = include_str!("inject/echoing.py");

@@ -311,26 +311,7 @@ fn wait_connects(socket: &Path) {
     wait_for("the socket", || UnixStream::connect(socket).ok());
 }
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/check-nginx.pid;
-events {}
-http {
-    access_log off;
-    client_body_temp_path DIR/check-body;
-    proxy_temp_path DIR/check-proxy;
-    fastcgi_temp_path DIR/check-fastcgi;
-    uwsgi_temp_path DIR/check-uwsgi;
-    scgi_temp_path DIR/check-scgi;
-    server {
-        listen LISTEN;
-        MORE
-        location / { proxy_pass http://127.0.0.1:9192; }
-    }
-}
-";
+const NGINX: &str = include_str!("wires/nginx.conf");
 /// A client without a certificate gets 400.
 const TLS_OF_NGINX: &str = "
         ssl_certificate DIR/server.pem;
@@ -338,15 +319,4 @@ const TLS_OF_NGINX: &str = "
         ssl_client_certificate DIR/root.pem;
         ssl_verify_client on;
 ";
-const CERTIFICATES: &str = r#"
-cd DIR
-make() {
-    openssl ecparam -name prime256v1 -genkey -noout -out $1.key
-    openssl req -new -key $1.key -subj "/CN=$1" -out $1.csr
-    printf "$2\n" > $1.ext
-    openssl x509 -req -in $1.csr -extfile $1.ext -out $1.pem -CA root.pem -CAkey root.key \
-        -CAcreateserial -days 20 2>/dev/null
-}
-make server "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth"
-make client "extendedKeyUsage=clientAuth"
-"#;
+const CERTIFICATES: &str = include_str!("wires/certificates.sh");

@@ -172,23 +172,4 @@ fn table(listen: SocketAddr, version: u8) -> String {
 const RELOADS: usize = 100;
 const SERVER: SocketAddr = v4([10, 81, 0, 1], 9000);
 const SECOND: SocketAddr = v4([203, 0, 113, 1], 8080);
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format client '$proxy_protocol_addr';
-    access_log DIR/access.log client;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:9000 proxy_protocol;
-        location / { return 200 '$proxy_protocol_addr\\n'; }
-    }
-}
-";
+const NGINX: &str = include_str!("forward/nginx.conf");

@@ -108,23 +108,7 @@ const PROXY: &[&str] = &[
     "--workers=2",
 ];
 
-const UNBOUND: &str = "
-server:
-    interface: 127.0.0.1@9053
-    interface: ::1@9053
-    access-control: 0.0.0.0/0 allow
-    access-control: ::/0 allow
-    use-syslog: no
-    logfile: \"\"
-    log-queries: yes
-    chroot: \"\"
-    username: \"\"
-    pidfile: \"\"
-    local-zone: \"example.\" redirect
-    local-data: \"example. A 192.0.2.53\"
-remote-control:
-    control-enable: no
-";
+const UNBOUND: &str = include_str!("dns/unbound.conf");
 
 const DNSDIST: &str = "
 setLocal('203.0.113.1:80')

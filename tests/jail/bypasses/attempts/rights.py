@@ -1,86 +1,51 @@
-//! Attempts by names that the program may change, and by rights that it has over what its user owns.
+# Attempts by names that the program may change, and by rights that it has over what its user owns.
 
-use super::Control::{NotTried, Succeeds};
-use super::{Attempt, attempt};
+# %% a Unix socket that was linked to its path [succeeds]
+unix(os.environ["CANARY"] + ".linked")
 
-pub(super) const ATTEMPTS: &[Attempt] = &[
-    attempt(
-        "a Unix socket that was linked to its path",
-        Succeeds,
-        r#"unix(os.environ["CANARY"] + ".linked")"#,
-    ),
-    attempt(
-        "a Unix socket that was renamed to its path",
-        Succeeds,
-        r#"unix(os.environ["CANARY"] + ".renamed")"#,
-    ),
-    attempt(
-        "a Unix socket that is bound later",
-        Succeeds,
-        r#"unix(os.environ["CANARY"] + ".later")"#,
-    ),
-    attempt(
-        "a Unix socket by a symbolic link",
-        Succeeds,
-        r#"
+# %% a Unix socket that was renamed to its path [succeeds]
+unix(os.environ["CANARY"] + ".renamed")
+
+# %% a Unix socket that is bound later [succeeds]
+unix(os.environ["CANARY"] + ".later")
+
+# %% a Unix socket by a symbolic link [succeeds]
 import tempfile
 with tempfile.TemporaryDirectory() as dir:
     os.symlink(os.environ["CANARY"], dir + "/link")
-    unix(dir + "/link")"#,
-    ),
-    attempt(
-        "a Unix socket by a relative path",
-        Succeeds,
-        r#"
+    unix(dir + "/link")
+
+# %% a Unix socket by a relative path [succeeds]
 os.chdir(os.path.dirname(os.environ["CANARY"]))
-unix(os.path.basename(os.environ["CANARY"]))"#,
-    ),
-    attempt(
-        "a Unix socket by a descriptor of its file",
-        Succeeds,
-        r#"unix("/proc/self/fd/%d" % os.open(os.environ["CANARY"], os.O_PATH))"#,
-    ),
-    attempt(
-        "a Unix socket from another root directory",
-        Succeeds,
-        r#"
+unix(os.path.basename(os.environ["CANARY"]))
+
+# %% a Unix socket by a descriptor of its file [succeeds]
+unix("/proc/self/fd/%d" % os.open(os.environ["CANARY"], os.O_PATH))
+
+# %% a Unix socket from another root directory [succeeds]
 own_namespace(0x10020000)
 os.chroot(os.path.dirname(os.environ["CANARY"]))
-unix("/" + os.path.basename(os.environ["CANARY"]))"#,
-    ),
-    attempt(
-        "a Unix socket of packets",
-        Succeeds,
-        r#"unix(os.environ["CANARY"] + ".packets", socket.SOCK_SEQPACKET)"#,
-    ),
-    attempt(
-        "a Unix datagram",
-        Succeeds,
-        r#"
+unix("/" + os.path.basename(os.environ["CANARY"]))
+
+# %% a Unix socket of packets [succeeds]
+unix(os.environ["CANARY"] + ".packets", socket.SOCK_SEQPACKET)
+
+# %% a Unix datagram [succeeds]
 client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 client.sendto(b"x", os.environ["CANARY"] + ".datagrams")
-print("OUT")"#,
-    ),
-    attempt(
-        "a Unix datagram from a connected pair",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% a Unix datagram from a connected pair [succeeds]
 client, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 client.sendto(b"x", os.environ["CANARY"] + ".datagrams")
-print("OUT")"#,
-    ),
-    attempt(
-        "a Unix datagram by SOCK_RAW",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% a Unix datagram by SOCK_RAW [succeeds]
 client = socket.socket(socket.AF_UNIX, socket.SOCK_RAW)
 client.sendto(b"x", os.environ["CANARY"] + ".datagrams")
-print("OUT")"#,
-    ),
-    attempt(
-        "a Unix socket moved to the path of one's own",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% a Unix socket moved to the path of one's own [succeeds]
 import tempfile
 with tempfile.TemporaryDirectory() as dir:
     server = socket.socket(socket.AF_UNIX)
@@ -88,12 +53,9 @@ with tempfile.TemporaryDirectory() as dir:
     server.listen()
     os.unlink(dir + "/own")
     os.symlink(os.environ["CANARY"], dir + "/own")
-    unix(dir + "/own")"#,
-    ),
-    attempt(
-        "an address and a socket that change during the call",
-        NotTried,
-        r#"
+    unix(dir + "/own")
+
+# %% an address and a socket that change during the call [not-tried]
 import tempfile, threading
 outside = bytes([1, 0]) + os.environ["CANARY"].encode() + b"\0"
 with tempfile.TemporaryDirectory() as dir:
@@ -119,12 +81,9 @@ with tempfile.TemporaryDirectory() as dir:
                 print("OUT")
         except OSError:
             pass
-    print("closed")"#,
-    ),
-    attempt(
-        "mounts in a namespace of one's own",
-        NotTried,
-        r#"
+    print("closed")
+
+# %% mounts in a namespace of one's own [not-tried]
 own_namespace(0x10020000)
 tries = {
     "mount": lambda: libc.mount(b"t", b"/mnt", b"tmpfs", 0, None),
@@ -134,66 +93,42 @@ tries = {
     "fsopen": lambda: libc.syscall(430, b"tmpfs", 0),
     "mount_setattr": lambda: libc.syscall(442, -100, b"/", 0x8000, bytes(32), 32),
 }
-print("closed", [(name, "OUT" if run() >= 0 else ctypes.get_errno()) for name, run in tries.items()])"#,
-    ),
-    attempt(
-        "a file by its handle",
-        NotTried,
-        r#"
+print("closed", [(name, "OUT" if run() >= 0 else ctypes.get_errno()) for name, run in tries.items()])
+
+# %% a file by its handle [not-tried]
 handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
 mount = ctypes.c_int()
 call(libc.name_to_handle_at(-100, os.path.dirname(os.environ["CANARY"]).encode(), handle, ctypes.byref(mount), 0))
 call(libc.open_by_handle_at(os.open("/", os.O_RDONLY), handle, os.O_RDONLY))
-print("OUT")"#,
-    ),
-    attempt(
-        "the limits of a process outside",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% the limits of a process outside [succeeds]
 import resource
 resource.prlimit(VICTIM, resource.RLIMIT_CORE, resource.prlimit(VICTIM, resource.RLIMIT_CORE))
-print("OUT")"#,
-    ),
-    attempt(
-        "the processors of a process outside",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% the processors of a process outside [succeeds]
 os.sched_setaffinity(VICTIM, os.sched_getaffinity(VICTIM))
-print("OUT")"#,
-    ),
-    attempt(
-        "the scheduling of a process outside",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% the scheduling of a process outside [succeeds]
 os.sched_setscheduler(VICTIM, os.SCHED_OTHER, os.sched_param(0))
-print("OUT")"#,
-    ),
-    attempt(
-        "the priority of a process outside",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% the priority of a process outside [succeeds]
 os.setpriority(os.PRIO_PROCESS, VICTIM, os.getpriority(os.PRIO_PROCESS, VICTIM))
-print("OUT")"#,
-    ),
-    attempt(
-        "the priority of every process of the user",
-        NotTried,
-        r#"
+print("OUT")
+
+# %% the priority of every process of the user [not-tried]
 os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_PROCESS, 0))
-print("OUT")"#,
-    ),
-    attempt(
-        "the I/O priority of a process outside",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% the I/O priority of a process outside [succeeds]
 number = {"x86_64": 251, "aarch64": 30, "riscv64": 30}[os.uname().machine]
 call(libc.syscall(number, 1, VICTIM, 0))
-print("OUT")"#,
-    ),
-    attempt(
-        "the limits of the jail's own processes",
-        NotTried,
-        r#"
+print("OUT")
+
+# %% the limits of the jail's own processes [not-tried]
 import glob, resource
 for path in glob.glob("/proc/[0-9]*"):
     try:
@@ -203,12 +138,9 @@ for path in glob.glob("/proc/[0-9]*"):
             print("OUT", name)
     except OSError:
         pass
-print("closed")"#,
-    ),
-    attempt(
-        "the memory of the jail's own processes",
-        NotTried,
-        r#"
+print("closed")
+
+# %% the memory of the jail's own processes [not-tried]
 import glob
 for path in glob.glob("/proc/[0-9]*"):
     try:
@@ -217,43 +149,28 @@ for path in glob.glob("/proc/[0-9]*"):
             print("OUT", path)
     except OSError:
         pass
-print("closed")"#,
-    ),
-    attempt(
-        "a key of the user",
-        NotTried,
-        r#"
+print("closed")
+
+# %% a key of the user [not-tried]
 number = {"x86_64": 248, "aarch64": 217, "riscv64": 217}[os.uname().machine]
 call(libc.syscall(number, b"user", b"peername", b"x", 1, -4))
-print("OUT")"#,
-    ),
-    attempt(
-        "a program that the kernel starts (request_key)",
-        NotTried,
-        r#"
+print("OUT")
+
+# %% a program that the kernel starts (request_key) [not-tried]
 number = {"x86_64": 249, "aarch64": 218, "riscv64": 218}[os.uname().machine]
 call(libc.syscall(number, b"dns_resolver", b"leak.test", b"", -2))
-print("OUT")"#,
-    ),
-    attempt(
-        "System V shared memory",
-        Succeeds,
-        r#"
+print("OUT")
+
+# %% System V shared memory [succeeds]
 segment = libc.shmget(SHARED_KEY, 0, 0)
-print("OUT" if segment >= 0 else "closed", ctypes.get_errno())"#,
-    ),
-    attempt(
-        "a POSIX message queue",
-        Succeeds,
-        r#"
+print("OUT" if segment >= 0 else "closed", ctypes.get_errno())
+
+# %% a POSIX message queue [succeeds]
 rt = ctypes.CDLL("librt.so.1", use_errno=True)
 queue = rt.mq_open(b"/peername-canary-%d" % VICTIM, os.O_RDWR)
-print("OUT" if queue >= 0 else "closed", ctypes.get_errno())"#,
-    ),
-    attempt(
-        "memory of a process outside by other calls",
-        NotTried,
-        r#"
+print("OUT" if queue >= 0 else "closed", ctypes.get_errno())
+
+# %% memory of a process outside by other calls [not-tried]
 numbers = {"x86_64": (312, 279, 256, 440), "aarch64": (272, 239, 238, 440)}[os.uname().machine]
 kcmp, move_pages, migrate_pages, process_madvise = numbers
 tries = [
@@ -263,12 +180,9 @@ tries = [
     libc.syscall(process_madvise, os.pidfd_open(VICTIM), None, 0, 4, 0),
     libc.syscall(448, os.pidfd_open(VICTIM), 0),
 ]
-print("closed" if all(result < 0 for result in tries) else "OUT", tries)"#,
-    ),
-    attempt(
-        "control groups",
-        NotTried,
-        r#"
+print("closed" if all(result < 0 for result in tries) else "OUT", tries)
+
+# %% control groups [not-tried]
 import glob
 for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1000]:
     try:
@@ -276,12 +190,9 @@ for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1000]:
         print("OUT", path)
     except OSError:
         pass
-print("closed")"#,
-    ),
-    attempt(
-        "a hidden directory moved to where no mount covers it",
-        NotTried,
-        r#"
+print("closed")
+
+# %% a hidden directory moved to where no mount covers it [not-tried]
 open_dir = os.path.dirname(os.environ["CANARY"]) + "/open"
 for name in ("sibling", "view", "root"):
     os.makedirs("%s/%s-%d" % (open_dir, name, os.getuid()), exist_ok=True)
@@ -310,6 +221,4 @@ if os.fork() == 0:
 os.wait()
 os.write(moved[1], b"x")
 os.wait()
-print("closed")"#,
-    ),
-];
+print("closed")
