@@ -14,7 +14,9 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within, wait_until,
+};
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
 };
@@ -36,7 +38,7 @@ fn service_manager_is_notified_of_each_state() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
     let ready = wait_message(&manager, "READY=1");
-    assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
+    assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let up = backend.accept();
@@ -60,8 +62,7 @@ fn service_manager_is_notified_of_each_state() {
     wait_message(&manager, "WATCHDOG=1");
     wait_message(&manager, "WATCHDOG=1");
     drop((down, up));
-    let status = proxy.wait_exit(Duration::from_secs(2));
-    assert!(status.is_some_and(|status| status.success()));
+    proxy.wait_success(Duration::from_secs(2));
 }
 
 /// An upgrade is a reload with a new main process, which reports from then on and feeds the watchdog.
@@ -90,14 +91,14 @@ fn upgrade_names_the_new_main_process() {
         wait_message(&manager, "RELOADING=1");
         wait_message(&manager, &format!("MAINPID={}", rig.serving_inside()));
         let ready = wait_message(&manager, "READY=1");
-        assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
+        assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
         wait_message(&manager, "WATCHDOG=1");
     }
     rig.install(&lab.server, Binary::Exits);
     rig.upgrade(&lab.server).expect_err("a refusal");
     wait_message(&manager, "RELOADING=1");
     let ready = wait_message(&manager, "READY=1");
-    assert!(ready.contains("STATUS=last upgrade refused"), "{ready}");
+    assert_contains(&ready, &["STATUS=last upgrade refused"]);
     wait_message(&manager, "WATCHDOG=1");
 }
 
@@ -133,8 +134,7 @@ fn hanging_service_manager_does_not_block_the_proxy() {
         thread::sleep(Duration::from_millis(50));
     }
     proxy.signal(Signal::TERM);
-    let status = proxy.wait_exit(Duration::from_secs(5));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    proxy.wait_success(Duration::from_secs(5));
 }
 
 /// Socket activation: clients that come while no proxy runs wait in the manager's socket, and are served by
@@ -156,9 +156,7 @@ fn activated_sockets_survive_a_restart() {
         site.assert_serves(50, client);
         drop(down);
         kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
-        activator.wait_line("that it ended", |line| {
-            (line == format!("ended {round} 0")).then_some(())
-        });
+        activator.wait_printed(&format!("ended {round} 0"));
     }
 }
 
@@ -251,7 +249,7 @@ fn unused_activated_socket_is_named() {
         activator.wait_line("which one", |line| {
             (line.contains(named) && line.contains("socket 4 (second)")).then_some(())
         });
-        activator.wait_line("that it failed", |line| (line == "ended 0 1").then_some(()));
+        activator.wait_printed("ended 0 1");
     }
 }
 
@@ -275,9 +273,7 @@ fn reload_keeps_activated_sockets_in_use() {
         line.strip_prefix("pid 0 ")?.parse().ok()
     });
     let pid = Pid::from_raw(pid).expect("a pid");
-    activator.wait_line("that it serves", |line| {
-        line.contains("listening").then_some(())
-    });
+    activator.wait_logged("listening");
     scratch.write("proxy.toml", &table(8443));
     kill_process(pid, Signal::HUP).expect("kill");
     activator.wait_line("a refusal", |line| {
@@ -285,7 +281,7 @@ fn reload_keeps_activated_sockets_in_use() {
         (line.contains("reload refused") && named).then_some(())
     });
     kill_process(pid, Signal::TERM).expect("kill");
-    activator.wait_line("that it ended", |line| (line == "ended 0 0").then_some(()));
+    activator.wait_printed("ended 0 0");
 }
 
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
@@ -312,11 +308,10 @@ fn two_instances_restart_together() {
         }
         for mut instance in instances {
             instance.signal(Signal::TERM);
-            let status = instance.wait_exit(Duration::from_secs(5));
-            assert!(status.is_some_and(|status| status.success()), "{status:?}");
+            instance.wait_success(Duration::from_secs(5));
         }
-        wait_for("no route is left behind", || {
-            (lab.server.routing_rules() == before).then_some(())
+        wait_until("no route is left behind", || {
+            lab.server.routing_rules() == before
         });
     }
 }
@@ -384,9 +379,7 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
     let (sockets, directory) = (sockets.join(" "), scratch.path_text("start"));
     let args = [&[script.as_str(), &sockets, &directory], program].concat();
     let activator = Process::start(host, "python3", &args);
-    activator.wait_line("that its sockets are open", |line| {
-        (line == "open").then_some(())
-    });
+    activator.wait_printed("open");
     activator
 }
 

@@ -84,8 +84,21 @@ impl Drop for Lab {
 /// Polls `question` until it has an answer. Panics with `what` after ten seconds, which no step of these
 /// tests takes on a healthy machine, however busy.
 pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
-    wait_until(Instant::now() + WAIT_LIMIT, question)
+    poll_until(Instant::now() + WAIT_LIMIT, question)
         .unwrap_or_else(|| panic!("waited {WAIT_LIMIT:?} in vain: {what}"))
+}
+
+/// Polls `condition` until it holds, for as long as [`wait_for`].
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Asserts that a text has each of these parts.
+#[track_caller]
+pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
 }
 
 /// Asserts that one of `tries` reactions takes `limit` at most. The machine may be busy with other tests, so
@@ -103,7 +116,7 @@ pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl Fn
 }
 
 /// Polls `question` until it has an answer or the deadline has passed.
-pub(crate) fn wait_until<T>(
+pub(crate) fn poll_until<T>(
     deadline: Instant,
     mut question: impl FnMut() -> Option<T>,
 ) -> Option<T> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::wait_until;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
@@ -86,7 +86,7 @@ fn client_that_does_not_read_is_aborted() {
     down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
     assert_eq!(rig.wait_audit_lines("/large", 1)[0]["end"], "idle");
     let active = || rig.read_metrics().contains("connections_active 0");
-    wait_for("the client's end", || active().then_some(()));
+    wait_until("the client's end", || active());
 }
 
 /// A client sends a part of its request and no more.

@@ -1,8 +1,9 @@
 //! `--ask`: questions on the terminal, about what no access rule decides on.
 
+use crate::harness::lab::assert_contains;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-const EXPECT: &str = include_str!("../harness/expect.py");
+const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
 const QUESTION: &str = "is not on the lists";
 const PROMPT: &str = r"see:or deny: ";
 
@@ -194,6 +195,6 @@ fn without_a_terminal_it_is_wrong_usage() {
         let output = rig.run_outside(user, &format!("setsid --wait {jail} jail --ask -- true"));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("no terminal to ask on"), "{errors}");
+        assert_contains(&errors, &["no terminal to ask on"]);
     }
 }

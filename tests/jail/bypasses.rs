@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 use attempts::{Attempt, Control, PRELUDE};
 
@@ -28,9 +28,9 @@ impl Canaries {
         let path = rig.scratch().path_text(&format!("canary-{user:?}"));
         let local = rig.start_outside(user, &["/usr/bin/python3", "-u", &local, &path]);
         let canaries = Self { remote, local };
-        wait_for("the canaries", || {
+        wait_until("the canaries", || {
             let ready = |process: &Process| process.log().contains("ready");
-            (ready(&canaries.remote) && ready(&canaries.local)).then_some(())
+            ready(&canaries.remote) && ready(&canaries.local)
         });
         canaries
     }
@@ -144,7 +144,9 @@ fn no_attempt_gets_out() {
         let range = Range::new(user);
         let seen_by_origin = range.rig.scratch().read("access.log");
         let tried = attempts::all().filter(|attempt| attempt.applies_to(user));
-        let got_out: Vec<_> = tried.filter_map(|attempt| range.failure(&attempt)).collect();
+        let got_out: Vec<_> = tried
+            .filter_map(|attempt| range.failure(&attempt))
+            .collect();
         assert!(got_out.is_empty(), "{user:?}: {got_out:#?}");
         assert_eq!(range.rig.scratch().read("access.log"), seen_by_origin);
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, assert_contains, wait_until};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -65,11 +65,11 @@ fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &go, 0o644.into()).expect("a FIFO");
     let script = script.replace("read line", &format!("read line <{go}"));
     let program = rig.start(User::Root, &["--hide", &dir], &["sh", "-c", &script]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     rig.scratch().write("secrets/new", "SECRET\n");
     fs::rename(format!("{dir}/new"), format!("{dir}/token")).expect("renamed");
     fs::write(&go, "\n").expect("written");
-    program.wait_line("its end", |line| (line == "over").then_some(()));
+    program.wait_printed("over");
     assert!(!program.log().contains("SECRET"), "{}", program.log());
 }
 
@@ -137,11 +137,11 @@ fn request_of_a_process_left_behind_is_logged() {
     let program =
         "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
     rig.succeeds(User::Root, &["-q", "--log", &log], program);
-    wait_for("the interceptor's end", || {
+    wait_until("the interceptor's end", || {
         let left = Command::new("pgrep")
             .args(["-f", &rig.interceptor_pattern()])
             .output();
-        left.expect("pgrep").stdout.is_empty().then_some(())
+        left.expect("pgrep").stdout.is_empty()
     });
     let text = rig.scratch().read("audit.log");
     let lines = text
@@ -173,7 +173,7 @@ fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
         let output = rig.run(User::Nobody, &["--hide", hidden], "true");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{hidden}: {text}");
-        assert!(text.contains("TMPDIR"), "{text}");
+        assert_contains(&text, &["TMPDIR"]);
     }
 }
 
@@ -193,10 +193,8 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
         "socat",
         &[&listen, "SYSTEM:echo served"],
     );
-    wait_for("the socket", || {
-        fs::exists(format!("{dir}/service"))
-            .unwrap_or(false)
-            .then_some(())
+    wait_until("the socket", || {
+        fs::exists(format!("{dir}/service")).unwrap_or(false)
     });
     let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
     for allowed in [&link, &format!("{link}/service")] {

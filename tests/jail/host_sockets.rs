@@ -76,7 +76,7 @@ fn socket_that_is_bound_later_is_reached_at_a_path_of_root() {
         let user: Vec<&str> = user.split(' ').collect();
         let command = [&jail, "jail", "-q", &option, "--", "sh", "-c", &script];
         let program = rig.start_outside(User::Root, &[&user[..], &command].concat());
-        program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+        program.wait_printed("ready");
         let listener = UnixListener::bind(&path).expect("a socket");
         fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod(2)");
         let outcome = wait_for("the outcome", || {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::lab::WAIT_LIMIT;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{WAIT_LIMIT, assert_contains};
+use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -30,17 +30,17 @@ fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
     let rig = JailRig::new();
     let script = "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done";
     let mut program = rig.start(User::Nobody, &[], &["sh", "-c", script]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     program.signal(Signal::USR1);
     let status = program.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(3));
-    program.wait_line("its handler", |line| (line == "caught").then_some(()));
+    program.wait_printed("caught");
     // The supervisor is the last one.
-    wait_for("the interceptor's end", || {
+    wait_until("the interceptor's end", || {
         let left = Command::new("pgrep")
             .args(["-f", &rig.interceptor_pattern()])
             .output();
-        left.expect("pgrep").stdout.is_empty().then_some(())
+        left.expect("pgrep").stdout.is_empty()
     });
 }
 
@@ -71,7 +71,7 @@ fn processes_left_behind_have_no_network() {
 fn killed_program_is_reported_as_killed() {
     let rig = JailRig::new();
     let mut program = rig.start(User::Root, &[], &["sh", "-c", "echo ready; exec sleep 60"]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     program.signal(Signal::KILL);
     let status = program.wait_exit(Duration::from_secs(5)).expect("its end");
     assert_eq!(status.signal(), Some(9));
@@ -161,10 +161,7 @@ fn forbidden_user_namespaces_are_explained() {
     let output = rig.run_outside(User::Nobody, &forbid.replace("$0 jail -- true", &jail));
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{text}");
-    assert!(
-        text.contains("user.max_user_namespaces is 0") && text.contains("sysctl"),
-        "{text}"
-    );
+    assert_contains(&text, &["user.max_user_namespaces is 0", "sysctl"]);
 }
 
 #[test]
@@ -188,9 +185,9 @@ fn every_user_leaves_the_host_untouched() {
             "{output:?}"
         );
         // The interceptor's supervisor removes the jail's directory after the program has exited.
-        wait_for("an empty directory", || {
+        wait_until("an empty directory", || {
             let left = std::fs::read_dir(&temporary).expect("the directory");
-            (left.count() == 0).then_some(())
+            left.count() == 0
         });
     }
 }

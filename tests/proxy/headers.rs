@@ -13,7 +13,7 @@ use crate::harness::addr::{
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{self, DGRAM_V4, NOOP, PROXY, addresses, raw, tlv, v1, v2};
-use crate::harness::lab::{Lab, assert_within, wait_for};
+use crate::harness::lab::{Lab, assert_within, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
@@ -128,9 +128,9 @@ fn header_with_65_tlvs_is_refused() {
             .wait_closed();
         rig.assert_no_backend_connection();
     }
-    wait_for("both are in the log", || {
+    wait_until("both are in the log", || {
         let refused = |outcome: &String| outcome == "too_many_tlvs";
-        (rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2).then_some(())
+        rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2
     });
 }
 
@@ -205,9 +205,7 @@ fn invalid_headers_are_refused_at_once() {
         rig.assert_no_backend_connection();
         assert!(rig.proxy.is_alive(), "{what} ended the proxy");
     }
-    wait_for("each is in the log", || {
-        (rig.proxy.outcomes().len() == sent).then_some(())
-    });
+    wait_until("each is in the log", || rig.proxy.outcomes().len() == sent);
     rig.assert_serves(fresh_client_v4());
 }
 
@@ -268,8 +266,7 @@ fn strict_header_refuses_deviations_and_says_what_differs() {
         let Deviation { line, error, .. } = make();
         let down = rig.connect_and_send(line.as_bytes());
         assert_eq!(down.wait_closed().0, End::Reset, "{line}");
-        rig.proxy
-            .wait_line(error, |line| line.contains(error).then_some(()));
+        rig.proxy.wait_logged(error);
     }
     let nameless = rig.connect_and_send(&v1(v4([198, 51, 100, 7], 0), FRONT_V4));
     assert_eq!(nameless.wait_closed().0, End::Reset);

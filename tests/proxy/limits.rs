@@ -14,11 +14,13 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, failing_calls, wait_for};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, failing_calls, wait_for, wait_until,
+};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable, words};
+use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
-use crate::harness::server::{Redis, Server};
 
 /// `[::]` includes every address of this host, so each target is the proxy's own listener.
 #[test]
@@ -26,10 +28,8 @@ fn proxy_does_not_start_with_itself_as_backend() {
     let lab = Lab::new();
     for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
         let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
-        let output = Peername::run(&lab.server, &args);
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("the proxy would connect to itself"), "{said}");
+        let said = Peername::run_failing(&lab.server, &args, 2);
+        assert_contains(&said, &["the proxy would connect to itself"]);
     }
 }
 
@@ -46,9 +46,9 @@ fn exhausted_descriptors_pause_accept_until_some_are_free() {
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
         let soon = Duration::from_millis(5);
-        wait_for("ten are served", || {
+        wait_until("ten are served", || {
             let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
-            (served.count() >= 10).then_some(())
+            served.count() >= 10
         });
         // By now every connection that can be served is, also on a busy machine.
         thread::sleep(Duration::from_millis(200));
@@ -120,7 +120,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
             assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
         }
         drop(served);
-        wait_for("all are gone", || (proxy.count_fds() <= idle).then_some(()));
+        wait_until("all are gone", || proxy.count_fds() <= idle);
         assert!(serve().is_some());
         let totals = proxy.stop();
         let outcomes = totals["outcomes"].as_str().expect("text");
@@ -132,11 +132,9 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
 /// One peer that opens connections and sends nothing can't have all slots for pending headers.
 #[test]
 fn pending_headers_are_limited() {
-    let mut rig = ProxyRig::new(&[
-        "--max-pending-per-peer=10",
-        "--max-pending=15",
-        "--header-timeout=60s",
-    ]);
+    let mut rig = ProxyRig::new(&words(
+        "--max-pending-per-peer=10 --max-pending=15 --header-timeout=60s",
+    ));
     let mut silent =
         exceed_pending_limit(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     rig.proxy.wait_outcome("too_many_pending");
@@ -289,10 +287,8 @@ fn second_proxy_on_the_port_does_not_start() {
     let lab = Lab::new();
     let _first = Peername::proxy(&lab, &[]);
     let listen = format!("--listen={LISTEN_V4}");
-    let output = Peername::run(&lab.server, &["proxy", "--trust=any", &listen]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another program listens there"), "{said}");
+    let said = Peername::run_failing(&lab.server, &["proxy", "--trust=any", &listen], 1);
+    assert_contains(&said, &["another program listens there"]);
     assert_eq!(
         said.matches("os error 98").count(),
         1,
@@ -322,10 +318,7 @@ fn missing_capability_is_named_at_the_start() {
         let output = Peername::run_with_input(&host, program, &args, "");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
-        assert!(
-            said.contains("needs CAP_NET_RAW") && said.contains(cure),
-            "{said}"
-        );
+        assert_contains(&said, &["needs CAP_NET_RAW", cure]);
     }
 }
 

@@ -12,9 +12,9 @@ use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::{Haproxy, NginxStream, curl_with_header};
+use crate::harness::programs::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 use crate::harness::rig::proxy::{ProxyRig, front_of};
-use crate::harness::sender::{Haproxy, NginxStream, curl_with_header};
-use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 
 #[test]
 fn nginx_sees_the_client() {

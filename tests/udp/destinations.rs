@@ -1,5 +1,6 @@
 //! The destination in the header of a datagram.
 
+use crate::harness::peername::words;
 use std::net::SocketAddr;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
@@ -37,12 +38,10 @@ fn client_with_two_destinations_has_two_sessions() {
 
 #[test]
 fn destinations_are_refused_as_over_tcp() {
-    let mut rig = UdpRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=0.0.0.0/0",
-        "--allow-destination=127.0.0.1:9000",
-        "--workers=1",
-    ]);
+    let mut rig = UdpRig::new(&words(
+        "--dynamic-destination --allow-destination=0.0.0.0/0 \
+         --allow-destination=127.0.0.1:9000 --workers=1",
+    ));
     for (times, destination) in [
         (1, "127.0.0.1:9001"),
         (2, "10.81.0.1:8443"),

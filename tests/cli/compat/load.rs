@@ -15,7 +15,7 @@ use crate::harness::rig::compat::CompatRig;
 fn readme_load_test_keeps_every_client() {
     let (rig, host) = (CompatRig::new(), Host::new());
     let server = Process::start(&host, "python3", &["-uc", ECHO]);
-    server.wait_line("that it is there", |line| (line == "ready").then_some(()));
+    server.wait_printed("ready");
     let _proxy = rig
         .start(&host, "./go-mmproxy -l 0.0.0.0:1122 -4 127.0.0.1:25578")
         .wait_listening(&[FRONT]);

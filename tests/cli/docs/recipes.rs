@@ -122,9 +122,7 @@ impl Recipe {
 fn start(host: &Host, through: &[&str], command: &str) -> Process {
     let script = with_path(&command.replacen("peername proxy", "exec peername proxy", 1));
     let process = Process::start_through(host, through, "sh", &["-ec", &script]);
-    process.wait_line("that it listens", |line| {
-        line.contains("listening").then_some(())
-    });
+    process.wait_logged("listening");
     process
 }
 

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::{IS_STATIC, Peername};
+use crate::harness::programs::server::{Python, Server};
 use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
 use crate::harness::rig::exec_connect::{connect_stdout, lossy_text};
-use crate::harness::server::{Python, Server};
 
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
 const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
@@ -181,7 +181,7 @@ fn one_program_may_be_client_and_server() {
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
     let said = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
-    assert!(said.contains(&format!("accept {someone} ")), "{said}");
+    assert_contains(&said, &[&format!("accept {someone} ")]);
 }
 
 const PYTHON: &str = r"

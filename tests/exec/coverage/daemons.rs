@@ -2,9 +2,9 @@
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{ProgramRig, v2};
-use crate::harness::server::nginx;
 
 /// The workers run as another user, which could not open the table.
 #[test]
@@ -48,13 +48,13 @@ fn assert_clients_logged(program: &ProgramRig, scratch: &Scratch) {
         let (output, _) = conn.recv_to_end();
         assert!(output.ends_with(b"hello\n"), "{}", program.process.log());
     }
-    wait_for("the access log", || {
+    wait_until("the access log", || {
         let log = scratch.read("access.log");
         let seen = |client: &std::net::SocketAddr| {
             let line = format!("{} {}", client.ip(), client.port());
             log.lines().any(|l| l == line)
         };
-        clients.iter().all(seen).then_some(())
+        clients.iter().all(seen)
     });
 }
 

@@ -3,9 +3,9 @@
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
-use crate::harness::server::nginx;
 
 /// A client that the header names as remote is not local: only `mynetworks` may relay.
 #[test]
@@ -30,9 +30,7 @@ fn postfix_does_not_relay_for_a_remote_client() {
         ask("MAIL FROM:<a@client.example>\r\n", "250 ");
         ask("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
         let seen = format!("connect from unknown[{}]", client.ip());
-        program.process.wait_line("of the connection", |line| {
-            line.contains(&seen).then_some(())
-        });
+        program.process.wait_logged(&seen);
         assert_nothing_without_a_header(&program);
     }
 }
@@ -51,9 +49,7 @@ fn dovecot_logs_the_client() {
             Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
         assert!(said.starts_with(b"* OK"), "{}", program.process.log());
         let seen = format!("rip={},", client.ip());
-        program
-            .process
-            .wait_line("of the session", |line| line.contains(&seen).then_some(()));
+        program.process.wait_logged(&seen);
     }
     assert_nothing_without_a_header(&program);
 }
@@ -85,14 +81,14 @@ fn nginx_upgrade_loses_no_client() {
     };
     clients(5);
     scratch.write("upgrade", "");
-    wait_for("the end of the old master", || {
+    wait_until("the end of the old master", || {
         clients(5);
-        scratch.path("upgraded").exists().then_some(())
+        scratch.path("upgraded").exists()
     });
     clients(5);
-    wait_for("the access log", || {
+    wait_until("the access log", || {
         let log = scratch.read("access.log");
-        (log.lines().count() == served.len()).then_some(())
+        log.lines().count() == served.len()
     });
     let log = scratch.read("access.log");
     let unseen: Vec<_> = served

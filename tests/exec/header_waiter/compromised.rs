@@ -13,9 +13,7 @@ use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
 fn requests_of_one_process_delay_no_client_of_the_others() {
     for child in [LINGERING, SILENT, MALFORMED] {
         let program = start(Lab::without_routes(), child);
-        program
-            .process
-            .wait_line("that it has begun", |line| (line == "begun").then_some(()));
+        program.process.wait_printed("begun");
         for _ in 0..5 {
             let (client, start) = (fresh_client_v4(), Instant::now());
             let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client)[..20]);
@@ -41,7 +39,7 @@ fn supervisor_connects_to_no_listener_of_others() {
     let other = Process::start(&lab.server, "/usr/bin/python3", &["-uc", OTHER_LISTENER]);
     let program = start(lab, CLAIMING);
     let line = |process: &Process, wanted: &'static str| {
-        process.wait_line(wanted, |line| (line == wanted).then_some(()));
+        process.wait_printed(wanted);
     };
     line(&other, "listening");
     line(&program.process, "completed");

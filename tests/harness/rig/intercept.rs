@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 
 /// For a check that answers, on a machine that is busy.
@@ -289,9 +289,7 @@ impl InterceptLab {
     pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
         let script = self.scratch.write("names.py", script);
         let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
-        wait_for("the name server", || {
-            names.log().contains("ready").then_some(())
-        });
+        wait_until("the name server", || names.log().contains("ready"));
         let mounts = [
             ("nsswitch.conf", "hosts: files dns\n"),
             (

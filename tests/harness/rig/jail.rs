@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::lab::{Process, Scratch, wait_until};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
 
@@ -154,9 +154,7 @@ impl JailRig {
         let script = self.scratch().write("check.py", CHECK);
         let args = [&["-u", &script, CHECK_PORT][..], hosts].concat();
         let check = Process::start(&self.stage.lab.balancer, "/usr/bin/python3", &args);
-        wait_for("the check service", || {
-            check.log().contains("ready").then_some(())
-        });
+        wait_until("the check service", || check.log().contains("ready"));
         (check, format!("--check=http://127.0.0.1:{CHECK_PORT}/"))
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::lab::{Host, Process, assert_contains, wait_until};
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
@@ -79,10 +79,7 @@ fn denied_connect_has_a_response_for_its_client() {
     let (rig, _check) = start_checked(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("CONNECT tunnel failed, response 403"),
-        "{said}"
-    );
+    assert_contains(&said, &["CONNECT tunnel failed, response 403"]);
     // A browser shows no body of a refused CONNECT, so it gets the page inside the tunnel.
     let page = rig.curl(&[
         "-A",
@@ -222,9 +219,7 @@ fn metrics_count_decisions() {
             .run("curl", &["-sS", &format!("http://203.0.113.1:9090{path}")])
     };
     // A worker that other processes keep from running for two seconds is reported as hanging.
-    wait_for("all is well", || {
-        (ready("/healthz") == "ok\n").then_some(())
-    });
+    wait_until("all is well", || ready("/healthz") == "ok\n");
     assert_eq!(ready("/readyz"), "ready\n");
 }
 

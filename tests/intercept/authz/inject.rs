@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::decisions::{ASKED, SERVICE, start};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -128,9 +128,7 @@ fn secret_does_not_follow_to_another_host() {
         "{followed}"
     );
     // What the redirecting origin got was its own.
-    server.wait_line("the first request", |line| {
-        line.contains("treasure-2").then_some(())
-    });
+    server.wait_logged("treasure-2");
 }
 
 /// Without TLS only if it is written so; a reload reads the file again, for open connections, too.
@@ -148,16 +146,12 @@ fn reload_reads_the_secret_again() {
     assert!(get().contains(" x=treasure-1 "));
     rig.scratch.write("plain", "treasure-3\n");
     rig.proxy.signal(Signal::HUP);
-    wait_for("the reload", || {
-        rig.proxy.log().contains("\"reloaded\"").then_some(())
-    });
+    wait_until("the reload", || rig.proxy.log().contains("\"reloaded\""));
     let answer = get();
-    assert!(answer.contains(" x=treasure-3 "), "{answer}");
+    assert_contains(&answer, &[" x=treasure-3 "]);
     rig.scratch.write("plain", "two\nlines\n");
     rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_line("the refusal", |line| {
-        line.contains("one line").then_some(())
-    });
+    rig.proxy.wait_logged("one line");
     assert!(get().contains(" x=treasure-3 "));
 }
 
@@ -169,7 +163,7 @@ fn file_that_others_may_read_is_warned_of() {
     let file = rig.scratch.path("secret");
     fs::set_permissions(file, Permissions::from_mode(0o644)).expect("chmod");
     rig.proxy.signal(Signal::HUP);
-    wait_for("the warning", || warning(&rig.proxy.log()).then_some(()));
+    wait_until("the warning", || warning(&rig.proxy.log()));
 }
 
 /// No error quotes a secret.

@@ -1,11 +1,12 @@
 //! Connections to check services: TLS with certificates on both sides, Unix sockets, and several services.
 
+use crate::harness::peername::words;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_for, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
 /// Starts a service that denies paths with `secret` (the scripted one once it is told to) and allows everything else, at an address or a Unix socket
@@ -117,16 +118,7 @@ fn service_that_can_not_be_verified_is_not_asked() {
         ];
         args.extend(files.iter().map(String::as_str));
         let proxy = stage.start_proxy(&args);
-        let curl = [
-            "-sS",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "-x",
-            "203.0.113.1:8080",
-            "http://a.test/echo",
-        ];
+        let curl = words("-sS -o /dev/null -w %{http_code} -x 203.0.113.1:8080 http://a.test/echo");
         assert_eq!(stage.lab.client.run("curl", &curl), "503", "{files:?}");
         let how = proxy.wait_line("the audit line", |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -199,9 +191,9 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
         .lab
         .balancer
         .enter(|| Opa::start_at(first, &policy("first")));
-    wait_for("the first is asked again", || {
+    wait_until("the first is asked again", || {
         let status = rig.curl_status(&["http://a.test/echo"]);
-        (status == 200 && asked() == "first").then_some(())
+        status == 200 && asked() == "first"
     });
 }
 

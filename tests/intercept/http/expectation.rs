@@ -1,5 +1,6 @@
 //! Requests that are answered before their body has come: 100 (Continue), and early final responses.
 
+use crate::harness::lab::assert_contains;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ fn expectation_is_met_by_the_origin() {
     let (_rig, origin, client) = start();
     let up = origin.accept();
     let head = recv_head(&up).to_lowercase();
-    assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+    assert_contains(&head, &["\r\nexpect: 100-continue\r\n"]);
     assert!(
         !client.is_answered_after(Duration::from_millis(300)),
         "too early"
@@ -40,7 +41,7 @@ fn refused_expectation_gets_the_origins_answer_alone() {
     let (answer, _) = client.recv_to_end();
     let answer = String::from_utf8_lossy(&answer).to_lowercase();
     assert!(answer.starts_with("http/1.1 401 "), "{answer}");
-    assert!(answer.contains("connection: close"), "{answer}");
+    assert_contains(&answer, &["connection: close"]);
     // The body never came, so nothing else comes on the origin's connection, either.
     assert_eq!(up.recv_to_end().0, b"");
     assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");

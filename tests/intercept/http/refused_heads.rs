@@ -1,6 +1,7 @@
 //! What an HTTP parser refuses: it is forwarded in a form that origins can parse, or gets an answer that says why, and an
 //! audit line with the host.
 
+use crate::harness::lab::assert_contains;
 use serde_json::Value;
 
 use crate::harness::conn::Conn;
@@ -19,10 +20,7 @@ fn raw_quotes_and_brackets_of_a_target_reach_the_origin() {
     }
     let seen = rig.wait_origin_log(4);
     for line in seen {
-        assert!(
-            line.contains("/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "),
-            "{line}"
-        );
+        assert_contains(&line, &["/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "]);
     }
     rig.wait_audit_lines("/echo/%3Ca%3E", 4);
     let asked = &refused(&rig, "", 1)[0];

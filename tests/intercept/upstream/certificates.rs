@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::process::Command;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::lab::{Host, Process, assert_contains, wait_for};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
@@ -195,7 +195,7 @@ fn cached_signature_does_not_extend_validity() {
         let text = rig.curl(&[soon]);
         (text != "hello\n").then_some(text)
     });
-    assert!(problem.contains("upstream_tls_expired"), "{problem}");
+    assert_contains(&problem, &["upstream_tls_expired"]);
 }
 
 /// Certificates with a flaw, each with one that has none and with the error code.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::conn::Conn;
-use crate::harness::lab::{assert_within, wait_for};
+use crate::harness::lab::{assert_within, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
 
 /// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
@@ -44,7 +44,7 @@ fn stop_does_not_wait_for_a_silent_name_server() {
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
     let _waiting = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
-    wait_for("a question", || names.log().contains("asked").then_some(()));
+    wait_until("a question", || names.log().contains("asked"));
     rig.proxy.signal(Signal::TERM);
     let ended = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(ended.is_some(), "it waits for a name");
@@ -69,7 +69,7 @@ fn concurrent_lookups_of_a_name_share_one_query() {
     assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
     let was_asked = |times: usize| {
         let count = || names.log().matches("asked").count();
-        wait_for("the questions", || (count() >= times).then_some(()));
+        wait_until("the questions", || count() >= times);
         assert_eq!(count(), times, "{}", names.log());
     };
     // Both address types, once.
