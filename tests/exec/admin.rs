@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, built_library, v2};
@@ -256,9 +256,7 @@ fn address_in_use_fails_before_the_program_starts() {
     for mode in [PRELOAD, NOTIFY, "--mode=netns"] {
         let args = ["exec", mode, "--ports=8443", ADMIN, "--", "echo", "started"];
         let output = Peername::run(&lab.server, &args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        assert_contains(&said, &["--admin: can't listen on 127.0.0.1:9300"]);
+        assert_fails(&output, 125, &["--admin: can't listen on 127.0.0.1:9300"]);
         assert_eq!(output.stdout, b"");
     }
 }

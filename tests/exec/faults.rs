@@ -10,7 +10,7 @@ use rustix::process::{Signal, kill_process};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::End;
 use crate::harness::lab::{
-    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_contains, wait_until,
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, wait_until,
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
@@ -144,9 +144,7 @@ fn failed_launcher_has_its_own_exit_code() {
     let mut command = Command::new(copy);
     command.args(["exec", "--mode=preload", "--", "true"]);
     let ended = host.output(&mut command, "");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(125), "{said}");
-    assert_contains(&said, &["libpeername.so is neither"]);
+    assert_fails(&ended, 125, &["libpeername.so is neither"]);
 }
 
 /// The program runs as a user that can't read the table, before it loads the library. The supervisor then answers its
@@ -194,9 +192,7 @@ fn program_without_table_and_supervisor_may_not_listen() {
     ]);
     command.args(["block", "4", "8443"]);
     let ended = host.output(&mut command, "");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert_contains(&said, &["may not listen"]);
+    assert_fails(&ended, 1, &["may not listen"]);
 }
 
 pub(super) fn kill_header_waiter_of(served: &ServerRig) {

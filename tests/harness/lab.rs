@@ -16,6 +16,7 @@ pub(crate) mod host;
 pub(crate) mod process;
 pub(crate) mod scratch;
 
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 pub(crate) use failing::failing_calls;
@@ -99,6 +100,20 @@ pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
+}
+
+/// Asserts this exit code, and that standard error has each of these parts.
+#[track_caller]
+pub(crate) fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert_contains(&String::from_utf8_lossy(&output.stderr), parts);
+}
+
+/// Asserts that this is all of standard output.
+#[track_caller]
+pub(crate) fn assert_prints(output: &Output, text: &str) {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, text, "{output:?}");
 }
 
 /// Asserts that one of `tries` reactions takes `limit` at most. The machine may be busy with other tests, so

@@ -162,7 +162,7 @@ fn open_connections_are_listed_with_client_host_and_state() {
         rig.start_curl(&["--http1.1", "https://b.test/slow"]),
     ];
     let connect = |request: &str| {
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let conn = rig.connect_and_send(request.as_bytes());
         let head = recv_head(&conn);
         assert!(head.starts_with("HTTP/1.1 20"), "{head}");
         conn

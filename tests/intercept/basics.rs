@@ -1,9 +1,8 @@
 //! Requests that pass, without a check.
 
-use crate::harness::conn::Conn;
 use crate::harness::lab::assert_contains;
 use crate::harness::peername::words;
-use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig};
 
 #[test]
 fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
@@ -60,7 +59,7 @@ fn absolute_form_request_for_https_goes_over_tls() {
     let rig = InterceptRig::new(&["--deny=a.test/no", "--allow=*"]);
     let ask = |url: &str, host: &str| {
         let request = format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let conn = rig.connect_and_send(request.as_bytes());
         conn.recv_text_until(|text| {
             text.contains("HTTP/1.1\n") || text.contains("via=") || text.contains("\"code\"")
         })

@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::check::service::Service;
-use crate::harness::conn::Conn;
 use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::programs::collector::Collector;
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
 use crate::harness::rig::jail::{JailRig, User};
 
@@ -110,7 +109,7 @@ fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
             "GET http://a.test:9001{path} HTTP/1.1\r\nHost: a.test:9001\r\ntraceparent: {sent}\r\n\
              Connection: close\r\n\r\n"
         );
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let client = rig.connect_and_send(request.as_bytes());
         let up = origin.accept();
         let head = recv_head(&up);
         assert_contains(&head, &[&format!("traceparent: {sent}\r\n")]);

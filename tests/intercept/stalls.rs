@@ -37,9 +37,7 @@ fn idle_http2_client_gets_goaway() {
 #[test]
 fn stalled_response_is_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=1s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /half");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /half");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     down.recv_to_end();
@@ -51,9 +49,7 @@ fn stalled_response_is_aborted() {
 #[test]
 fn silent_response_of_a_half_closed_client_is_aborted() {
     let rig = InterceptRig::new(&["--idle-timeout=1s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /watch");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /watch");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     drop(down);
@@ -65,9 +61,7 @@ fn silent_response_of_a_half_closed_client_is_aborted() {
 #[test]
 fn slow_response_is_not_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=4s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /slow");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /slow");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     for byte in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
@@ -93,9 +87,7 @@ fn client_that_does_not_read_is_aborted() {
 #[test]
 fn stalled_request_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
-    let (origin, down) = send_half_request(&rig, "POST /half");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "POST /half");
     let told = down.recv_text_until(|text| text.contains("client_idle"));
     assert!(told.starts_with("HTTP/1.1 408 "), "{told}");
     up.recv_to_end();
@@ -113,9 +105,7 @@ fn response_that_has_begun_may_be_silent() {
         "application/connect+json",
         "text/event-stream",
     ] {
-        let (origin, down) = send_half_request(&rig, "GET /events");
-        let up = origin.accept();
-        recv_head(&up);
+        let (_origin, down, up) = send_half_request(&rig, "GET /events");
         std::thread::sleep(Duration::from_millis(1500));
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type";
         up.send(format!("{head}: {kind}\r\n\r\n").as_bytes());
@@ -135,14 +125,12 @@ fn host_has_an_answer_timeout_of_its_own() {
         "--host-answer-timeout=a.test=20s",
         ALLOW,
     ]);
-    let (origin, down) = send_half_request(&rig, "GET /late");
-    let up = origin.accept();
-    recv_head(&up);
+    let (origin, down, up) = send_half_request(&rig, "GET /late");
     std::thread::sleep(Duration::from_millis(2500));
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     let other = b"GET http://b.test:9001/late HTTP/1.1\r\nHost: b.test:9001\r\n\r\n";
-    let down = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other);
+    let down = rig.connect_and_send(other);
     let _up = origin.accept();
     assert!(recv_head(&down).starts_with("HTTP/1.1 504 "));
 }
@@ -152,16 +140,12 @@ fn host_has_an_answer_timeout_of_its_own() {
 fn tunnels_and_websockets_have_their_own_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let tunnel = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n",
-    );
+    let tunnel = rig.connect_and_send(b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n");
     recv_head(&tunnel);
     tunnel.send(b"\0\0\0\0neither TLS nor HTTP");
     let carried = origin.accept();
     carried.recv(24);
-    let websocket = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, UPGRADE);
+    let websocket = rig.connect_and_send(UPGRADE);
     let switched = origin.accept();
     recv_head(&switched);
     let agreed =
@@ -182,8 +166,8 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
     }
 }
 
-/// Sends a request, with half of its body if it has one.
-fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
+/// Sends a request, with half of its body if it has one; returns the origin and both ends, the request's head received.
+fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let line = line.replace(' ', " http://a.test:9001");
     let body = match line.starts_with("POST") {
@@ -191,8 +175,10 @@ fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
         false => "\r\n",
     };
     let request = format!("{line} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
-    (origin, conn)
+    let conn = rig.connect_and_send(request.as_bytes());
+    let up = origin.accept();
+    recv_head(&up);
+    (origin, conn, up)
 }
 
 const UPGRADE: &[u8] = b"GET http://a.test:9001/chat HTTP/1.1\r\nHost: a.test:9001\r\n\

@@ -1,6 +1,6 @@
 //! `--ask`: questions on the terminal, about what no access rule decides on.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::lab::assert_fails;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
@@ -193,8 +193,6 @@ fn without_a_terminal_it_is_wrong_usage() {
     let jail = rig.scratch().path_text("peername");
     for user in USERS {
         let output = rig.run_outside(user, &format!("setsid --wait {jail} jail --ask -- true"));
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert_contains(&errors, &["no terminal to ask on"]);
+        assert_fails(&output, 2, &["no terminal to ask on"]);
     }
 }

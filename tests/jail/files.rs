@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{Process, assert_contains, wait_until};
+use crate::harness::lab::{Process, assert_fails, assert_prints, wait_until};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -27,19 +27,11 @@ fn working_directory_is_hidden_too() {
     for user in USERS {
         let script = format!("cd {dir} && {jail} jail --hide {dir} -- sh -c 'cat token; pwd; ls'");
         let output = rig.run_outside(user, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            format!("{dir}\n"),
-            "{output:?}"
-        );
+        assert_prints(&output, &format!("{dir}\n"));
     }
     let script = format!("mkdir {dir}/below && cd {dir}/below && {jail} jail --hide {dir} -- true");
     let output = rig.run_outside(User::Root, &script);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("working directory"),
-        "{output:?}"
-    );
+    assert_fails(&output, 2, &["working directory"]);
 }
 
 /// openat(2) below an inherited directory passes by every mount on the way to it.
@@ -171,9 +163,7 @@ fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
     let rig = JailRig::new();
     for hidden in ["/tmp", "/"] {
         let output = rig.run(User::Nobody, &["--hide", hidden], "true");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{hidden}: {text}");
-        assert_contains(&text, &["TMPDIR"]);
+        assert_fails(&output, 2, &["TMPDIR"]);
     }
 }
 
@@ -242,11 +232,7 @@ fn file_is_hidden_at_each_mount_of_its_file_system() {
              sh -c 'ls {dir}; ls {other}/secrets; echo end'"
         );
         let output = rig.run_outside(User::Root, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "end\n",
-            "{output:?}"
-        );
+        assert_prints(&output, "end\n");
     }
 }
 
@@ -262,11 +248,7 @@ fn settings_are_read_only_at_each_mount() {
         "mount -t proc proc {proc} && {write} && echo written; {jail} jail -q -- sh -c '{write} && echo written in the jail'"
     );
     let output = rig.run_outside(User::Root, &script);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "written\n",
-        "{output:?}"
-    );
+    assert_prints(&output, "written\n");
 }
 
 #[test]
@@ -275,9 +257,5 @@ fn log_with_another_name_is_refused() {
     let log = rig.scratch().write("audit.log", "");
     fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
     let output = rig.run(User::Root, &["--log", &log], "true");
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("hard link"),
-        "{output:?}"
-    );
+    assert_fails(&output, 2, &["hard link"]);
 }

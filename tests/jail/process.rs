@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::lab::{WAIT_LIMIT, assert_contains};
+use crate::harness::lab::{WAIT_LIMIT, assert_fails, assert_prints};
 use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -159,9 +159,7 @@ fn forbidden_user_namespaces_are_explained() {
     let jail = format!("{} jail -- true", rig.scratch().path_text("peername"));
     let forbid = "unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; exec $0 jail -- true'";
     let output = rig.run_outside(User::Nobody, &forbid.replace("$0 jail -- true", &jail));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{text}");
-    assert_contains(&text, &["user.max_user_namespaces is 0", "sysctl"]);
+    assert_fails(&output, 125, &["user.max_user_namespaces is 0", "sysctl"]);
 }
 
 #[test]
@@ -179,11 +177,7 @@ fn every_user_leaves_the_host_untouched() {
              test \"$(state)\" = \"$before\"; echo $?"
         );
         let output = rig.run_outside(user, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "0\n0\n",
-            "{output:?}"
-        );
+        assert_prints(&output, "0\n0\n");
         // The interceptor's supervisor removes the jail's directory after the program has exited.
         wait_until("an empty directory", || {
             let left = std::fs::read_dir(&temporary).expect("the directory");

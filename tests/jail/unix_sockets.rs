@@ -1,5 +1,6 @@
 //! Unix sockets that programs of a jail use among themselves.
 
+use crate::harness::lab::assert_prints;
 use std::process::Command;
 
 use crate::harness::rig::jail::{JailRig, USERS, User};
@@ -71,11 +72,7 @@ fn servers_serve_their_clients_in_the_jail() {
     let rig = JailRig::new();
     let script = include_str!("unix_sockets/servers.sh");
     let output = rig.run_program(User::Root, &[], &["bash", "-c", script]);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "postgres\nPeer authentication failed\nPONG\n",
-        "{output:?}"
-    );
+    assert_prints(&output, "postgres\nPeer authentication failed\nPONG\n");
 }
 
 /// A program's own system calls do the same as those of the C library.

@@ -7,7 +7,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, assert_contains};
+use crate::harness::lab::{Host, Lab, assert_fails};
 use crate::harness::peername::{IS_STATIC, Peername, words};
 use crate::harness::rig::proxy::{front_of, header_for};
 
@@ -58,9 +58,7 @@ fn too_few_descriptors_for_the_ports_fail_the_start() {
         crate::harness::peername::BINARY,
     ];
     let output = Peername::run_with_input(&host, &through, &args, "");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert_contains(&said, &["2000 listening sockets", "LimitNOFILE"]);
+    assert_fails(&output, 1, &["2000 listening sockets", "LimitNOFILE"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, BALANCER_V6, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, addr, fresh_client_like, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
@@ -56,10 +56,9 @@ fn tproxy_works_with_the_destination_from_the_header() {
     ] {
         let (to, at) = (addr(to), addr(at));
         let backend = Backend::listen(&lab.server, at);
-        let client = client_like(at);
+        let client = fresh_client_like(at);
         let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, at, &[]));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
         drop((up, down));
@@ -88,7 +87,7 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
         for port in [10_000, 14_321, 20_000, 25_577] {
             let to = SocketAddr::new(own.ip(), port);
             assert_served(&lab.balancer, to, &backend);
-            let client = client_like(to);
+            let client = fresh_client_like(to);
             for word in [b"one", b"two"] {
                 balancer_socket.send(to, &[&v2_udp(client, to), word]);
                 datagrams.expect_datagram(word, client);
@@ -127,7 +126,7 @@ fn target_port_same_is_the_original_destination_port() {
             assert_served(&lab.balancer, to, &Backend::listen(&lab.server, target));
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-            let client = client_like(to);
+            let client = fresh_client_like(to);
             balancer.send(to, &[&v2_udp(client, to), b"ping"]);
             backend.expect_datagram(b"ping", client);
             backend.send(client, &[b"pong"]);
@@ -190,7 +189,7 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
         assert_served(&lab.balancer, to, &backend);
         let datagrams = DatagramSocket::bind(&lab.server, target);
         let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-        let client = client_like(to);
+        let client = fresh_client_like(to);
         balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
         datagrams.expect_datagram(b"ping", client);
         datagrams.send(client, &[b"pong"]);
@@ -365,10 +364,9 @@ fn host_run(host: &Host, args: &[&str]) -> String {
 
 #[track_caller]
 fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
-    let client = client_like(to);
+    let client = fresh_client_like(to);
     let down = Conn::connect_and_send(balancer, to, &v1(client, to));
-    let up = backend.accept();
-    assert_eq!(up.peer_addr(), client, "through {to}");
+    let up = backend.accept_from(client);
     up.send(b"back");
     assert_eq!(down.recv(4), b"back");
 }
@@ -378,16 +376,4 @@ fn assert_refused(balancer: &Host, to: SocketAddr) {
     let connected = balancer.enter(|| std::net::TcpStream::connect(to));
     let kind = connected.map(drop).map_err(|error| error.kind());
     assert_eq!(kind, Err(std::io::ErrorKind::ConnectionRefused), "{to}");
-}
-
-fn client_like(addr: SocketAddr) -> SocketAddr {
-    if addr.is_ipv4() {
-        fresh_client_v4()
-    } else {
-        fresh_client_v6()
-    }
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }

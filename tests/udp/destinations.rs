@@ -1,9 +1,8 @@
 //! The destination in the header of a datagram.
 
 use crate::harness::peername::words;
-use std::net::SocketAddr;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
 use crate::harness::rig::udp::UdpRig;
@@ -59,8 +58,4 @@ fn destinations_are_refused_as_over_tcp() {
     assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");
     assert_eq!(dropped["destination_multicast"], 3, "{dropped:?}");
     rig.backend_v4.assert_silent();
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }

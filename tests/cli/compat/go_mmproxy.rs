@@ -62,8 +62,7 @@ fn path_networks_readme_works() {
             client,
             crate::harness::rig::proxy::front_of(client),
         ));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(b"answer");
         assert_eq!(down.recv(6), b"answer");
     }

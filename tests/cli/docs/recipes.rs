@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::harness::addr::fresh_client_v4;
+use crate::harness::addr::{addr, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v2;
@@ -150,14 +150,9 @@ fn uplink(host: &Host, router: &Host) {
 fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
-    let up = backend.accept();
-    assert_eq!(up.peer_addr(), client);
+    let up = backend.accept_from(client);
     up.send(&[7; 100_000]);
     assert_eq!(down.recv(100_000), [7; 100_000]);
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }
 
 const CAPABILITIES: &str = "-all,+net_raw,+net_bind_service,+net_admin";

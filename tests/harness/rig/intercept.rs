@@ -45,6 +45,11 @@ impl InterceptRig {
         InterceptLab::new().start(args)
     }
 
+    /// Opens a connection of the client to the proxy that begins with these bytes.
+    pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
+        Conn::connect_and_send(&self.lab.client, PROXY_ADDR, bytes)
+    }
+
     /// Runs curl through the proxy; returns what it printed.
     #[track_caller]
     pub(crate) fn curl(&self, args: &[&str]) -> String {

@@ -81,10 +81,6 @@ impl UpgradeRig {
         install(host, &self.scratch, binary);
     }
 
-    pub(crate) fn scratch(&self) -> &Scratch {
-        &self.scratch
-    }
-
     /// Runs `peername upgrade`, and returns what it reported as its reason where it failed.
     pub(crate) fn upgrade(&mut self, host: &Host) -> Result<(), String> {
         let pid = format!("--pid={}", self.serving);

@@ -2,10 +2,9 @@
 //! understands.
 
 use crate::harness::addr::v4;
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, assert_contains, wait_until};
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
@@ -103,8 +102,7 @@ fn denied_connect_has_a_response_for_its_client() {
         ("other.test", "Accept: */*"),
     ] {
         let request = format!("CONNECT {host}:443 HTTP/1.1\r\n{header}\r\n\r\n");
-        let (answer, _) =
-            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes()).recv_to_end();
+        let (answer, _) = rig.connect_and_send(request.as_bytes()).recv_to_end();
         assert!(
             answer.starts_with(b"HTTP/1.1 403 "),
             "{header}: {}",
@@ -174,11 +172,7 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"EHLO x\r\n",
     ] {
-        let conn = Conn::connect_and_send(
-            &rig.lab.client,
-            PROXY_ADDR,
-            b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
-        );
+        let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n");
         assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
         // The proxy may close before it has read all of them.
         if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {

@@ -207,7 +207,7 @@ fn host_of_a_request_alone_does_not_get_the_secret() {
     let request = b"GET http://b.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let header = header_bytes::v2(crate::harness::addr::fresh_client_v4(), PROXY_ADDR, &[]);
     let bytes = [&header[..], request].concat();
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &bytes);
+    let conn = rig.connect_and_send(&bytes);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
     assert_eq!(rig.origin_log(), Vec::<String>::new());
 }

@@ -131,7 +131,7 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
     ] {
         let rig = InterceptRig::new(&[&["--passthrough=a.test"], rules].concat());
         let request = b"CONNECT a.test:443 HTTP/1.1\r\n\r\n";
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+        let conn = rig.connect_and_send(request);
         let head = recv_head(&conn);
         assert!(
             head.starts_with(&format!("HTTP/1.1 {status} ")),
@@ -151,7 +151,7 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
 fn tunnel_of_another_protocol_is_refused() {
     let rig = InterceptRig::new(&["--allow=a.test/public"]);
     let request = b"CONNECT a.test:80 HTTP/1.1\r\n\r\n";
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let conn = rig.connect_and_send(request);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"SSH-2.0-test\r\n");
     conn.wait_closed();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const HEAD: &[u8] =
     b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\
@@ -117,7 +117,7 @@ fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<St
 fn start() -> (InterceptRig, Backend, Conn) {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, HEAD);
+    let client = rig.connect_and_send(HEAD);
     (rig, origin, client)
 }
 

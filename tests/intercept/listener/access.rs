@@ -4,7 +4,7 @@ use crate::harness::lab::assert_contains;
 use std::process::Command;
 
 use crate::harness::addr::v4;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::End;
 use crate::harness::header_bytes;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
@@ -47,11 +47,7 @@ fn access_by_address() {
     let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     let open = |ip: [u8; 4]| {
         let header = header_bytes::v2(v4(ip, 4711), PROXY_ADDR, &[]);
-        Conn::connect_and_send(
-            &rig.lab.client,
-            PROXY_ADDR,
-            &[&header[..], request].concat(),
-        )
+        rig.connect_and_send(&[&header[..], request].concat())
     };
     assert!(recv_head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {

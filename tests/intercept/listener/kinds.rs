@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
@@ -59,11 +58,7 @@ fn tproxy_connections_reach_their_original_destination() {
 #[test]
 fn first_bytes_of_a_tunnel_may_come_one_by_one() {
     let rig = InterceptRig::new(&[]);
-    let conn = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
-    );
+    let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     for byte in b"POST /echo HTTP/1.1\r\nHost: b.test\r\nContent-Length: 0\r\n\r\n" {
         conn.send(&[*byte]);
@@ -83,8 +78,7 @@ fn proxy_header_names_the_client() {
         header_bytes::v2(client, PROXY_ADDR, &[]),
     ] {
         let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
-        let conn =
-            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &[&bytes[..], request].concat());
+        let conn = rig.connect_and_send(&[&bytes[..], request].concat());
         assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     }
     for line in rig.wait_audit_lines("/echo", 2) {
@@ -96,11 +90,7 @@ fn proxy_header_names_the_client() {
             "{line}"
         );
     }
-    let none = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
-    );
+    let none = rig.connect_and_send(b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
     none.wait_closed();
 }
 
@@ -113,7 +103,7 @@ fn outbound_header_names_the_client() {
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let ask = || {
         let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request)
+        rig.connect_and_send(request)
     };
     for _ in 0..2 {
         let down = ask();

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::conn::Conn;
 use crate::harness::lab::{assert_within, wait_until};
-use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
+use crate::harness::rig::intercept::InterceptLab;
 
 /// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
 #[test]
@@ -22,7 +21,7 @@ fn silent_name_server_delays_only_its_own_names() {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
-        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
+        rig.connect_and_send(request.as_bytes())
     };
     // More than a worker has threads for.
     let waiting: Vec<_> = (0..600).map(ask).collect();
@@ -43,7 +42,7 @@ fn stop_does_not_wait_for_a_silent_name_server() {
     let through = through.each_ref().map(String::as_str);
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
-    let _waiting = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let _waiting = rig.connect_and_send(request);
     wait_until("a question", || names.log().contains("asked"));
     rig.proxy.signal(Signal::TERM);
     let ended = rig.proxy.wait_exit(Duration::from_secs(3));

@@ -5,7 +5,7 @@ use std::iter;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::addr::{LISTEN_V4, addr, fresh_client_like, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
@@ -22,11 +22,10 @@ fn client_reaches_the_destination_in_its_header() {
     let listed = ["127.0.0.1:9100", "127.0.0.1:9199", "[::1]:9101"].map(addr);
     for destination in listed {
         let backend = Backend::listen(&rig.lab.server, destination);
-        let client = client_of(destination);
+        let client = fresh_client_like(destination);
         for header in [v1(client, destination), v2(client, destination, &[])] {
             let down = rig.connect_and_send(&header);
-            let up = backend.accept();
-            assert_eq!(up.peer_addr(), client, "to {destination}");
+            let up = backend.accept_from(client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
             down.reset();
@@ -80,7 +79,7 @@ fn special_destinations_are_refused() {
     ];
     for (destination, _) in table {
         let destination = addr(destination);
-        assert_refused(&rig, &v2(client_of(destination), destination, &[]));
+        assert_refused(&rig, &v2(fresh_client_like(destination), destination, &[]));
     }
     let reasons = table.map(|(_, reason)| reason);
     wait_until("each has its reason", || rig.proxy.outcomes() == reasons);
@@ -119,7 +118,7 @@ fn destination_is_never_the_proxy() {
         "[::1]:8443",
     ];
     for way in ways.map(addr) {
-        assert_refused(&rig, &v2(client_of(way), way, &[]));
+        assert_refused(&rig, &v2(fresh_client_like(way), way, &[]));
     }
     // This claimed source is in the trusted network: a connection from it to this host could claim any client.
     let trusted = v4([10, 81, 0, 77], 40_001);
@@ -304,18 +303,6 @@ fn proxy_without_a_destination_list_does_not_start() {
     assert_contains(&said, &["name the ports"]);
     let said = usage(&["--dynamic-destination", "--allow-destination=everything"]);
     assert_contains(&said, &["[2001:db8::]/32:443"]);
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
-}
-
-fn client_of(destination: SocketAddr) -> SocketAddr {
-    if destination.is_ipv4() {
-        fresh_client_v4()
-    } else {
-        fresh_client_v6()
-    }
 }
 
 /// A proxy that sends headers on, and the one destination it allows.

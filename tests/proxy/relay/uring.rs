@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::NO_IO_URING;
-use crate::harness::lab::{Lab, assert_contains, failing_calls};
+use crate::harness::lab::{Lab, assert_fails, failing_calls};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::ProxyRig;
@@ -80,9 +80,7 @@ fn without_io_uring_only_an_explicit_relay_option_fails() {
     let args = ["proxy", "--listen", &listen, "--target-v4", &target];
     let args = [&args[..], &["--trust=10.81.0.2", "--relay=uring"]].concat();
     let output = Peername::run_with_input(&lab.server, &program, &args, "");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_contains(&said, &["--relay uring: io_uring_setup(2)"]);
+    assert_fails(&output, 2, &["--relay uring: io_uring_setup(2)"]);
 }
 
 /// Whether this machine allows io_uring.

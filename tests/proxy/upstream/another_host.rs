@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, fresh_client_v6};
+use crate::harness::addr::{BALANCER_V4, LISTEN_V4, addr, fresh_client_v4, fresh_client_v6};
 use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
@@ -39,8 +39,7 @@ fn replies_come_back_by_mark() {
     ] {
         let backend = Backend::listen(&site.backend, addr(target));
         let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(&[7; 100_000]);
         assert_eq!(down.recv(100_000), [7; 100_000]);
         down.send(&[8; 100_000]);
@@ -71,8 +70,7 @@ fn flushed_table_of_a_mark_is_restored() {
     let assert_served = || {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
     };
@@ -264,10 +262,6 @@ impl Site {
 fn routing(host: &Host) -> String {
     let show = "ip rule; ip -6 rule; ip route show table 21100; ip -6 route show table 21100; nft list ruleset";
     host.run("sh", &["-c", &format!("({show}) 2>/dev/null || true")])
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }
 
 const TARGET_V4: &str = "10.82.0.5:9000";
