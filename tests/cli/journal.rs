@@ -32,10 +32,10 @@ fn journal_entries_have_a_field_for_each_of_the_logs() {
     assert_eq!(entry["_PID"], proxy.pid().to_string());
     let text = entry["MESSAGE"].as_str().expect("text");
     assert!(text.starts_with("connection ended listener="), "{text}");
-    assert_contains(&text, &[&format!("client={client}")]);
+    assert_contains(text, &[&format!("client={client}")]);
     let warning = rig.wait_entry("PRIORITY=4");
     let text = warning["MESSAGE"].as_str().expect("text");
-    assert_contains(&text, &["no_header"]);
+    assert_contains(text, &["no_header"]);
     assert_eq!(warning["_TRANSPORT"], "journal");
 }
 

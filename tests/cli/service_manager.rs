@@ -27,40 +27,38 @@ use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 /// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
 #[test]
 fn service_manager_is_notified_of_each_state() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager
-        .set_read_timeout(Some(WAIT_LIMIT))
-        .expect("SO_RCVTIMEO");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
-    let through = ["env", &path, "WATCHDOG_USEC=1000000"];
+    let (lab, manager) = (Lab::new(), Manager::new());
+    let through = ["env", &manager.variable, "WATCHDOG_USEC=1000000"];
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
-    let ready = wait_message(&manager, "READY=1");
+    let ready = manager.wait_message("READY=1");
     assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let up = backend.accept();
     // At least twice within the watchdog's time, as sd_watchdog_enabled(3) says.
     assert_within(3, Duration::from_millis(500), || {
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("WATCHDOG=1");
         let start = Instant::now();
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("WATCHDOG=1");
         start.elapsed()
     });
     proxy.signal(Signal::HUP);
-    let reloading = wait_message(&manager, "RELOADING=1");
+    let reloading = manager.wait_message("RELOADING=1");
     let since = reloading
         .lines()
         .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
     assert!(since.is_some_and(|usec| usec != "0"), "{reloading}");
-    assert!(wait_message(&manager, "READY=1").contains("STATUS=reloaded; tcp"));
+    assert!(
+        manager
+            .wait_message("READY=1")
+            .contains("STATUS=reloaded; tcp")
+    );
     proxy.signal(Signal::TERM);
-    wait_message(&manager, "STOPPING=1");
+    manager.wait_message("STOPPING=1");
     // For as long as the proxy drains, which may take longer than the watchdog allows.
-    wait_message(&manager, "WATCHDOG=1");
-    wait_message(&manager, "WATCHDOG=1");
+    manager.wait_message("WATCHDOG=1");
+    manager.wait_message("WATCHDOG=1");
     drop((down, up));
     proxy.wait_success(Duration::from_secs(2));
 }
@@ -68,16 +66,10 @@ fn service_manager_is_notified_of_each_state() {
 /// An upgrade is a reload with a new main process, which reports from then on and feeds the watchdog.
 #[test]
 fn upgrade_names_the_new_main_process() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager
-        .set_read_timeout(Some(WAIT_LIMIT))
-        .expect("SO_RCVTIMEO");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
+    let (lab, manager) = (Lab::new(), Manager::new());
     let environment = [
         "env",
-        &path,
+        &manager.variable,
         "WATCHDOG_USEC=1000000",
         "sh",
         "-c",
@@ -85,21 +77,21 @@ fn upgrade_names_the_new_main_process() {
         "sh",
     ];
     let mut rig = UpgradeRig::start_with(&lab.server, &environment, PROXY_ARGS);
-    wait_message(&manager, "READY=1");
+    manager.wait_message("READY=1");
     for _ in 0..3 {
         rig.upgrade(&lab.server).expect("it upgrades");
-        wait_message(&manager, "RELOADING=1");
-        wait_message(&manager, &format!("MAINPID={}", rig.serving_inside()));
-        let ready = wait_message(&manager, "READY=1");
+        manager.wait_message("RELOADING=1");
+        manager.wait_message(&format!("MAINPID={}", rig.serving_inside()));
+        let ready = manager.wait_message("READY=1");
         assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("WATCHDOG=1");
     }
     rig.install(&lab.server, Binary::Exits);
     rig.upgrade(&lab.server).expect_err("a refusal");
-    wait_message(&manager, "RELOADING=1");
-    let ready = wait_message(&manager, "READY=1");
+    manager.wait_message("RELOADING=1");
+    let ready = manager.wait_message("READY=1");
     assert_contains(&ready, &["STATUS=last upgrade refused"]);
-    wait_message(&manager, "WATCHDOG=1");
+    manager.wait_message("WATCHDOG=1");
 }
 
 /// A service manager's sockets are passed on at each upgrade.
@@ -122,12 +114,10 @@ fn activated_sockets_survive_upgrades() {
 /// The proxy does not block on a manager that does not read.
 #[test]
 fn hanging_service_manager_does_not_block_the_proxy() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
-    let mut proxy = Process::start_through(&lab.server, &["env", &path], BINARY, PROXY_ARGS);
-    wait_message(&manager, "READY=1");
+    let (lab, manager) = (Lab::new(), Manager::new());
+    let mut proxy =
+        Process::start_through(&lab.server, &["env", &manager.variable], BINARY, PROXY_ARGS);
+    manager.wait_message("READY=1");
     // The manager's socket holds ten messages; a reload sends two.
     for _ in 0..12 {
         proxy.signal(Signal::HUP);
@@ -358,17 +348,38 @@ fn units_are_valid_and_tight() {
     }
 }
 
-/// Waits for the next message that has this line; watchdog messages come in between.
-#[track_caller]
-fn wait_message(manager: &UnixDatagram, wanted: &str) -> String {
-    let mut buffer = [0; 4096];
-    loop {
-        let len = manager.recv(&mut buffer).expect("a message in time");
-        let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
-        if message.lines().any(|line| line == wanted) {
-            return message;
+/// A service manager's socket, and the variable that names it.
+struct Manager {
+    socket: UnixDatagram,
+    variable: String,
+    _scratch: Scratch,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let socket = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+        let limit = socket.set_read_timeout(Some(WAIT_LIMIT));
+        limit.expect("SO_RCVTIMEO");
+        Self {
+            socket,
+            variable: format!("NOTIFY_SOCKET={}", scratch.path_text("notify")),
+            _scratch: scratch,
         }
-        assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
+    }
+
+    /// Waits for the next message that has this line; watchdog messages come in between.
+    #[track_caller]
+    fn wait_message(&self, wanted: &str) -> String {
+        let mut buffer = [0; 4096];
+        loop {
+            let len = self.socket.recv(&mut buffer).expect("a message in time");
+            let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            if message.lines().any(|line| line == wanted) {
+                return message;
+            }
+            assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
+        }
     }
 }
 

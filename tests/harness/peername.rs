@@ -157,8 +157,7 @@ impl Peername {
     #[track_caller]
     pub(crate) fn wait_outcome(&self, outcome: &str) {
         wait_until(outcome, || {
-            let seen = self.outcomes().iter().any(|seen| seen == outcome);
-            seen
+            self.outcomes().iter().any(|seen| seen == outcome)
         });
     }
 }

@@ -119,8 +119,8 @@ fn authority_that_this_host_does_not_trust_is_a_warning_with_both_commands() {
     let line = line(&report, "trust in the authority: ");
     assert!(line.starts_with("warn  "), "{line}");
     let ca = &on.ca;
-    assert_contains(&line, &[&format!("peername ca env --ca {ca}")]);
-    assert_contains(&line, &[&format!("peername ca export --ca {ca}")]);
+    assert_contains(line, &[&format!("peername ca env --ca {ca}")]);
+    assert_contains(line, &[&format!("peername ca export --ca {ca}")]);
     // A bundle that was written before the authority was rotated.
     assert!(on.ca("env", &[]).status.success() && on.ca("rotate", &[]).status.success());
     let bundle = format!("{ca}/bundle.pem");

@@ -79,8 +79,9 @@ fn client_that_does_not_read_is_aborted() {
     let down = Conn::connect_with_receive_buffer(&rig.lab.client, PROXY_ADDR, 4096);
     down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
     assert_eq!(rig.wait_audit_lines("/large", 1)[0]["end"], "idle");
-    let active = || rig.read_metrics().contains("connections_active 0");
-    wait_until("the client's end", || active());
+    wait_until("the client's end", || {
+        rig.read_metrics().contains("connections_active 0")
+    });
 }
 
 /// A client sends a part of its request and no more.

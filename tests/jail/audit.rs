@@ -22,8 +22,10 @@ fn request_is_recorded_before_it_is_sent() {
     rig.succeeds(User::Root, &["--log", &log], script);
     let lines = lines(&fs::read_to_string(&log).expect("the log"));
     let with = |message: &str| -> Vec<&Value> {
-        let lines = lines.iter();
-        lines.filter(|line| line["message"] == message).collect()
+        lines
+            .iter()
+            .filter(|line| line["message"] == message)
+            .collect()
     };
     let (admitted, ended) = (with("request admitted"), with("request"));
     assert_eq!((admitted.len(), ended.len()), (2, 2), "{lines:?}");

@@ -15,6 +15,21 @@ fn publish(rig: &JailRig, script: &str) {
         .run("/usr/bin/python3", &[&script, &root]);
 }
 
+/// Runs the script for each host: it prints this for the allowed one, and fails with this error for another.
+#[track_caller]
+fn assert_serves_the_allowed_host_only(
+    rig: &JailRig,
+    user: User,
+    script: impl Fn(&str) -> String,
+    printed: &str,
+    error: &str,
+) {
+    assert_eq!(rig.succeeds(user, &ALLOW, &script("a.test")), printed);
+    let denied = rig.run(user, &ALLOW, &script("b.test"));
+    assert!(!denied.status.success(), "{denied:?}");
+    assert_contains(&String::from_utf8_lossy(&denied.stderr), &[error]);
+}
+
 #[test]
 fn pip_installs_from_the_allowed_index_only() {
     let rig = JailRig::new();
@@ -26,12 +41,13 @@ fn pip_installs_from_the_allowed_index_only() {
              PYTHONPATH=out /usr/bin/python3 -c 'import tiny; print(tiny.TEXT)'"
         )
     };
-    let printed = rig.succeeds(User::Nobody, &ALLOW, &install("a.test"));
-    assert_eq!(printed, "from the mirror\n");
-    let denied = rig.run(User::Nobody, &ALLOW, &install("b.test"));
-    assert!(!denied.status.success(), "{denied:?}");
-    let errors = String::from_utf8_lossy(&denied.stderr);
-    assert_contains(&errors, &["No matching distribution"]);
+    assert_serves_the_allowed_host_only(
+        &rig,
+        User::Nobody,
+        install,
+        "from the mirror\n",
+        "No matching distribution",
+    );
 }
 
 #[test]
@@ -44,12 +60,7 @@ fn npm_installs_from_the_allowed_registry_only() {
              --loglevel=error --registry=https://{host}/npm/ tiny >&2 && node -e \"console.log(require('tiny'))\""
         )
     };
-    let printed = rig.succeeds(User::Nobody, &ALLOW, &install("a.test"));
-    assert_eq!(printed, "from the mirror\n");
-    let denied = rig.run(User::Nobody, &ALLOW, &install("b.test"));
-    assert!(!denied.status.success(), "{denied:?}");
-    let errors = String::from_utf8_lossy(&denied.stderr);
-    assert_contains(&errors, &["403"]);
+    assert_serves_the_allowed_host_only(&rig, User::Nobody, install, "from the mirror\n", "403");
 }
 
 /// The sparse protocol, over HTTP/2.
@@ -65,12 +76,13 @@ fn cargo_fetches_from_the_allowed_registry_only() {
              cargo fetch && cat registry/src/*/tiny-1.0.0/src/lib.rs"
         )
     };
-    let printed = rig.succeeds(User::Root, &ALLOW, &fetch("a.test"));
-    assert_eq!(printed, "//! From the mirror.\n");
-    let denied = rig.run(User::Root, &ALLOW, &fetch("b.test"));
-    assert!(!denied.status.success(), "{denied:?}");
-    let errors = String::from_utf8_lossy(&denied.stderr);
-    assert_contains(&errors, &["no rule allows it"]);
+    assert_serves_the_allowed_host_only(
+        &rig,
+        User::Root,
+        fetch,
+        "//! From the mirror.\n",
+        "no rule allows it",
+    );
 }
 
 /// Proxies of configuration files and of options, none of which the jail reaches.

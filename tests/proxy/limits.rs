@@ -226,59 +226,36 @@ fn failed_start_never_exits_with_0() {
     let host = Host::new();
     host.add_addresses("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
-    let cases: [(i32, &str, &str); 16] = [
-        (
-            1,
-            "192.0.2.1:8443",
-            "proxy --trust=any --listen=192.0.2.1:8443",
-        ),
-        (
-            1,
-            "192.0.2.9:8443",
-            "proxy --trust=any --listen=192.0.2.9:8443",
-        ),
-        (2, "--listen", "proxy --trust=any --listen=nonsense"),
-        (2, "--relay", "proxy --trust=any --relay=teleport"),
-        (
-            2,
-            "--header-timeout",
-            "proxy --trust=any --header-timeout=5",
-        ),
-        (2, "--max-header", "proxy --trust=any --max-header=65552"),
-        (2, "--target-v4", "proxy --trust=any --target-v4=[::1]:80"),
+    for (code, hint, options) in [
+        (1, "192.0.2.1:8443", "--listen=192.0.2.1:8443"),
+        (1, "192.0.2.9:8443", "--listen=192.0.2.9:8443"),
+        (2, "--listen", "--listen=nonsense"),
+        (2, "--relay", "--relay=teleport"),
+        (2, "--header-timeout", "--header-timeout=5"),
+        (2, "--max-header", "--max-header=65552"),
+        (2, "--target-v4", "--target-v4=[::1]:80"),
         (
             2,
             "--half-closed-timeout",
-            "proxy --trust=any --half-closed-timeout=99999999999y",
+            "--half-closed-timeout=99999999999y",
         ),
-        (
-            2,
-            "--send-proxy",
-            "proxy --trust=any --protocol=both --send-proxy=v2",
-        ),
-        (2, "--max-pending", "proxy --trust=any --max-pending=0"),
-        (2, "--workers", "proxy --trust=any --workers=0"),
-        (2, "name the backend", "proxy --trust=any -4 127.0.0.1:0"),
-        (
-            2,
-            "to itself",
-            "proxy --trust=any --listen=0.0.0.0:80 -4 127.0.0.1:80",
-        ),
-        (
-            2,
-            "twice",
-            "proxy --trust=any --listen=127.0.0.1:9 --listen=127.0.0.1:9",
-        ),
-        (2, "--no-such-option", "proxy --trust=any --no-such-option"),
-        (2, "no-such-command", "no-such-command"),
-    ];
-    for (code, hint, line) in cases {
+        (2, "--send-proxy", "--protocol=both --send-proxy=v2"),
+        (2, "--max-pending", "--max-pending=0"),
+        (2, "--workers", "--workers=0"),
+        (2, "name the backend", "-4 127.0.0.1:0"),
+        (2, "to itself", "--listen=0.0.0.0:80 -4 127.0.0.1:80"),
+        (2, "twice", "--listen=127.0.0.1:9 --listen=127.0.0.1:9"),
+        (2, "--no-such-option", "--no-such-option"),
+    ] {
+        let line = format!("proxy --trust=any {options}");
         let args: Vec<&str> = line.split(' ').collect();
         let output = Peername::run(&host, &args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(hint), "{line}: {said}");
     }
+    let said = Peername::run_failing(&host, &["no-such-command"], 2);
+    assert_contains(&said, &["no-such-command"]);
 }
 
 /// Workers share their port (SO_REUSEPORT), but not with those of another proxy: half of the connections

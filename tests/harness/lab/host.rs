@@ -50,10 +50,8 @@ impl Host {
         // A listener with a full backlog does not answer.
         let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(200));
         wait_until("connections are refused", || {
-            let refused = self
-                .enter(connect)
-                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            refused
+            self.enter(connect)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         });
     }
 

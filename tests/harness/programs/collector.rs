@@ -43,8 +43,9 @@ impl Collector {
         let resources = requests.flat_map(|request: Value| list(&request["resourceSpans"]));
         let spans = resources.flat_map(|one| {
             let resource = object(&one["resource"]["attributes"]);
-            let scopes = list(&one["scopeSpans"]).into_iter();
-            let spans = scopes.flat_map(|scope| list(&scope["spans"]));
+            let spans = list(&one["scopeSpans"])
+                .into_iter()
+                .flat_map(|scope| list(&scope["spans"]));
             spans.map(move |mut span| {
                 span["attributes"] = object(&span["attributes"]);
                 span["resource"] = resource.clone();

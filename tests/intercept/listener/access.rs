@@ -148,5 +148,5 @@ fn client_that_rejects_the_authority_is_in_the_audit_log() {
     });
     assert!(line["status"].is_null(), "{line}");
     let error = line["error"].as_str().expect("text");
-    assert_contains(&error, &["peername ca env"]);
+    assert_contains(error, &["peername ca env"]);
 }

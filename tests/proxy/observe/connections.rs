@@ -5,11 +5,10 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::ProxyRig;
+use crate::harness::rig::service::{Service, ServiceRig};
 
 #[test]
 fn open_connection_is_listed_with_its_addresses_and_state() {
@@ -152,23 +151,17 @@ fn draining_proxy_lists_its_connections() {
 }
 
 #[test]
-fn forward_lists_its_connections() {
-    let rig = ProxyRig::new(&[]);
+fn forward_lists_and_counts_its_connections() {
+    let rig = ServiceRig::start(Service::Forward, &[ADMIN]);
     let host = &rig.lab.server;
-    let listen = v4([127, 0, 0, 1], 7000);
-    let args = [
-        "forward",
-        "--listen=127.0.0.1:7000",
-        "--to=127.0.0.1:9000",
-        ADMIN,
-    ];
-    let _forward = Peername::start(host, &args, &[listen]);
-    let down = Conn::connect(host, listen);
-    let up = rig.backend_v4.accept();
+    let (down, up) = rig.connect();
+    wait_metric(host, &[], "peername_connections_active 1");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
     let listed = wait_listed(host, &[], "/connections", |one| one["state"] == "open");
     assert_eq!(listed[0]["client"], down.local_addr().to_string());
     assert_eq!(listed[0]["target"], TARGET_V4.to_string());
     drop((down, up));
+    wait_metric(host, &[], "peername_connections_active 0");
 }
 
 /// Both sides are reset, as after any end that is none of theirs, and the log says why.
