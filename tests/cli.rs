@@ -8,5 +8,6 @@ mod docs;
 mod journal;
 mod options;
 mod service_manager;
+mod services;
 mod start_order;
 mod subcommands;

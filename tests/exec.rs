@@ -1,11 +1,10 @@
 //! `peername exec`: unmodified programs see the client by themselves, address and port. Tests that do not name a mode
 //! use `--mode preload`.
 //!
-//! The evidence is what the program itself reports. Most tests use the server of `exec/server.c`, which
+//! The evidence is what the program itself reports. Most tests use the server of `harness/rig/exec/server.c`, which
 //! accepts by every system call there is; `exec/programs.rs` has well-known programs.
 
-mod accept_calls;
-mod accepted;
+mod accept;
 mod admin;
 mod clients;
 mod connect;
@@ -13,14 +12,10 @@ mod coverage;
 mod faults;
 mod header_waiter;
 mod headers;
-mod libproxyproto;
 mod library;
 mod load;
-mod multipath;
 mod netns;
 mod notify;
 mod programs;
 mod refusals;
 mod sandbox;
-mod senders;
-mod sources;

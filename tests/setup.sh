@@ -91,7 +91,7 @@ build_tools() {
     mkdir -p "$tools"
     tools=$(cd "$tools" && pwd)
     build "$here/harness/check/ext_authz" "$tools/ext_authz" .
-    build "$here/harness/collector" "$tools/collector" .
+    build "$here/harness/programs/collector" "$tools/collector" .
     build "$here/harness/check/opa" "$tools/opa" -tags=opa_no_oci github.com/open-policy-agent/opa
 }
 

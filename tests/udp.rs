@@ -8,7 +8,6 @@ mod failover;
 mod first_header;
 mod flood;
 mod forward;
-mod listing;
 mod nat;
 mod offload;
 mod routes;

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Output;
 
 use crate::harness::lab::{Host, Scratch};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 
 #[test]
 fn every_error_has_its_position() {
@@ -346,11 +346,9 @@ fn unresolved_name_exits_1() {
         let output = run(&["proxy", "--config", &file(target)]);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
     }
-    let output = run(&[
-        "forward",
-        "--listen=127.0.0.1:8443",
-        "--to=later.invalid:22",
-    ]);
+    let output = run(&words(
+        "forward --listen=127.0.0.1:8443 --to=later.invalid:22",
+    ));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
 }
 

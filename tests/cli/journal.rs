@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, wait_for};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Host, Lab, Process, assert_contains, wait_for, wait_until};
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
 /// One event is one entry, which can be selected by its fields, and read as text. The process is confined meanwhile.
@@ -32,10 +32,10 @@ fn journal_entries_have_a_field_for_each_of_the_logs() {
     assert_eq!(entry["_PID"], proxy.pid().to_string());
     let text = entry["MESSAGE"].as_str().expect("text");
     assert!(text.starts_with("connection ended listener="), "{text}");
-    assert!(text.contains(&format!("client={client}")), "{text}");
+    assert_contains(text, &[&format!("client={client}")]);
     let warning = rig.wait_entry("PRIORITY=4");
     let text = warning["MESSAGE"].as_str().expect("text");
-    assert!(text.contains("no_header"), "{text}");
+    assert_contains(text, &["no_header"]);
     assert_eq!(warning["_TRANSPORT"], "journal");
 }
 
@@ -114,18 +114,16 @@ impl JournalRig {
     fn start() -> Self {
         let lab = Lab::new();
         let mounts = Process::start_through(&lab.server, &["unshare", "--mount"], "sh", MOUNT);
-        mounts.wait_line("that /run is mounted", |line| {
-            (line == "mounted").then_some(())
-        });
+        mounts.wait_printed("mounted");
         let rig = Self {
             backend: Backend::listen(&lab.server, TARGET_V4),
             journald: start_journald(&lab.server, &mounts),
             mounts,
             lab,
         };
-        wait_for("journald listens", || {
+        wait_until("journald listens", || {
             let stream = rig.path("/run/systemd/journal/stdout");
-            fs::exists(stream).is_ok_and(|exists| exists).then_some(())
+            fs::exists(stream).is_ok_and(|exists| exists)
         });
         rig
     }
@@ -150,14 +148,10 @@ impl JournalRig {
             "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec \"$@\"",
             "sh",
         ];
-        let usual = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            "--target-v4=127.0.0.1:9000",
-            "--target-v6=[::1]:9000",
-            "--trust=10.81.0.2",
-            "--workers=2",
-        ];
+        let usual = words(
+            "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000 \
+             --trust=10.81.0.2 --workers=2",
+        );
         let args = [&usual, args].concat();
         Peername::start_through(&self.lab.server, &through, &args, &[LISTEN_V4])
     }
@@ -183,14 +177,14 @@ impl JournalRig {
     }
 
     fn wait_clients(&self, clients: &[SocketAddr]) {
-        wait_for("an entry of each client", || {
+        wait_until("an entry of each client", || {
             let entries = self.entries(&["PEERNAME_OUTCOME=finished"]);
             let of = |client: &SocketAddr| {
                 let client = client.to_string();
                 let mut all = entries.iter();
                 all.any(|entry| entry["PEERNAME_CLIENT"].as_str() == Some(&client))
             };
-            clients.iter().all(of).then_some(())
+            clients.iter().all(of)
         });
     }
 

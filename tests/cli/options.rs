@@ -3,8 +3,8 @@
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Host, Lab, Scratch, wait_for};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::lab::{Host, Lab, Scratch, wait_until};
+use crate::harness::peername::{BINARY, Peername, words};
 
 /// Sends one datagram, and prints the replies to it without their headers.
 #[test]
@@ -86,17 +86,9 @@ fn ca_init_keeps_an_authority_on_request() {
 #[test]
 fn explicit_relay_option_is_logged() {
     let lab = Lab::new();
-    let args = [
-        "proxy",
-        "--listen=10.81.0.1:8443",
-        "--trust=any",
-        "--relay=splice",
-        "--log-format=json",
-    ];
+    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --relay=splice --log-format=json");
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    proxy.wait_line("the relay", |line| {
-        line.contains("--relay splice").then_some(())
-    });
+    proxy.wait_logged("--relay splice");
 }
 
 /// journald(8) reads the priority off each line; the prefix appears only where standard error leads there.
@@ -109,19 +101,11 @@ fn journal_lines_begin_with_their_priority() {
             "JOURNAL_STREAM=$(stat --format={named} {journal}); export JOURNAL_STREAM; exec \"$@\" 2>>{journal}"
         );
         let through = ["sh", "-c", &script, "sh"];
-        let args = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            "--trust=192.0.2.0/24",
-            "--log-format=json",
-        ];
+        let args = words("proxy --listen=10.81.0.1:8443 --trust=192.0.2.0/24 --log-format=json");
         let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
-        wait_for("a warning", || {
+        wait_until("a warning", || {
             Conn::assert_refused(&lab.balancer, LISTEN_V4);
-            scratch
-                .read("journal")
-                .contains("untrusted_peer")
-                .then_some(())
+            scratch.read("journal").contains("untrusted_peer")
         });
         for line in scratch.read("journal").lines() {
             let begins = if line.contains("\"WARN\"") {

@@ -14,7 +14,9 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, assert_within, wait_for};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_within, wait_until,
+};
 use crate::harness::peername::{
     AS_NOBODY, BINARY, NO_CAPABILITIES, PROXY_ARGS, Peername, copy_executable,
 };
@@ -25,58 +27,49 @@ use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 /// READY once it listens, watchdog messages, a reload with its beginning and end, STOPPING.
 #[test]
 fn service_manager_is_notified_of_each_state() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager
-        .set_read_timeout(Some(WAIT_LIMIT))
-        .expect("SO_RCVTIMEO");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
-    let through = ["env", &path, "WATCHDOG_USEC=1000000"];
+    let (lab, manager) = (Lab::new(), Manager::new());
+    let through = ["env", &manager.variable, "WATCHDOG_USEC=1000000"];
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let mut proxy = Process::start_through(&lab.server, &through, BINARY, PROXY_ARGS);
-    let ready = wait_message(&manager, "READY=1");
-    assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
+    let ready = manager.wait_message("READY=1");
+    assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let up = backend.accept();
     // At least twice within the watchdog's time, as sd_watchdog_enabled(3) says.
     assert_within(3, Duration::from_millis(500), || {
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("WATCHDOG=1");
         let start = Instant::now();
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("WATCHDOG=1");
         start.elapsed()
     });
     proxy.signal(Signal::HUP);
-    let reloading = wait_message(&manager, "RELOADING=1");
+    let reloading = manager.wait_message("RELOADING=1");
     let since = reloading
         .lines()
         .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
     assert!(since.is_some_and(|usec| usec != "0"), "{reloading}");
-    assert!(wait_message(&manager, "READY=1").contains("STATUS=reloaded; tcp"));
+    assert!(
+        manager
+            .wait_message("READY=1")
+            .contains("STATUS=reloaded; tcp")
+    );
     proxy.signal(Signal::TERM);
-    wait_message(&manager, "STOPPING=1");
+    manager.wait_message("STOPPING=1");
     // For as long as the proxy drains, which may take longer than the watchdog allows.
-    wait_message(&manager, "WATCHDOG=1");
-    wait_message(&manager, "WATCHDOG=1");
+    manager.wait_message("WATCHDOG=1");
+    manager.wait_message("WATCHDOG=1");
     drop((down, up));
-    let status = proxy.wait_exit(Duration::from_secs(2));
-    assert!(status.is_some_and(|status| status.success()));
+    proxy.wait_success(Duration::from_secs(2));
 }
 
 /// An upgrade is a reload with a new main process, which reports from then on and feeds the watchdog.
 #[test]
 fn upgrade_names_the_new_main_process() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager
-        .set_read_timeout(Some(WAIT_LIMIT))
-        .expect("SO_RCVTIMEO");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
+    let (lab, manager) = (Lab::new(), Manager::new());
     let environment = [
         "env",
-        &path,
+        &manager.variable,
         "WATCHDOG_USEC=1000000",
         "sh",
         "-c",
@@ -84,21 +77,21 @@ fn upgrade_names_the_new_main_process() {
         "sh",
     ];
     let mut rig = UpgradeRig::start_with(&lab.server, &environment, PROXY_ARGS);
-    wait_message(&manager, "READY=1");
+    manager.wait_message("READY=1");
     for _ in 0..3 {
         rig.upgrade(&lab.server).expect("it upgrades");
-        wait_message(&manager, "RELOADING=1");
-        wait_message(&manager, &format!("MAINPID={}", rig.serving_inside()));
-        let ready = wait_message(&manager, "READY=1");
-        assert!(ready.contains("STATUS=tcp 10.81.0.1:8443"), "{ready}");
-        wait_message(&manager, "WATCHDOG=1");
+        manager.wait_message("RELOADING=1");
+        manager.wait_message(&format!("MAINPID={}", rig.serving_inside()));
+        let ready = manager.wait_message("READY=1");
+        assert_contains(&ready, &["STATUS=tcp 10.81.0.1:8443"]);
+        manager.wait_message("WATCHDOG=1");
     }
     rig.install(&lab.server, Binary::Exits);
     rig.upgrade(&lab.server).expect_err("a refusal");
-    wait_message(&manager, "RELOADING=1");
-    let ready = wait_message(&manager, "READY=1");
-    assert!(ready.contains("STATUS=last upgrade refused"), "{ready}");
-    wait_message(&manager, "WATCHDOG=1");
+    manager.wait_message("RELOADING=1");
+    let ready = manager.wait_message("READY=1");
+    assert_contains(&ready, &["STATUS=last upgrade refused"]);
+    manager.wait_message("WATCHDOG=1");
 }
 
 /// A service manager's sockets are passed on at each upgrade.
@@ -121,20 +114,17 @@ fn activated_sockets_survive_upgrades() {
 /// The proxy does not block on a manager that does not read.
 #[test]
 fn hanging_service_manager_does_not_block_the_proxy() {
-    let lab = Lab::new();
-    let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    let path = format!("NOTIFY_SOCKET={}", scratch.path_text("notify"));
-    let mut proxy = Process::start_through(&lab.server, &["env", &path], BINARY, PROXY_ARGS);
-    wait_message(&manager, "READY=1");
+    let (lab, manager) = (Lab::new(), Manager::new());
+    let mut proxy =
+        Process::start_through(&lab.server, &["env", &manager.variable], BINARY, PROXY_ARGS);
+    manager.wait_message("READY=1");
     // The manager's socket holds ten messages; a reload sends two.
     for _ in 0..12 {
         proxy.signal(Signal::HUP);
         thread::sleep(Duration::from_millis(50));
     }
     proxy.signal(Signal::TERM);
-    let status = proxy.wait_exit(Duration::from_secs(5));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    proxy.wait_success(Duration::from_secs(5));
 }
 
 /// Socket activation: clients that come while no proxy runs wait in the manager's socket, and are served by
@@ -156,9 +146,7 @@ fn activated_sockets_survive_a_restart() {
         site.assert_serves(50, client);
         drop(down);
         kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
-        activator.wait_line("that it ended", |line| {
-            (line == format!("ended {round} 0")).then_some(())
-        });
+        activator.wait_printed(&format!("ended {round} 0"));
     }
 }
 
@@ -251,7 +239,7 @@ fn unused_activated_socket_is_named() {
         activator.wait_line("which one", |line| {
             (line.contains(named) && line.contains("socket 4 (second)")).then_some(())
         });
-        activator.wait_line("that it failed", |line| (line == "ended 0 1").then_some(()));
+        activator.wait_printed("ended 0 1");
     }
 }
 
@@ -275,9 +263,7 @@ fn reload_keeps_activated_sockets_in_use() {
         line.strip_prefix("pid 0 ")?.parse().ok()
     });
     let pid = Pid::from_raw(pid).expect("a pid");
-    activator.wait_line("that it serves", |line| {
-        line.contains("listening").then_some(())
-    });
+    activator.wait_logged("listening");
     scratch.write("proxy.toml", &table(8443));
     kill_process(pid, Signal::HUP).expect("kill");
     activator.wait_line("a refusal", |line| {
@@ -285,7 +271,7 @@ fn reload_keeps_activated_sockets_in_use() {
         (line.contains("reload refused") && named).then_some(())
     });
     kill_process(pid, Signal::TERM).expect("kill");
-    activator.wait_line("that it ended", |line| (line == "ended 0 0").then_some(()));
+    activator.wait_printed("ended 0 0");
 }
 
 /// Two instances at once, stopped and started again: as `systemctl restart peername@a peername@b` does.
@@ -312,11 +298,10 @@ fn two_instances_restart_together() {
         }
         for mut instance in instances {
             instance.signal(Signal::TERM);
-            let status = instance.wait_exit(Duration::from_secs(5));
-            assert!(status.is_some_and(|status| status.success()), "{status:?}");
+            instance.wait_success(Duration::from_secs(5));
         }
-        wait_for("no route is left behind", || {
-            (lab.server.routing_rules() == before).then_some(())
+        wait_until("no route is left behind", || {
+            lab.server.routing_rules() == before
         });
     }
 }
@@ -363,17 +348,38 @@ fn units_are_valid_and_tight() {
     }
 }
 
-/// Waits for the next message that has this line; watchdog messages come in between.
-#[track_caller]
-fn wait_message(manager: &UnixDatagram, wanted: &str) -> String {
-    let mut buffer = [0; 4096];
-    loop {
-        let len = manager.recv(&mut buffer).expect("a message in time");
-        let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
-        if message.lines().any(|line| line == wanted) {
-            return message;
+/// A service manager's socket, and the variable that names it.
+struct Manager {
+    socket: UnixDatagram,
+    variable: String,
+    _scratch: Scratch,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let socket = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
+        let limit = socket.set_read_timeout(Some(WAIT_LIMIT));
+        limit.expect("SO_RCVTIMEO");
+        Self {
+            socket,
+            variable: format!("NOTIFY_SOCKET={}", scratch.path_text("notify")),
+            _scratch: scratch,
         }
-        assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
+    }
+
+    /// Waits for the next message that has this line; watchdog messages come in between.
+    #[track_caller]
+    fn wait_message(&self, wanted: &str) -> String {
+        let mut buffer = [0; 4096];
+        loop {
+            let len = self.socket.recv(&mut buffer).expect("a message in time");
+            let message = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            if message.lines().any(|line| line == wanted) {
+                return message;
+            }
+            assert_eq!(message.trim(), "WATCHDOG=1", "instead of {wanted}");
+        }
     }
 }
 
@@ -384,50 +390,11 @@ fn activate(host: &Host, scratch: &Scratch, sockets: &[&str], program: &[&str]) 
     let (sockets, directory) = (sockets.join(" "), scratch.path_text("start"));
     let args = [&[script.as_str(), &sockets, &directory], program].concat();
     let activator = Process::start(host, "python3", &args);
-    activator.wait_line("that its sockets are open", |line| {
-        (line == "open").then_some(())
-    });
+    activator.wait_printed("open");
     activator
 }
 
 /// Becomes the program in its arguments, with two sockets.
-const BECOME_ACTIVATED: &str = "
-import fcntl, os, socket, sys
-high = []
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-    s = socket.socket(type=kind)
-    s.bind(('10.81.0.1', 8443))
-    if kind == socket.SOCK_STREAM: s.listen(128)
-    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
-    s.close()
-for number, fd in enumerate(high): os.dup2(fd, 3 + number)
-os.closerange(5, 200)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2')
-os.execv(sys.argv[1], sys.argv[1:])
-";
+const BECOME_ACTIVATED: &str = include_str!("service_manager/become_activated.py");
 
-const ACTIVATE: &str = "
-import fcntl, os, socket, sys, time
-sockets, start, program = sys.argv[1].split(), sys.argv[2], sys.argv[3:]
-high = []
-for port, kind in (s.split('/') for s in sockets):
-    s = socket.socket(type=socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(('10.81.0.1', int(port)))
-    if kind == 'tcp': s.listen(128)
-    high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))
-    s.close()
-print('open', flush=True)
-for turn in range(9):
-    while not os.path.exists(f'{start}-{turn}'): time.sleep(0.005)
-    os.remove(f'{start}-{turn}')
-    pid = os.fork()
-    if pid == 0:
-        for number, fd in enumerate(high): os.dup2(fd, 3 + number)
-        os.closerange(3 + len(high), 200)
-        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)),
-                          LISTEN_FDNAMES='first:second')
-        os.execv(program[0], program)
-    print('pid', turn, pid, flush=True)
-    print('ended', turn, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-";
+const ACTIVATE: &str = include_str!("service_manager/activate.py");

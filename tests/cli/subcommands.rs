@@ -10,9 +10,9 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains};
 use crate::harness::peername::{BINARY, Peername, copy_executable};
-use crate::harness::server::{Python, Redis, Server};
+use crate::harness::programs::server::{Python, Redis, Server};
 
 /// `forward` writes the header that `proxy` reads: the two make a pair without a balancer.
 #[test]
@@ -89,10 +89,8 @@ fn forward_does_not_connect_to_itself() {
                 "--to",
                 to,
             ];
-            let output = Peername::run(&lab.balancer, &args);
-            assert_eq!(output.status.code(), Some(2), "{output:?}");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.contains("it would connect to itself"), "{said}");
+            let said = Peername::run_failing(&lab.balancer, &args, 2);
+            assert_contains(&said, &["it would connect to itself"]);
         }
     }
 }
@@ -119,9 +117,7 @@ fn header_option_without_a_header_is_an_error() {
             "--destination is part of a header",
         ),
     ] {
-        let output = Peername::run(&host, &line.split(' ').collect::<Vec<_>>());
-        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = Peername::run_failing(&host, &line.split(' ').collect::<Vec<_>>(), 2);
         assert!(said.contains(hint), "{line}: {said}");
     }
 }
@@ -300,7 +296,7 @@ fn manual_pages_exist_for_every_command() {
         "man",
         &[folder.join("peername-proxy.1").to_str().expect("UTF-8")],
     );
-    assert!(text.contains("--setup-routes"), "{text}");
+    assert_contains(&text, &["--setup-routes"]);
 }
 
 fn assert_demo_shows_the_client(program: &[&str]) {

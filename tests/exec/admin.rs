@@ -8,10 +8,10 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
-use crate::harness::browser::wait_page_shows;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, assert_fails, wait_until};
 use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, built_library, v2};
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
 
@@ -109,12 +109,9 @@ fn metrics_agree_with_what_redis_and_the_clients_saw() {
             served.wait_metric(line);
         }
         let version = served.get("/metrics");
-        assert!(
-            version.contains("peername_build_info{version="),
-            "{version}"
-        );
+        assert_contains(&version, &["peername_build_info{version="]);
         let status = served.get("/status");
-        assert!(status.contains("\"command\": \"exec\""), "{status}");
+        assert_contains(&status, &["\"command\": \"exec\""]);
         let config = served.get("/config");
         for part in [
             "\"redis-server\"",
@@ -152,13 +149,13 @@ fn level_of_the_log_is_changed_over_the_unix_socket() {
         let put = ["-X", "PUT", "-d", "debug"];
         assert!(get(host, &put, "/log-level").ends_with("403"));
         refuse();
-        wait_for("the first line", || (lines() == 1).then_some(()));
+        wait_until("the first line", || lines() == 1);
         let by_path = [&["--unix-socket", &served.socket][..], &put].concat();
         assert_eq!(get(host, &by_path, "/log-level"), "debug\n200");
         // Each has a line now, also within ten seconds.
         refuse();
         refuse();
-        wait_for("a line each", || (lines() == 3).then_some(()));
+        wait_until("a line each", || lines() == 3);
         assert_eq!(served.get("/log-level"), "debug\n200");
     }
 }
@@ -169,9 +166,9 @@ fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
     let mut served = Served::start(PRELOAD, &[]);
     let supervisor = wait_helper_pid("peername-notify", &served.network());
     kill_pid(supervisor);
-    wait_for("unreadiness", || {
+    wait_until("unreadiness", || {
         let ready = served.get("/readyz");
-        (ready.contains("the supervisor has exited") && ready.ends_with("503")).then_some(())
+        ready.contains("the supervisor has exited") && ready.ends_with("503")
     });
     served.wait_metric("peername_ready 0");
     assert_eq!(
@@ -183,8 +180,8 @@ fn endpoint_reports_the_supervisor_and_ends_with_the_program() {
 
     served.process.signal(Signal::TERM);
     assert!(served.process.wait_exit(Duration::from_secs(5)).is_some());
-    wait_for("the end of the endpoint", || {
-        (!fs::exists(&served.socket).expect("stat")).then_some(())
+    wait_until("the end of the endpoint", || {
+        !fs::exists(&served.socket).expect("stat")
     });
 }
 
@@ -194,9 +191,7 @@ fn killed_endpoint_is_reported_and_harms_no_client() {
     for mode in [PRELOAD, NOTIFY] {
         let served = Served::start(mode, &[]);
         kill_pid(wait_helper_pid("peername-admin", &served.network()));
-        served.process.wait_line("that it has exited", |line| {
-            line.contains("the admin endpoint has exited").then_some(())
-        });
+        served.process.wait_logged("the admin endpoint has exited");
         served.assert_serves(fresh_client_v4());
     }
 }
@@ -230,16 +225,14 @@ fn netns_serves_the_endpoint_outside() {
         let args = [&args[..], &redis].concat();
         let _process = Process::start_through(&lab.server, through, &binary, &args);
         let host = &lab.server;
-        wait_for("readiness", || {
-            (get(host, &[], "/readyz") == "ready\n200").then_some(())
-        });
+        wait_until("readiness", || get(host, &[], "/readyz") == "ready\n200");
         let client = fresh_client_v4();
         let request = [&v2(client)[..], b"CLIENT INFO\r\nQUIT\r\n"].concat();
-        wait_for("the client in Redis", || {
+        wait_until("the client in Redis", || {
             let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request);
             let (said, _) = conn.recv_to_end();
             let said = String::from_utf8_lossy(&said);
-            said.contains(&format!(" addr={client} ")).then_some(())
+            said.contains(&format!(" addr={client} "))
         });
         wait_metric(
             host,
@@ -263,12 +256,7 @@ fn address_in_use_fails_before_the_program_starts() {
     for mode in [PRELOAD, NOTIFY, "--mode=netns"] {
         let args = ["exec", mode, "--ports=8443", ADMIN, "--", "echo", "started"];
         let output = Peername::run(&lab.server, &args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        assert!(
-            said.contains("--admin: can't listen on 127.0.0.1:9300"),
-            "{said}"
-        );
+        assert_fails(&output, 125, &["--admin: can't listen on 127.0.0.1:9300"]);
         assert_eq!(output.stdout, b"");
     }
 }
@@ -291,8 +279,5 @@ fn page_and_top_show_what_there_is() {
     wait_page_shows(host, &shown);
     let top = Peername::run(host, &["top", "--admin", "127.0.0.1:9300"]);
     let said = String::from_utf8_lossy(&top.stdout);
-    assert!(
-        said.contains("peername exec") && said.contains("no_header 1"),
-        "{said}"
-    );
+    assert_contains(&said, &["peername exec", "no_header 1"]);
 }

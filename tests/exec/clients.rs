@@ -9,10 +9,10 @@ use crate::harness::addr::{
 };
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_for};
-use crate::harness::peername::BINARY;
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::peername::{BINARY, words};
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, pseudo_ipv4, v1, v2};
-use crate::harness::server::nginx;
 
 /// Also if the header comes in pieces. The server logs each connection that accept(2) returns.
 #[test]
@@ -57,11 +57,7 @@ fn client_is_judged_although_its_header_names_the_peer() {
         conn.send(&header_bytes::v1(conn.local_addr(), LISTEN_V4));
         conn
     };
-    let lists = [
-        "-v",
-        "--allow-client=198.51.100.0/24",
-        "--require-tlv=alpn=h2",
-    ];
+    let lists = words("-v --allow-client=198.51.100.0/24 --require-tlv=alpn=h2");
     let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
     for mechanism in [PRELOAD, NOTIFY] {
         let server = start(mechanism, &["-v", "--deny-client=10.81.0.2"]);
@@ -73,9 +69,7 @@ fn client_is_judged_although_its_header_names_the_peer() {
         let server = start(mechanism, &lists);
         let own = checks(&server.lab.balancer, LISTEN_V4);
         assert_eq!(own.wait_closed().0, End::Reset);
-        server.process.wait_line("of the hint", |line| {
-            line.contains("--health-checks-from").then_some(())
-        });
+        server.process.wait_logged("--health-checks-from");
         for listener in [LISTEN_V4, ([127, 0, 0, 1], 8443).into()] {
             let conn = checks(&server.lab.server, listener);
             assert_eq!(greeting(&conn), conn.local_addr().to_string());
@@ -90,12 +84,8 @@ fn client_is_judged_although_its_header_names_the_peer() {
 /// Balancers' own connections are subject to the trust list alone.
 #[test]
 fn each_refusal_has_its_code_and_health_checks_have_none() {
-    let options = [
-        "-v",
-        "--allow-client=198.51.100.0/24",
-        "--deny-client=198.51.100.9",
-        "--require-tlv=alpn=h2",
-    ];
+    let options =
+        words("-v --allow-client=198.51.100.0/24 --deny-client=198.51.100.9 --require-tlv=alpn=h2");
     for mechanism in [PRELOAD, NOTIFY] {
         let server = start(mechanism, &options);
         let header =
@@ -113,7 +103,7 @@ fn each_refusal_has_its_code_and_health_checks_have_none() {
         ] {
             let before = refusals(&server, code);
             assert_refused(&server, &header);
-            wait_for(code, || (refusals(&server, code) > before).then_some(()));
+            wait_until(code, || refusals(&server, code) > before);
         }
         assert_served(&server, &header(client, b"h2"), client);
         let local = header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]);
@@ -145,9 +135,7 @@ fn changed_list_is_in_force_within_a_second() {
         };
         let wait = |wanted: bool| {
             let since = Instant::now();
-            wait_for("the new list", || {
-                (serves(fresh_client_v4()) == wanted).then_some(())
-            });
+            wait_until("the new list", || serves(fresh_client_v4()) == wanted);
             assert!(since.elapsed() < IN_FORCE, "{:?}", since.elapsed());
         };
         assert!(serves(fresh_client_v4()));
@@ -187,9 +175,7 @@ fn peer_without_a_header_is_judged_as_the_client() {
             for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
                 assert_refused(&server, bytes);
             }
-            wait_for("the refusals", || {
-                (refusals(&server, "client_denied") == 2).then_some(())
-            });
+            wait_until("the refusals", || refusals(&server, "client_denied") == 2);
             assert_eq!(accepted(&server), [""; 0]);
             let server = start(mechanism, &[&options[..], &[other]].concat());
             for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n"] {
@@ -245,7 +231,7 @@ fn private_network_denies_clients_and_ends_their_connections() {
     let through = ["env", "-C", directory];
     let server = Process::start_through(&lab.server, &through, BINARY, &args);
     for started in ["\"listening\"", "serving"] {
-        server.wait_line(started, |line| line.contains(started).then_some(()));
+        server.wait_logged(started);
     }
     let connect = |client| {
         let header = header_bytes::v2(client, FRONT_V4, &header_bytes::tlv(1, b"h2"));
@@ -253,7 +239,7 @@ fn private_network_denies_clients_and_ends_their_connections() {
     };
     let wait_outcome = |code: &str| {
         let code = format!("\"{code}\"");
-        server.wait_line(&code, |line| line.contains(&code).then_some(()));
+        server.wait_logged(&code);
     };
     assert_eq!(connect(fresh_client_v4()).wait_closed().0, End::Reset);
     wait_outcome("client_denied");
@@ -279,18 +265,11 @@ fn private_network_reads_a_trust_list_with_a_relative_path() {
     let (lab, list) = (Lab::without_routes(), Scratch::new());
     let path = list.write("balancers", "10.81.0.0/24\n");
     let directory = path.strip_suffix("/balancers").expect("its directory");
-    let args = [
-        "exec",
-        "--mode=netns",
-        "--ports=8443",
-        "--trust=@balancers",
-        "-v",
-        "--",
-    ];
+    let args = words("exec --mode=netns --ports=8443 --trust=@balancers -v --");
     let args = [&args[..], SPEAKS_FIRST].concat();
     let through = ["env", "-C", directory];
     let server = Process::start_through(&lab.server, &through, BINARY, &args);
-    server.wait_line("serving", |line| line.contains("serving").then_some(()));
+    server.wait_logged("serving");
     let client = fresh_client_v4();
     let open = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &v2(client));
     assert_eq!(greeting(&open), client.to_string());
@@ -328,9 +307,7 @@ fn assert_refused(server: &ProgramRig, bytes: &[u8]) {
 /// Asserts how many connections the server has accepted. The last line may be on its way.
 #[track_caller]
 fn assert_accepted(server: &ProgramRig, count: usize) {
-    wait_for("the server's last line", || {
-        (accepted(server).len() >= count).then_some(())
-    });
+    wait_until("the server's last line", || accepted(server).len() >= count);
     assert_eq!(accepted(server).len(), count, "{}", server.process.log());
 }
 
@@ -357,17 +334,7 @@ fn other_client() -> SocketAddr {
 const SPEAKS_FIRST: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    r#"
-import socket
-
-listener, kept = socket.create_server(("", 8443)), []
-print("serving")
-while True:
-    client, (ip, port) = listener.accept()
-    print(f"accepted {ip}:{port}")
-    client.sendall(f"{ip}:{port}\n".encode())
-    kept.append(client)
-"#,
+    include_str!("clients/speaks_first.py"),
 ];
 
 /// From the change of a list to its effect, as docs/bans.md has it.

@@ -9,7 +9,9 @@ use rustix::process::{Signal, kill_process};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::End;
-use crate::harness::lab::{Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_for};
+use crate::harness::lab::{
+    Host, Lab, OWN_PID_NAMESPACE, Process, Scratch, assert_fails, wait_until,
+};
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
     Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
@@ -126,10 +128,10 @@ fn assert_full_table_refuses(mechanism: &str) {
     assert_eq!((held.len(), refused), (64, 36));
     drop(held);
     // Once they are closed, a sweep frees their slots.
-    wait_for("a free slot", || {
+    wait_until("a free slot", || {
         let client = fresh_client_v4();
         let conn = served.connect_and_send(&[&v2(client)[..], b"hi"].concat());
-        conn.is_answered_after(Duration::from_secs(1)).then_some(())
+        conn.is_answered_after(Duration::from_secs(1))
     });
 }
 
@@ -142,9 +144,7 @@ fn failed_launcher_has_its_own_exit_code() {
     let mut command = Command::new(copy);
     command.args(["exec", "--mode=preload", "--", "true"]);
     let ended = host.output(&mut command, "");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(125), "{said}");
-    assert!(said.contains("libpeername.so is neither"), "{said}");
+    assert_fails(&ended, 125, &["libpeername.so is neither"]);
 }
 
 /// The program runs as a user that can't read the table, before it loads the library. The supervisor then answers its
@@ -192,9 +192,7 @@ fn program_without_table_and_supervisor_may_not_listen() {
     ]);
     command.args(["block", "4", "8443"]);
     let ended = host.output(&mut command, "");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert!(said.contains("may not listen"), "{said}");
+    assert_fails(&ended, 1, &["may not listen"]);
 }
 
 pub(super) fn kill_header_waiter_of(served: &ServerRig) {

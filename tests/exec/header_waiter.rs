@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::wait_for;
+use crate::harness::lab::wait_until;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, header_waiter_of, v2};
 
 /// Other users and containers that share the network could connect to a socket with a name.
@@ -43,9 +43,9 @@ fn slow_headers_are_limited_by_descriptors() {
                 .then_some((conn, client))
         };
         let mut kept: Vec<_> = clients.iter().filter_map(open).collect();
-        wait_for("the end of those over the limit", || {
+        wait_until("the end of those over the limit", || {
             kept.retain(|(conn, _)| conn.is_open_after(Duration::from_millis(1)));
-            (kept.len() <= MAX_SLOW_HEADERS).then_some(())
+            kept.len() <= MAX_SLOW_HEADERS
         });
         assert_eq!(kept.len(), MAX_SLOW_HEADERS, "{mechanism}");
         for (conn, client) in &kept {
@@ -96,10 +96,10 @@ fn wakeup_connections_with_one_port_are_told_apart_by_listener() {
         for (conn, client) in &slow {
             conn.send(&v2(*client)[20..]);
         }
-        wait_for("a wakeup connection", || {
+        wait_until("a wakeup connection", || {
             let filter = "sport = :40054";
             let wakeups = host.run("ss", &["-Htn", "state", "established", filter]);
-            (!wakeups.is_empty()).then_some(())
+            !wakeups.is_empty()
         });
         kill_process(server, Signal::CONT).expect("kill");
         slow.iter().for_each(|(_, client)| accepted(*client));
@@ -148,9 +148,7 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     assert!(took < SPIN_TICKS, "{took} ticks in a second");
     prlimit(Some(waiter), Resource::Nofile, plenty).expect("prlimit");
     assert_two_pieces_served(&served);
-    served.process.wait_line("the reason", |line| {
-        line.contains("no descriptor for the request").then_some(())
-    });
+    served.process.wait_logged("no descriptor for the request");
 }
 
 #[track_caller]
@@ -186,41 +184,14 @@ fn ticks(pid: Pid) -> u64 {
 const TWO_LISTENERS: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    r#"
-import socket, time
-
-listeners = [socket.create_server(("", 8443)),
-             socket.create_server(("::", 8444), family=socket.AF_INET6)]
-for listener in listeners:
-    listener.setblocking(False)
-while True:
-    for listener in listeners:
-        try:
-            client, (ip, port, *_) = listener.accept()
-            client.close()
-            print(f"accepted [{ip}]:{port}" if ":" in ip else f"accepted {ip}:{port}")
-        except BlockingIOError:
-            pass
-        time.sleep(0.1)
-"#,
+    include_str!("header_waiter/two_listeners.py"),
 ];
 
 /// Listens for a moment at each of many ports.
 const SHORT_LISTENERS: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    r#"
-import socket, time
-
-served = socket.create_server(("", 8443))
-for port in range(9000, 9500):
-    socket.create_server(("127.0.0.1", port)).close()
-# The port of a closed listener is free at once.
-for _ in range(500):
-    socket.create_server(("127.0.0.1", 9000)).close()
-print("done")
-time.sleep(60)
-"#,
+    include_str!("header_waiter/short_listeners.py"),
 ];
 
 /// A loop that spins takes a hundred, or what the machine leaves to it.

@@ -1,5 +1,8 @@
 //! Headers: what each can name, and what happens to connections without one.
 
+mod senders;
+mod sources;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,59 +11,69 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes;
 use crate::harness::lab::assert_within;
 use crate::harness::rig::exec::{
-    NOTIFY, PRELOAD, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2,
+    MECHANISMS, ProgramRig, ServerRig, mapped_ipv6, pseudo_ipv4, v1, v2,
 };
 
 #[test]
 fn headers_of_every_version_and_family_name_the_client() {
-    let served = ServerRig::new("--accept=level", &[]);
-    let client = fresh_client_v4();
-    let padded = header_bytes::v2(
-        client,
-        LISTEN_V4,
-        &header_bytes::tlv(header_bytes::NOOP, &[b'x'; 297]),
-    );
-    served.assert_report(&served.report_for(&padded), client);
-    let client = fresh_client_v6();
-    let std::net::IpAddr::V6(ip) = client.ip() else {
-        unreachable!("an IPv6 address")
-    };
-    // Never the balancer's address, which the server may trust.
-    let stands_in = (pseudo_ipv4(ip), client.port()).into();
-    for header in [v1(client), v2(client)] {
-        served.assert_report(&served.report_for(&header), stands_in);
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+        let client = fresh_client_v4();
+        let fields = [
+            header_bytes::tlv(header_bytes::NOOP, &[b'x'; 297]),
+            header_bytes::tlv(0xe0, &[7; 300]),
+        ];
+        for header in [v1(client)]
+            .into_iter()
+            .chain(fields.map(|field| header_bytes::v2(client, FRONT_V4, &field)))
+        {
+            served.assert_report(&served.report_for(&header), client);
+        }
+        let client = fresh_client_v6();
+        let std::net::IpAddr::V6(ip) = client.ip() else {
+            unreachable!("an IPv6 address")
+        };
+        // Never the balancer's address, which the server may trust.
+        let stands_in = (pseudo_ipv4(ip), client.port()).into();
+        for header in [v1(client), v2(client)] {
+            served.assert_report(&served.report_for(&header), stands_in);
+        }
     }
 }
 
 #[test]
 fn headers_work_on_an_ipv6_listener() {
-    let served = ServerRig::new("--accept=level --family=6", &[]);
-    for client in [fresh_client_v4(), fresh_client_v6()] {
-        for listener in [LISTEN_V4, LISTEN_V6] {
-            let bytes = [&v2(client)[..], b"hi"].concat();
-            let conn = Conn::connect_and_send(&served.lab.balancer, listener, &bytes);
-            served.assert_sees(&conn, mapped_ipv6(client));
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=level --family=6", &[]);
+        for client in [fresh_client_v4(), fresh_client_v6()] {
+            for listener in [LISTEN_V4, LISTEN_V6] {
+                let bytes = [&v2(client)[..], b"hi"].concat();
+                let conn = Conn::connect_and_send(&served.lab.balancer, listener, &bytes);
+                served.assert_sees(&conn, mapped_ipv6(client));
+            }
         }
     }
 }
 
 #[test]
 fn header_without_a_client_leaves_the_balancers_address() {
-    let served = ServerRig::new("--accept=edge", &[]);
-    for header in [
-        b"PROXY UNKNOWN\r\n".to_vec(),
-        header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
-        header_bytes::nlb_health_check(),
-    ] {
-        let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
-        served.assert_sees(&conn, conn.local_addr());
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=edge", &[]);
+        for header in [
+            b"PROXY UNKNOWN\r\n".to_vec(),
+            header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
+            header_bytes::nlb_health_check(),
+        ] {
+            let conn = served.connect_and_send(&[&header[..], b"hi"].concat());
+            served.assert_sees(&conn, conn.local_addr());
+        }
     }
 }
 
 /// As in `proxy`. `--dst` shows the destination in the family of the socket, whatever the client's.
 #[test]
 fn unambiguous_deviations_are_served() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mechanism in MECHANISMS {
         let client = fresh_client_v6();
         let (ip, port) = (client.ip(), client.port());
         let nameless = SocketAddr::new(fresh_client_v4().ip(), 0);
@@ -79,9 +92,7 @@ fn unambiguous_deviations_are_served() {
             let conn = strict.connect_and_send(line.as_bytes());
             assert_eq!(conn.wait_closed().0, End::Reset, "{line}");
         }
-        strict.process.wait_line("of the refusal", |line| {
-            line.contains("--strict-header").then_some(())
-        });
+        strict.process.wait_logged("--strict-header");
         let client = fresh_client_v4();
         strict.assert_report(&strict.report_for(&v2(client)), client);
     }
@@ -91,7 +102,7 @@ fn unambiguous_deviations_are_served() {
 /// connections, too.
 #[test]
 fn header_without_a_client_is_refused_by_the_header_policy() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mechanism in MECHANISMS {
         let optional = ["--header=optional"];
         let served = ServerRig::with_mode(mechanism, "--accept=level", &optional);
         for (what, header) in header_bytes::without_address() {
@@ -111,33 +122,45 @@ fn header_without_a_client_is_refused_by_the_header_policy() {
 
 #[test]
 fn connection_without_a_header_is_reset() {
-    let served = ServerRig::new("--accept=level", &[]);
-    for bytes in [
-        &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"PROXY TCP5 ",
-        b"\r\n\r\n\0\r\nQUIX",
-    ] {
-        let (end, _) = served.connect_and_send(bytes).wait_closed();
-        assert_eq!(end, End::Reset);
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=level", &[]);
+        for bytes in [
+            &b"GET / HTTP/1.0\r\n\r\n"[..],
+            b"PROXY TCP5 ",
+            b"\r\n\r\n\0\r\nQUIX",
+            b"PROXY TCP4 x\r\n",
+            b"\r\n\r\n\0\r\nQUIT\n!",
+        ] {
+            let (end, _) = served.connect_and_send(bytes).wait_closed();
+            assert_eq!(end, End::Reset);
+        }
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
     }
 }
 
 #[test]
 fn incomplete_header_times_out() {
-    let served = ServerRig::new("--accept=block", &["--header-timeout=300ms"]);
-    let conn = served.connect_and_send(b"PROXY TCP4 1");
-    let (end, after) = conn.wait_closed();
-    assert_eq!(end, End::Reset);
-    assert!(after >= Duration::from_millis(250), "{after:?}");
-    let client = fresh_client_v4();
-    served.assert_report(&served.report_for(&v2(client)), client);
+    for mechanism in MECHANISMS {
+        for mode in ["--accept=block", "--accept=level"] {
+            let served = ServerRig::by(mechanism, mode, &["--header-timeout=300ms"]);
+            for start in [&b""[..], b"PROXY TCP4 1"] {
+                let (end, after) = served.connect_and_send(start).wait_closed();
+                assert_eq!(end, End::Reset, "{mechanism} {mode}");
+                // The kernel shows a silent connection only after a second (deferred accept).
+                assert!(after >= Duration::from_millis(250), "{mode}: {after:?}");
+            }
+            let client = fresh_client_v4();
+            served.assert_report(&served.report_for(&v2(client)), client);
+        }
+    }
 }
 
 /// The header timeout is measured from the handshake: while the kernel waits for the first byte (deferred accept), and
 /// while the header waiter waits for the header.
 #[test]
 fn silent_client_has_the_same_timeout() {
-    for mode in [PRELOAD, NOTIFY] {
+    for mode in MECHANISMS {
         let served = ServerRig::with_mode(mode, "--accept=block", &["--header-timeout=4s"]);
         assert_within(3, Duration::from_millis(4500), || {
             let silent = Conn::connect(&served.lab.balancer, LISTEN_V4);
@@ -152,63 +175,61 @@ fn silent_client_has_the_same_timeout() {
 /// A peer that may not send headers is refused before a byte of its header is read.
 #[test]
 fn only_trusted_peers_may_send_headers() {
-    let served = ServerRig::new("--accept=level", &["--trust=192.0.2.0/24"]);
-    let conn = served.connect_and_send(&v2(fresh_client_v4()));
-    assert_eq!(conn.wait_closed().0, End::Reset);
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=block", &["--trust=10.81.0.0/24"]);
+        // The server's own host, over loopback. It may be refused before it has sent anything.
+        let loopback = SocketAddr::from(([127, 0, 0, 1], LISTEN_V4.port()));
+        if let Some(conn) = Conn::try_connect(&served.lab.server, loopback)
+            && conn.send_if_open(&v2(fresh_client_v4()))
+        {
+            assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism}");
+        }
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
+        let served = ServerRig::by(mechanism, "--accept=level", &["--trust=192.0.2.0/24"]);
+        let conn = served.connect_and_send(&v2(fresh_client_v4()));
+        assert_eq!(conn.wait_closed().0, End::Reset, "{mechanism}");
+    }
 }
 
 /// Where headers are optional, connections without one pass unchanged, and only trusted peers may send
 /// headers.
 #[test]
 fn optional_headers_pass_plain_connections() {
-    let served = ServerRig::new("--accept=level", &["--header=optional"]);
-    let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
-    served.assert_sees(&conn, conn.local_addr());
-    let client = fresh_client_v4();
-    served.assert_report(&served.report_for(&v2(client)), client);
-    let served = ServerRig::new(
-        "--accept=level",
-        &["--header=optional", "--trust=192.0.2.0/24"],
-    );
-    let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
-    served.assert_sees(&conn, conn.local_addr());
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=level", &["--header=optional"]);
+        let conn = served.connect_and_send(b"GET / HTTP/1.0\r\n\r\n");
+        served.assert_sees(&conn, conn.local_addr());
+        let client = fresh_client_v4();
+        served.assert_report(&served.report_for(&v2(client)), client);
+        let served = ServerRig::by(
+            mechanism,
+            "--accept=level",
+            &["--header=optional", "--trust=192.0.2.0/24"],
+        );
+        let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
+        served.assert_sees(&conn, conn.local_addr());
+    }
 }
 
 #[test]
 fn other_ports_are_not_affected() {
-    let served = ServerRig::new("--accept=level", &["--ports=1-8442,8444"]);
-    let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
-    served.assert_sees(&conn, conn.local_addr());
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=level", &["--ports=1-8442,8444"]);
+        let conn = served.connect_and_send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
+        served.assert_sees(&conn, conn.local_addr());
+    }
 }
 
 /// A socket that listens again may have another port: shutdown(2) releases a port that the kernel chose.
 #[test]
 fn listener_may_move_to_another_port() {
-    let script = r"import socket
-listener = socket.socket()
-listener.listen()
-listener.settimeout(1)
-socket.create_connection(listener.getsockname()).sendall(b'no header')
-try:
-    listener.accept()
-    print('it has no header')
-except OSError:
-    print('refused')
-listener.settimeout(None)
-listener.shutdown(socket.SHUT_RDWR)
-listener.bind(('10.81.0.1', 8443))
-listener.listen()
-while True:
-    conn, peer = listener.accept()
-    conn.sendall(b'%s %d\n' % (peer[0].encode(), peer[1]))
-    conn.close()";
-    for mechanism in [PRELOAD, NOTIFY] {
+    let script = include_str!("headers/moving_listener.py");
+    for mechanism in MECHANISMS {
         let ports = ["--ports=1-8442,8444-65535"];
         let program =
             ProgramRig::with_mode(mechanism, &ports, &["/usr/bin/python3", "-uc", script]);
-        program.process.wait_line("of its second socket", |line| {
-            (line == "refused").then_some(())
-        });
+        program.process.wait_printed("refused");
         let conn = Conn::connect(&program.lab.balancer, LISTEN_V4);
         let (output, _) = conn.recv_to_end();
         let expected = format!("{} {}\n", conn.local_addr().ip(), conn.local_addr().port());
@@ -226,7 +247,7 @@ while True:
     conn.sendall(b'%s %d\n' % (conn.getsockname()[0].encode(), conn.getsockname()[1]))
     conn.close()";
     let wanted = [(&["--dst"][..], FRONT_V4), (&[], LISTEN_V4)];
-    let both = [PRELOAD, NOTIFY].map(|mechanism| wanted.map(|wanted| (mechanism, wanted)));
+    let both = MECHANISMS.map(|mechanism| wanted.map(|wanted| (mechanism, wanted)));
     for (mechanism, (options, seen)) in both.into_iter().flatten() {
         let program =
             ProgramRig::with_mode(mechanism, options, &["/usr/bin/python3", "-uc", script]);
@@ -240,15 +261,17 @@ while True:
 /// Longer than the part that the library reads by itself.
 #[test]
 fn header_of_many_kilobytes_is_read() {
-    let served = ServerRig::new("--accept=edge", &["--max-header=65551"]);
-    let client = fresh_client_v4();
-    for size in [4000, 5000, 60_000] {
-        let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
-        let header = header_bytes::v2(client, LISTEN_V4, &fields);
-        served.assert_report(&served.report_for(&header), client);
+    for mechanism in MECHANISMS {
+        let served = ServerRig::by(mechanism, "--accept=edge", &["--max-header=65551"]);
+        let client = fresh_client_v4();
+        for size in [4000, 5000, 60_000] {
+            let fields = header_bytes::tlv(header_bytes::NOOP, &vec![b'x'; size]);
+            let header = header_bytes::v2(client, LISTEN_V4, &fields);
+            served.assert_report(&served.report_for(&header), client);
+        }
+        let served = ServerRig::by(mechanism, "--accept=edge", &[]);
+        let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
+        let conn = served.connect_and_send(&header_bytes::v2(client, LISTEN_V4, &fields));
+        assert_eq!(conn.wait_closed().0, End::Reset);
     }
-    let served = ServerRig::new("--accept=edge", &[]);
-    let fields = header_bytes::tlv(header_bytes::NOOP, &[b'x'; 5000]);
-    let conn = served.connect_and_send(&header_bytes::v2(client, LISTEN_V4, &fields));
-    assert_eq!(conn.wait_closed().0, End::Reset);
 }

@@ -1,5 +1,7 @@
 //! The libraries as files: what they require of a program, and that they can't panic.
 
+mod libproxyproto;
+
 use std::path::Path;
 use std::process::Command;
 

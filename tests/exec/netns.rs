@@ -14,11 +14,13 @@ use crate::harness::addr::{
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_for};
-use crate::harness::peername::{AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::peername::{
+    AS_NOBODY, BINARY, NO_CAPABILITIES, Peername, copy_executable, words,
+};
+use crate::harness::programs::sender::Haproxy;
 use crate::harness::rig::exec_notify::{kill_pid, network_of, wait_helper_pid};
 use crate::harness::rig::proxy::header_for;
-use crate::harness::sender::Haproxy;
 
 /// A server on 127.0.0.1:8443 and [::1]:8443 of a private network.
 struct Private {
@@ -40,22 +42,13 @@ impl Private {
             true => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
             false => (vec![], BINARY),
         };
-        let options = [
-            "exec",
-            "--mode=netns",
-            "--ports=8443",
-            "--trust=10.81.0.0/24",
-        ];
+        let options = words("exec --mode=netns --ports=8443 --trust=10.81.0.0/24");
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);
         // The proxy logs it; the server does not, and may take a moment longer.
-        process.wait_line("that the proxy listens", |line| {
-            line.contains("\"listening\"").then_some(())
-        });
-        process.wait_line("that the server listens", |line| {
-            (line == "serving").then_some(())
-        });
+        process.wait_logged("\"listening\"");
+        process.wait_printed("serving");
         Self {
             process,
             lab,
@@ -106,9 +99,7 @@ fn python_sees_the_client_as_root_and_as_ordinary_user() {
             client.ip()
         );
         let user = if ordinary { 65_534 } else { 0 };
-        server.process.wait_line("its user", |line| {
-            (line == format!("user {user}")).then_some(())
-        });
+        server.process.wait_printed(&format!("user {user}"));
     }
 }
 
@@ -202,9 +193,7 @@ fn ports_option_is_refused_in_other_modes() {
         ),
     ] {
         let args = [&["exec"], args, &["--", "true"]].concat();
-        let output = Peername::run(&host, &args);
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = Peername::run_failing(&host, &args, 2);
         assert!(said.contains(says), "{said}");
     }
 }
@@ -328,11 +317,7 @@ fn suspended_monitor_keeps_its_deadline() {
     );
     let watcher = server.wait_helper("peername-netns");
     kill_pid(server.wait_helper("exe"));
-    server
-        .process
-        .wait_line("that the program is to end", |line| {
-            line.contains("the proxy has exited").then_some(())
-        });
+    server.process.wait_logged("the proxy has exited");
     suspend_and_resume(watcher);
     assert_eq!(server.process.wait_exit(A_MOMENT), None);
 }
@@ -346,11 +331,11 @@ fn ignoring_sigterm() -> String {
 /// Sends SIGSTOP and SIGCONT, each once the process has handled the one before.
 fn suspend_and_resume(pid: Pid) {
     let becomes = |state: &str| {
-        wait_for(state, || {
+        wait_until(state, || {
             let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
             // Empty when the process has ended; then the test is to fail.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
-            (stat.is_empty() || stat.contains(&format!(") {state} "))).then_some(())
+            stat.is_empty() || stat.contains(&format!(") {state} "))
         });
     };
     becomes("S");
@@ -375,9 +360,7 @@ fn shut_down_listener_resets_clients() {
         client
     );
     server.process.signal(Signal::USR2);
-    server.process.wait_line("the end of its wait", |line| {
-        (line == "accept: EINVAL").then_some(())
-    });
+    server.process.wait_printed("accept: EINVAL");
     let conn = Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
     assert_eq!(conn.wait_closed().0, End::Reset);
 }
@@ -395,55 +378,7 @@ fn address(answer: &[u8]) -> SocketAddr {
 /// Longer than a signal takes to end a program.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
-const PYTHON: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    r#"
-import os, signal, socket, socketserver, sys, threading
-
-signal.signal(signal.SIGINT, lambda *_: os._exit(7))
-
-class Hello(socketserver.BaseRequestHandler):
-    def handle(self):
-        self.request.sendall(b"%s %d\n" % (self.client_address[0].encode(), self.client_address[1]))
-
-class Datagram(socketserver.BaseRequestHandler):
-    def handle(self):
-        client = self.client_address
-        self.request[1].sendto(b"%s %d" % (client[0].encode(), client[1]), client)
-
-class V6(socketserver.ThreadingTCPServer):
-    address_family = socket.AF_INET6
-
-v4 = socketserver.ThreadingTCPServer(("127.0.0.1", 8443), Hello)
-v6 = V6(("::1", 8443), Hello)
-udp = socketserver.UDPServer(("127.0.0.1", 8443), Datagram)
-for server in [v6, udp]:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-print("user", os.getuid())
-print("serving")
-v4.serve_forever()
-"#,
-];
+const PYTHON: &[&str] = &["/usr/bin/python3", "-uc", include_str!("netns/serving.py")];
 
 /// One thread waits in accept(2); SIGUSR2 shuts the listener down.
-const WAITING: &str = r#"
-import errno, signal, socket, threading
-
-listener = socket.create_server(("127.0.0.1", 8443))
-
-def serve():
-    try:
-        while True:
-            client, address = listener.accept()
-            client.sendall(b"%s %d\n" % (address[0].encode(), address[1]))
-            client.close()
-    except OSError as error:
-        print("accept:", errno.errorcode[error.errno])
-
-threading.Thread(target=serve, daemon=True).start()
-signal.signal(signal.SIGUSR2, lambda *_: listener.shutdown(socket.SHUT_RDWR))
-print("serving")
-while True:
-    signal.pause()
-"#;
+const WAITING: &str = include_str!("netns/waiting.py");

@@ -3,5 +3,3 @@
 
 mod faults;
 mod programs;
-mod slow_headers;
-mod sources;

@@ -24,10 +24,10 @@ use crate::harness::addr::{
     CLIENT_V4, CLIENT_V6, FRONT_V6, LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v6,
 };
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, wait_for};
+use crate::harness::lab::{Host, wait_until};
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::{Haproxy, NginxStream};
 use crate::harness::rig::exec::{pseudo_ipv4, v1, v2};
-use crate::harness::sender::{Haproxy, NginxStream};
 
 use catalogue::Program;
 use peername_sys::process::pidfd::Signal;
@@ -109,11 +109,11 @@ fn nginx_reload_loses_no_client() {
         running.sees(raw(&running, LISTEN_V4), &v2(client), client);
         let before = running.instances();
         running.signal_program(Signal::HUP);
-        wait_for("new workers alone", || {
+        wait_until("new workers alone", || {
             let now = running.instances();
             let old = now.iter().filter(|pid| before.contains(pid)).count();
             // The master stays, and has two.
-            (old == 1 && now.len() == 3).then_some(())
+            old == 1 && now.len() == 3
         });
         running.sees(waiting, rest, slow);
         for client in [(); 8].map(|()| fresh_client_v4()) {

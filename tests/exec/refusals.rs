@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Scratch, wait_for};
+use crate::harness::lab::{Host, Scratch, assert_contains, wait_until};
 use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ServerRig, compiled_server, v2};
 
 const HEADER_TIMEOUT: &str = "--header-timeout=1s";
@@ -34,7 +34,7 @@ fn refusal_is_logged_with_its_remedy() {
                 line.starts_with("peername: refused a connection from 10."),
                 "{line}"
             );
-            assert!(line.contains(" to port 8443: "), "{line}");
+            assert_contains(&line, &[" to port 8443: "]);
             // The same refusal is logged again after ten seconds, with its count.
             assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
             assert_eq!(refusals(&served), 1, "{}", served.process.log());
@@ -48,9 +48,7 @@ fn refusal_of_a_local_balancer_names_the_trust_option() {
         let served = ServerRig::with_mode(mechanism, "--accept=level", &["--trust=192.0.2.99"]);
         let here = SocketAddr::new("127.0.0.1".parse().expect("an address"), LISTEN_V4.port());
         assert_refused(&served.lab.server, here, &v2(fresh_client_v4()));
-        served.process.wait_line("a hint", |line| {
-            line.contains("add --trust loopback").then_some(())
-        });
+        served.process.wait_logged("add --trust loopback");
     }
 }
 
@@ -61,9 +59,7 @@ fn each_refusal_is_logged_with_verbose() {
         for _ in 0..20 {
             assert_refused(&served.lab.balancer, LISTEN_V4, b"EHLO example\r\n");
         }
-        wait_for("a line for each", || {
-            (refusals(&served) == 20).then_some(())
-        });
+        wait_until("a line for each", || refusals(&served) == 20);
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
     }

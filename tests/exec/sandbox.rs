@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::{Denial, NO_NETLINK, denied};
-use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_for};
+use crate::harness::lab::{Host, Lab, Process, failing_calls, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, built_library, v2};
 
@@ -37,7 +37,7 @@ fn open_connections_keep_their_slots_without_netlink() {
         let all: Vec<_> = (0..80).map(|_| answered()).collect();
         assert_eq!(all.iter().filter(|(_, answered)| *answered).count(), 64);
         drop(all);
-        wait_for("a free slot", || answered().1.then_some(()));
+        wait_until("a free slot", || answered().1);
     }
 }
 
@@ -49,9 +49,7 @@ fn multipath_connections_are_refused_without_netlink() {
         let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
         conn.send(&[&v2(fresh_client_v4())[..], b"hi"].concat());
         assert_eq!(conn.wait_closed().0, End::Reset);
-        served.process.wait_line("the unit's line", |line| {
-            line.contains("AF_NETLINK").then_some(())
-        });
+        served.process.wait_logged("AF_NETLINK");
         let client = fresh_client_v4();
         served.assert_report(&served.report_for(&v2(client)), client);
     }

@@ -30,6 +30,15 @@ pub(crate) fn fresh_client_v6() -> SocketAddr {
     v6([0x2001, 0xdb8, 7, 0, 0, 0, 0, 7], fresh_port())
 }
 
+/// The same in the family of this address.
+pub(crate) fn fresh_client_like(addr: SocketAddr) -> SocketAddr {
+    if addr.is_ipv4() {
+        fresh_client_v4()
+    } else {
+        fresh_client_v6()
+    }
+}
+
 /// Returns a port above those that have listeners in these networks.
 fn fresh_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -44,6 +53,11 @@ pub(crate) const fn v4(ip: [u8; 4], port: u16) -> SocketAddr {
 pub(crate) const fn v6(ip: [u16; 8], port: u16) -> SocketAddr {
     let [a, b, c, d, e, f, g, h] = ip;
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), port)
+}
+
+/// Parses `IP:PORT`.
+pub(crate) fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
 }
 
 /// Parses an address and a port that a server prints apart.

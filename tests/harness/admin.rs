@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{Host, wait_for};
+use crate::harness::lab::{Host, wait_for, wait_until};
 
 /// The option that serves it where [`get`] asks.
 pub(crate) const ADMIN: &str = "--admin=127.0.0.1:9300";
@@ -50,8 +50,8 @@ pub(crate) fn wait_listed(
 #[track_caller]
 pub(crate) fn wait_metric(host: &Host, args: &[&str], line: &str) {
     let mut last = String::new();
-    wait_for(line, || {
+    wait_until(line, || {
         last = get(host, args, "/metrics");
-        last.lines().any(|found| found == line).then_some(())
+        last.lines().any(|found| found == line)
     });
 }

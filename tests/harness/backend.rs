@@ -41,6 +41,18 @@ impl Backend {
             .expect("the backend waited in vain for a connection")
     }
 
+    /// The same; asserts that it comes from exactly `client`.
+    #[track_caller]
+    pub(crate) fn accept_from(&self, client: SocketAddr) -> Conn {
+        let conn = self.accept();
+        assert_eq!(
+            conn.peer_addr(),
+            client,
+            "the client as the backend sees it"
+        );
+        conn
+    }
+
     /// Waits for the next connection; `None` if the proxy closes its client's connection instead.
     pub(crate) fn accept_or_closed(&self, down: &Conn) -> Option<Conn> {
         wait_for("one or the other", || {

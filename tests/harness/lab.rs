@@ -16,6 +16,7 @@ pub(crate) mod host;
 pub(crate) mod process;
 pub(crate) mod scratch;
 
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 pub(crate) use failing::failing_calls;
@@ -84,8 +85,35 @@ impl Drop for Lab {
 /// Polls `question` until it has an answer. Panics with `what` after ten seconds, which no step of these
 /// tests takes on a healthy machine, however busy.
 pub(crate) fn wait_for<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
-    wait_until(Instant::now() + WAIT_LIMIT, question)
+    poll_until(Instant::now() + WAIT_LIMIT, question)
         .unwrap_or_else(|| panic!("waited {WAIT_LIMIT:?} in vain: {what}"))
+}
+
+/// Polls `condition` until it holds, for as long as [`wait_for`].
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Asserts that a text has each of these parts.
+#[track_caller]
+pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Asserts this exit code, and that standard error has each of these parts.
+#[track_caller]
+pub(crate) fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert_contains(&String::from_utf8_lossy(&output.stderr), parts);
+}
+
+/// Asserts that this is all of standard output.
+#[track_caller]
+pub(crate) fn assert_prints(output: &Output, text: &str) {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, text, "{output:?}");
 }
 
 /// Asserts that one of `tries` reactions takes `limit` at most. The machine may be busy with other tests, so
@@ -103,7 +131,7 @@ pub(crate) fn assert_within(tries: usize, limit: Duration, mut reaction: impl Fn
 }
 
 /// Polls `question` until it has an answer or the deadline has passed.
-pub(crate) fn wait_until<T>(
+pub(crate) fn poll_until<T>(
     deadline: Instant,
     mut question: impl FnMut() -> Option<T>,
 ) -> Option<T> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
 
 /// A running `peername`.
 #[derive(Debug)]
@@ -53,11 +53,22 @@ impl Peername {
     #[track_caller]
     pub(crate) fn stop(&mut self) -> Value {
         self.signal(Signal::TERM);
-        let ended = self.wait_exit(Duration::from_secs(5));
-        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        self.wait_success(Duration::from_secs(5));
         self.wait_line("with the totals", |line| {
             let line: Value = serde_json::from_str(line).ok()?;
             (line["message"] == "stopped").then_some(line)
+        })
+    }
+
+    /// Sends SIGHUP, and returns the next line of the log that contains `says_then`.
+    #[track_caller]
+    pub(crate) fn reload(&self, says_then: &str) -> String {
+        let before = self.count_logged(says_then);
+        self.signal(Signal::HUP);
+        wait_for(says_then, || {
+            let log = self.log();
+            let mut lines = log.lines().filter(|line| line.contains(says_then));
+            lines.nth(before).map(str::to_owned)
         })
     }
 
@@ -109,7 +120,15 @@ impl Peername {
         Self::run_with_input(host, &[BINARY], args, "")
     }
 
-    /// The same with this standard input, started as `program`, which may go through others. A process that
+    /// The same; asserts this exit code, and returns what it printed on standard error.
+    #[track_caller]
+    pub(crate) fn run_failing(host: &Host, args: &[&str], code: i32) -> String {
+        let output = Self::run(host, args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// The same as [`Self::run`] with this standard input, started as `program`, which may go through others. A process that
     /// has not ended after 20 s is killed.
     pub(crate) fn run_with_input(
         host: &Host,
@@ -137,11 +156,15 @@ impl Peername {
     /// Waits until a connection has ended with this outcome.
     #[track_caller]
     pub(crate) fn wait_outcome(&self, outcome: &str) {
-        wait_for(outcome, || {
-            let seen = self.outcomes().iter().any(|seen| seen == outcome);
-            seen.then_some(())
+        wait_until(outcome, || {
+            self.outcomes().iter().any(|seen| seen == outcome)
         });
     }
+}
+
+/// The words of a command line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
 }
 
 /// Starts the program after it as an ordinary user.

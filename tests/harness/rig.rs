@@ -7,6 +7,8 @@ pub(crate) mod exec_connect;
 pub(crate) mod exec_notify;
 pub(crate) mod intercept;
 pub(crate) mod jail;
+pub(crate) mod load;
 pub(crate) mod proxy;
+pub(crate) mod service;
 pub(crate) mod udp;
 pub(crate) mod upgrade;

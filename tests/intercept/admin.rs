@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::admin::{ADMIN as ADMIN_OPTION, get, list, wait_listed, wait_metric};
-use crate::harness::browser::wait_page_shows;
 use crate::harness::check::service::Service;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::lab::{Process, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::Peername;
+use crate::harness::programs::browser::wait_page_shows;
+use crate::harness::programs::terminal::run_in_terminal;
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
-use crate::harness::terminal::run_in_terminal;
 
 const ADMIN: &str = "http://127.0.0.1:9300";
 
@@ -71,22 +71,7 @@ fn host_state_client(one: &Value) -> (String, String, String) {
 }
 
 /// A response without a length, of which more comes for as long as the client reads. No TLS.
-const ENDLESS_SERVER: &str = r#"
-import socket, sys, threading, time
-listener = socket.create_server(("10.81.0.1", 9001))
-def serve(client):
-    try:
-        client.recv(10000)
-        client.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        while True:
-            client.sendall(b"0123456789abcdef\n")
-            time.sleep(0.1)
-    except OSError:
-        pass
-while True:
-    client, _ = listener.accept()
-    threading.Thread(target=serve, args=(client,), daemon=True).start()
-"#;
+const ENDLESS_SERVER: &str = include_str!("admin/endless_server.py");
 
 /// A check service that can't be reached is logged at the start, before any request, and `/readyz` is 503 until it
 /// can be reached.
@@ -96,8 +81,7 @@ fn readyz_waits_for_the_check_service() {
     let url = format!("--check=grpc://{check}");
     let rig = InterceptRig::new(&[&url, "--admin=127.0.0.1:9300", LONG_CHECK_TIMEOUT]);
     let says = |what: &str| {
-        rig.proxy
-            .wait_line(what, |line| line.contains(what).then_some(()));
+        rig.proxy.wait_logged(what);
     };
     says("can't be asked: ");
     says("requests are denied until it can");
@@ -110,8 +94,8 @@ fn readyz_waits_for_the_check_service() {
     assert_eq!(rig.ask_admin("/healthz", &[]), "ok\n200");
     let _service = rig.lab.balancer.enter(|| Service::ext_authz(check));
     says("can be asked now");
-    wait_for("readiness", || {
-        (rig.ask_admin("/readyz", &[]) == "ready\n200").then_some(())
+    wait_until("readiness", || {
+        rig.ask_admin("/readyz", &[]) == "ready\n200"
     });
     wait_metric(&rig.lab.balancer, &[], "peername_ready 1");
 }
@@ -137,7 +121,7 @@ fn chromium_shows_decisions_and_certificates() {
     wait_page_shows(&rig.lab.balancer, &shown);
     let top = Peername::run(&rig.lab.balancer, &["top", "--admin=127.0.0.1:9300"]);
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
-    assert!(top.contains("decisions: refused 1, unchecked 1\n"), "{top}");
+    assert_contains(&top, &["decisions: refused 1, unchecked 1\n"]);
 }
 
 /// What an operator of `intercept` asks first, in a terminal: what is decided, and how long the checks take.
@@ -178,7 +162,7 @@ fn open_connections_are_listed_with_client_host_and_state() {
         rig.start_curl(&["--http1.1", "https://b.test/slow"]),
     ];
     let connect = |request: &str| {
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let conn = rig.connect_and_send(request.as_bytes());
         let head = recv_head(&conn);
         assert!(head.starts_with("HTTP/1.1 20"), "{head}");
         conn
@@ -192,12 +176,12 @@ fn open_connections_are_listed_with_client_host_and_state() {
         ("h1.test:443", "in_flight", CLIENT_IP),
         ("other.test:443", "handshake", CLIENT_IP),
     ];
-    wait_for("all connections, in their states", || {
+    wait_until("all connections, in their states", || {
         let listed = list(host, &[], "/connections");
         let seen: Vec<_> = listed.iter().map(host_state_client).collect();
         let mut seen: Vec<_> = seen.iter().map(|(a, b, c)| (&**a, &**b, &**c)).collect();
         seen.sort_unstable();
-        (seen == wanted).then_some(())
+        seen == wanted
     });
     let listed = |query: &str| {
         let listed = list(host, &[], &format!("/connections?{query}"));
@@ -243,10 +227,10 @@ fn open_connections_are_listed_with_client_host_and_state() {
     assert_eq!(rig.count_origin_connections(), 4);
     drop((handshake, idle, requests));
     gauge("in_use", 0);
-    wait_for("the connections to origins", || {
+    wait_until("the connections to origins", || {
         let idle = rig.count_origin_connections();
         let line = format!("peername_intercept_upstream_connections{{state=\"idle\"}} {idle}");
-        rig.read_metrics().contains(&line).then_some(())
+        rig.read_metrics().contains(&line)
     });
     assert_eq!(get(host, &[], "/connections"), "200");
 }
@@ -280,9 +264,9 @@ fn connection_ended_by_admin_is_reset() {
     ] {
         let body = scratch.path("body");
         let mut curl = rig.start_curl(&[version, url, "--output", &scratch.path_text("body")]);
-        wait_for("a part of the body", || {
+        wait_until("a part of the body", || {
             let length = std::fs::metadata(&body).map_or(0, |body| body.len());
-            (length > 0).then_some(())
+            length > 0
         });
         let listed = list(host, &unix, "/connections");
         let is_it = |one: &&Value| host_state_client(one).0 != "h1.test:443";

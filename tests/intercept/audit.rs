@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// The upstream address that the request was meant for, at whichever stage it failed; none where no address
@@ -48,7 +47,7 @@ fn failed_request_names_the_upstream_that_was_tried() {
     }
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request = b"GET http://a.test:9001/closed HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let client = rig.connect_and_send(request);
     let up = origin.accept();
     recv_head(&up);
     drop(up);
@@ -124,11 +123,7 @@ fn unused_tunnel_has_an_audit_line() {
     ] {
         assert_eq!(line[field], expected, "{line}");
     }
-    let conn = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
-    );
+    let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET / HTTP/1.1\r\n");
     drop(conn);

@@ -1,7 +1,8 @@
 //! Requests that pass, without a check.
 
-use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig, PROXY_ADDR};
+use crate::harness::lab::assert_contains;
+use crate::harness::peername::words;
+use crate::harness::rig::intercept::{CLIENT_IP, InterceptRig};
 
 #[test]
 fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
@@ -23,14 +24,9 @@ fn curl_reaches_nginx_through_connect_by_http1_and_http2() {
 fn client_gets_the_protocol_that_the_origin_speaks() {
     let rig = InterceptRig::new(&["--workers=1"]);
     let version = |_| {
-        rig.curl(&[
-            "--http2",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_version}",
-            "https://h1.test/",
-        ])
+        rig.curl(&words(
+            "--http2 -o /dev/null -w %{http_version} https://h1.test/",
+        ))
     };
     assert_eq!([0, 1].map(version), ["2", "1.1"]);
     let only = rig.curl(&["--http2-prior-knowledge", "https://h1.test/echo"]);
@@ -63,15 +59,15 @@ fn absolute_form_request_for_https_goes_over_tls() {
     let rig = InterceptRig::new(&["--deny=a.test/no", "--allow=*"]);
     let ask = |url: &str, host: &str| {
         let request = format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let conn = rig.connect_and_send(request.as_bytes());
         conn.recv_text_until(|text| {
             text.contains("HTTP/1.1\n") || text.contains("via=") || text.contains("\"code\"")
         })
     };
     let served = ask("https://a.test/echo", "a.test");
-    assert!(served.contains("\r\n\r\nGET a.test HTTP/"), "{served}");
+    assert_contains(&served, &["\r\n\r\nGET a.test HTTP/"]);
     let other_port = ask("HTTPS://a.test:8443/echo", "a.test:8443");
-    assert!(other_port.contains("GET a.test:8443 "), "{other_port}");
+    assert_contains(&other_port, &["GET a.test:8443 "]);
     assert!(ask("https://a.test/no", "a.test").contains("\"denied\""));
     assert!(ask("https://a.test/echo", "b.test").contains("\"name_mismatch\""));
     assert!(ask("https://expired.test/", "expired.test").contains("\"upstream_tls_"));

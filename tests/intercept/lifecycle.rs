@@ -1,59 +1,14 @@
-//! Start, shortage of descriptors, drain.
+//! Start, and shortage of descriptors.
 
 use std::time::Duration;
 
-use rustix::process::Signal;
-
 use crate::harness::addr::v4;
-use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{Process, failing_calls, wait_for};
+use crate::harness::lab::{Process, failing_calls, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
-
-const SLOW: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
-
-#[test]
-fn drain_finishes_requests_in_flight() {
-    let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let (origin, down) = slow(&rig);
-    let up = origin.accept();
-    rig.proxy.signal(Signal::TERM);
-    wait_stopping(&rig);
-    recv_head(&up);
-    up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
-    let ended = rig
-        .proxy
-        .wait_exit(Duration::from_secs(5))
-        .expect("its end");
-    assert!(ended.success(), "{ended}");
-}
-
-#[test]
-fn second_sigterm_ends_the_drain_at_once() {
-    let mut rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
-    let (_origin, _down) = slow(&rig);
-    rig.proxy.signal(Signal::TERM);
-    wait_stopping(&rig);
-    rig.proxy.signal(Signal::TERM);
-    assert!(rig.proxy.wait_exit(Duration::from_secs(5)).is_some());
-}
-
-/// Balancers have the time of `--drain-delay` to send clients elsewhere.
-#[test]
-fn requests_are_served_while_the_drain_is_announced() {
-    let rig = InterceptRig::new(&[ADMIN, "--drain-delay=60s"]);
-    assert_eq!(get(&rig.lab.balancer, &[], "/readyz"), "ready\n200");
-    rig.proxy.signal(Signal::TERM);
-    wait_for("unreadiness", || {
-        (get(&rig.lab.balancer, &[], "/readyz") == "draining\n503").then_some(())
-    });
-    let answer = rig.curl(&["https://a.test/echo"]);
-    assert!(answer.starts_with("GET a.test "), "{answer}");
-}
 
 /// A crowd takes all descriptors; later clients wait or get an error, and afterwards all clients are served.
 #[test]
@@ -97,9 +52,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
     assert!((2..50).contains(&crowd.len()), "{} idle", crowd.len());
     let refused = 1 + before - crowd.len();
     drop(crowd);
-    wait_for("all are gone", || {
-        (rig.proxy.count_fds() <= idle).then_some(())
-    });
+    wait_until("all are gone", || rig.proxy.count_fds() <= idle);
     assert!(open().is_some());
     let failed = "peername_intercept_connections_failed_total{reason=\"local_error\"}";
     let failed = format!("{failed} {refused}");
@@ -174,8 +127,8 @@ fn short_of_descriptors() -> (InterceptRig, usize) {
     rig.wait_audit_lines("/slow", urls.len() - most);
     drop(crowd);
     rig.wait_audit_lines("/slow", urls.len());
-    wait_for("its connections' end", || {
-        (rig.curl_status(&["http://a.test/echo"]) == 200).then_some(())
+    wait_until("its connections' end", || {
+        rig.curl_status(&["http://a.test/echo"]) == 200
     });
     (rig, most)
 }
@@ -225,18 +178,4 @@ fn missing_prerequisite_is_named_at_the_start() {
             "{args:?}: {said}"
         );
     }
-}
-
-fn wait_stopping(rig: &InterceptRig) {
-    let stops = |line: &str| line.contains("accepting no more").then_some(());
-    rig.proxy.wait_line("that it stops", stops);
-}
-
-fn slow(rig: &InterceptRig) -> (Backend, Conn) {
-    let origin = Backend::listen(&rig.lab.server, SLOW);
-    let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-    (
-        origin,
-        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request),
-    )
 }

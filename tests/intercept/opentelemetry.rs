@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::check::service::Service;
-use crate::harness::collector::Collector;
-use crate::harness::conn::Conn;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::programs::collector::Collector;
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
 use crate::harness::rig::jail::{JailRig, User};
 
@@ -110,10 +109,10 @@ fn span_continues_the_trace_of_the_client_if_that_is_sampled() {
             "GET http://a.test:9001{path} HTTP/1.1\r\nHost: a.test:9001\r\ntraceparent: {sent}\r\n\
              Connection: close\r\n\r\n"
         );
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let client = rig.connect_and_send(request.as_bytes());
         let up = origin.accept();
         let head = recv_head(&up);
-        assert!(head.contains(&format!("traceparent: {sent}\r\n")), "{head}");
+        assert_contains(&head, &[&format!("traceparent: {sent}\r\n")]);
         up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         assert!(recv_head(&client).starts_with("HTTP/1.1 200 "));
     }
@@ -190,8 +189,7 @@ fn spans_of_the_last_requests_are_sent_before_the_process_ends() {
     let mut rig = stage.start(&[OTLP]);
     rig.curl(&["http://a.test/echo"]);
     rig.proxy.signal(Signal::TERM);
-    let ended = rig.proxy.wait_exit(Duration::from_secs(10));
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    rig.proxy.wait_success(Duration::from_secs(10));
     collector.wait_span("/echo");
 }
 
@@ -277,9 +275,9 @@ fn traceparent(span: &Value) -> String {
 
 #[track_caller]
 fn wait_counted(rig: &InterceptRig, counted: &str) {
-    wait_for(counted, || {
+    wait_until(counted, || {
         let metrics = rig.read_metrics();
-        metrics.lines().any(|line| line == counted).then_some(())
+        metrics.lines().any(|line| line == counted)
     });
 }
 

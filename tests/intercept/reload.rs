@@ -1,27 +1,19 @@
 //! Reload (SIGHUP): files are read again, all or none take effect.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::wait_for;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
+use crate::harness::rig::load::under_load;
 
 #[test]
 fn reload_applies_a_rotated_authority_and_a_new_list() {
     let stage = InterceptLab::new();
     let list = stage.scratch.write("clients", "203.0.113.0/24\n");
     let rig = stage.start(&[&format!("--allow-client=@{list}")]);
-    let reload = |says: &str| {
-        let count = || rig.proxy.log().matches(says).count();
-        let before = count();
-        rig.proxy.signal(Signal::HUP);
-        wait_for(says, || (count() > before).then_some(()));
-    };
+    let reload = |says: &str| rig.proxy.reload(says);
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     let ca = rig.scratch.path_text("ca");
     rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
@@ -44,17 +36,6 @@ fn reload_applies_a_rotated_authority_and_a_new_list() {
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
-#[test]
-fn every_thread_is_confined() {
-    let stage = InterceptLab::new();
-    let rig = stage.start(&[]);
-    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
-    for (thread, mode) in rig.proxy.thread_status_fields("Seccomp") {
-        assert_eq!(mode, "2", "{thread}");
-    }
-    assert_eq!(rig.proxy.status_field("NoNewPrivs"), "1");
-}
-
 /// A file without an end is refused at once, and the next reload works.
 #[test]
 fn fifo_does_not_stop_later_reloads() {
@@ -71,10 +52,7 @@ fn fifo_does_not_stop_later_reloads() {
         });
         rig.lab.server.run("mv", &[&aside, &path]);
     }
-    rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_line("a reload", |line| {
-        line.contains("\"reloaded\"").then_some(())
-    });
+    rig.proxy.reload("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
 }
 
@@ -83,20 +61,12 @@ fn fifo_does_not_stop_later_reloads() {
 #[test]
 fn intercept_reloads_under_load_and_loses_no_request() {
     let rig = start_with_file("-v");
-    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        let client = || {
-            while !stop.load(Ordering::Relaxed) {
-                assert_eq!(
-                    rig.curl(&["https://a.test/", "https://a.test/"]),
-                    "hello\nhello\n"
-                );
-                served.fetch_add(2, Ordering::Relaxed);
-            }
-        };
-        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+    let get = || {
+        let both = rig.curl(&["https://a.test/", "https://a.test/"]);
+        assert_eq!(both, "hello\nhello\n");
+    };
+    let served = under_load(3, get, |load| {
         for round in 1..=RELOADS {
-            let before = served.load(Ordering::Relaxed);
             match round % 10 {
                 0 => reload(&rig, "[intercept]\nlisten = 7\n", "reload refused"),
                 _ if round % 2 == 0 => reload(&rig, &file(&rig, ""), "\"reloaded\""),
@@ -107,16 +77,11 @@ fn intercept_reloads_under_load_and_loses_no_request() {
                     Conn::connect(&rig.lab.client, v4([203, 0, 113, 1], 8081)).reset();
                 }
             }
-            wait_for("requests go on", || {
-                (served.load(Ordering::Relaxed) > before).then_some(())
-            });
+            load.wait_served(1);
         }
-        stop.store(true, Ordering::Relaxed);
-        let ended: Vec<_> = clients.into_iter().map(|one| one.join()).collect();
-        assert!(ended.iter().all(Result::is_ok), "each request is served");
     });
     let log = rig.scratch.read("access.log");
-    assert_eq!(log.lines().count(), served.into_inner());
+    assert_eq!(log.lines().count(), 2 * served);
 }
 
 /// Rules, timeouts and lists are those of the new file; what needs a restart is refused by its key.
@@ -170,9 +135,7 @@ fn watch_notices_a_rotated_authority() {
     rig.lab.client.run(BINARY, &["ca", "rotate", "--ca", &ca]);
     let pem = rig.lab.client.run(BINARY, &["ca", "export", "--ca", &ca]);
     rig.scratch.write("ca.pem", only_first(&pem));
-    rig.proxy.wait_line("a reload", |line| {
-        line.contains("\"reloaded\"").then_some(())
-    });
+    rig.proxy.wait_logged("\"reloaded\"");
     assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
     open.send(get);
     open.recv_text_until(|text| text.ends_with("hello\n"));
@@ -200,11 +163,8 @@ fn stage_file(dir: &str, keys: &str) -> String {
 /// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
 #[track_caller]
 fn reload(rig: &InterceptRig, text: &str, says_then: &str) {
-    let count = || rig.proxy.log().matches(says_then).count();
-    let before = count();
     rig.scratch.write("intercept.toml", text);
-    rig.proxy.signal(Signal::HUP);
-    wait_for(says_then, || (count() > before).then_some(()));
+    rig.proxy.reload(says_then);
 }
 
 const RELOADS: usize = 100;

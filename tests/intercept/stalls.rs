@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::wait_until;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
@@ -37,9 +37,7 @@ fn idle_http2_client_gets_goaway() {
 #[test]
 fn stalled_response_is_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=1s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /half");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /half");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     down.recv_to_end();
@@ -51,9 +49,7 @@ fn stalled_response_is_aborted() {
 #[test]
 fn silent_response_of_a_half_closed_client_is_aborted() {
     let rig = InterceptRig::new(&["--idle-timeout=1s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /watch");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /watch");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     drop(down);
@@ -65,9 +61,7 @@ fn silent_response_of_a_half_closed_client_is_aborted() {
 #[test]
 fn slow_response_is_not_aborted() {
     let rig = InterceptRig::new(&["--host-idle-timeout=a.test=4s", ALLOW]);
-    let (origin, down) = send_half_request(&rig, "GET /slow");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "GET /slow");
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     for byte in b"not at all" {
         std::thread::sleep(Duration::from_millis(500));
@@ -85,17 +79,16 @@ fn client_that_does_not_read_is_aborted() {
     let down = Conn::connect_with_receive_buffer(&rig.lab.client, PROXY_ADDR, 4096);
     down.send(b"GET http://a.test:8081/large HTTP/1.1\r\nHost: a.test:8081\r\n\r\n");
     assert_eq!(rig.wait_audit_lines("/large", 1)[0]["end"], "idle");
-    let active = || rig.read_metrics().contains("connections_active 0");
-    wait_for("the client's end", || active().then_some(()));
+    wait_until("the client's end", || {
+        rig.read_metrics().contains("connections_active 0")
+    });
 }
 
 /// A client sends a part of its request and no more.
 #[test]
 fn stalled_request_is_aborted() {
     let rig = InterceptRig::new(&[IDLE, ALLOW]);
-    let (origin, down) = send_half_request(&rig, "POST /half");
-    let up = origin.accept();
-    recv_head(&up);
+    let (_origin, down, up) = send_half_request(&rig, "POST /half");
     let told = down.recv_text_until(|text| text.contains("client_idle"));
     assert!(told.starts_with("HTTP/1.1 408 "), "{told}");
     up.recv_to_end();
@@ -113,9 +106,7 @@ fn response_that_has_begun_may_be_silent() {
         "application/connect+json",
         "text/event-stream",
     ] {
-        let (origin, down) = send_half_request(&rig, "GET /events");
-        let up = origin.accept();
-        recv_head(&up);
+        let (_origin, down, up) = send_half_request(&rig, "GET /events");
         std::thread::sleep(Duration::from_millis(1500));
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type";
         up.send(format!("{head}: {kind}\r\n\r\n").as_bytes());
@@ -135,14 +126,12 @@ fn host_has_an_answer_timeout_of_its_own() {
         "--host-answer-timeout=a.test=20s",
         ALLOW,
     ]);
-    let (origin, down) = send_half_request(&rig, "GET /late");
-    let up = origin.accept();
-    recv_head(&up);
+    let (origin, down, up) = send_half_request(&rig, "GET /late");
     std::thread::sleep(Duration::from_millis(2500));
     up.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(recv_head(&down).starts_with("HTTP/1.1 200 "));
     let other = b"GET http://b.test:9001/late HTTP/1.1\r\nHost: b.test:9001\r\n\r\n";
-    let down = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other);
+    let down = rig.connect_and_send(other);
     let _up = origin.accept();
     assert!(recv_head(&down).starts_with("HTTP/1.1 504 "));
 }
@@ -152,16 +141,12 @@ fn host_has_an_answer_timeout_of_its_own() {
 fn tunnels_and_websockets_have_their_own_idle_timeout() {
     let rig = InterceptRig::new(&[IDLE, "--tunnel-timeout=3s", ALLOW]);
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
-    let tunnel = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n",
-    );
+    let tunnel = rig.connect_and_send(b"CONNECT a.test:9001 HTTP/1.1\r\n\r\n");
     recv_head(&tunnel);
     tunnel.send(b"\0\0\0\0neither TLS nor HTTP");
     let carried = origin.accept();
     carried.recv(24);
-    let websocket = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, UPGRADE);
+    let websocket = rig.connect_and_send(UPGRADE);
     let switched = origin.accept();
     recv_head(&switched);
     let agreed =
@@ -182,8 +167,8 @@ fn tunnels_and_websockets_have_their_own_idle_timeout() {
     }
 }
 
-/// Sends a request, with half of its body if it has one.
-fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
+/// Sends a request, with half of its body if it has one; returns the origin and both ends, the request's head received.
+fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn, Conn) {
     let origin = Backend::listen(&rig.lab.server, ORIGIN);
     let line = line.replace(' ', " http://a.test:9001");
     let body = match line.starts_with("POST") {
@@ -191,43 +176,14 @@ fn send_half_request(rig: &InterceptRig, line: &str) -> (Backend, Conn) {
         false => "\r\n",
     };
     let request = format!("{line} HTTP/1.1\r\nHost: a.test:9001\r\n{body}");
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
-    (origin, conn)
+    let conn = rig.connect_and_send(request.as_bytes());
+    let up = origin.accept();
+    recv_head(&up);
+    (origin, conn, up)
 }
 
 const UPGRADE: &[u8] = b"GET http://a.test:9001/chat HTTP/1.1\r\nHost: a.test:9001\r\n\
 Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
 Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
 
-const IDLE_CLIENT: &str = r#"
-import socket, ssl, sys
-import h2.config, h2.connection, h2.events
-host, port = sys.argv[1].split(":")
-tunnel = socket.create_connection((host, int(port)), timeout=10)
-tunnel.sendall(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n")
-assert b" 200 " in tunnel.recv(1000)
-tls = ssl.create_default_context(cafile=sys.argv[2])
-tls.set_alpn_protocols(["h2"])
-stream = tls.wrap_socket(tunnel, server_hostname="a.test")
-client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-client.initiate_connection()
-client.send_headers(1, [(":method", "GET"), (":scheme", "https"), (":path", "/echo"),
-    (":authority", "a.test")], end_stream=True)
-stream.sendall(client.data_to_send())
-said, data = [], b""
-while more := stream.recv(65536):
-    data += more
-    # This client understands no frame after GOAWAY, so each by itself (RFC 9113, section 4.1).
-    while len(data) >= 9 and "goaway" not in said:
-        size = 9 + int.from_bytes(data[:3], "big")
-        if len(data) < size:
-            break
-        frame, data = data[:size], data[size:]
-        for event in client.receive_data(frame):
-            if isinstance(event, h2.events.ResponseReceived):
-                said.append(dict(event.headers)[":status"])
-            if isinstance(event, h2.events.ConnectionTerminated):
-                said.append("goaway")
-    stream.sendall(client.data_to_send())
-print(*said, "end")
-"#;
+const IDLE_CLIENT: &str = include_str!("stalls/idle_client.py");

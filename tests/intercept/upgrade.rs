@@ -1,14 +1,14 @@
 //! Upgrade without loss of `peername intercept`.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Scratch};
 use crate::harness::peername::BINARY;
+use crate::harness::rig::load::under_load;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 
 #[test]
@@ -16,37 +16,19 @@ fn upgrades_lose_no_request() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let mut rig = start(&lab, &scratch, "--workers=2");
     let sockets = listening_sockets(&lab.server);
-    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     // Its first request is answered by the first process, its last one after all upgrades.
     let kept = Conn::connect(&lab.balancer, LISTEN_V4);
     assert_refuses(&kept);
-    thread::scope(|threads| {
-        let client = threads.spawn(|| {
-            while !stop.load(Relaxed) {
-                let conn = Conn::connect(&lab.balancer, LISTEN_V4);
-                conn.send(&request("close"));
-                let (answer, end) = conn.recv_to_end();
-                assert_eq!(end, End::Fin);
-                assert!(answer.starts_with(b"HTTP/1.1 403"), "{answer:?}");
-                answered.fetch_add(1, Relaxed);
-            }
-        });
-        for number in 0..6 {
-            let before = answered.load(Relaxed);
-            wait_for("answers", || {
-                let done = client.is_finished() || answered.load(Relaxed) > before + 10;
-                done.then_some(())
-            });
-            if number % 3 == 2 {
-                rig.install(&lab.server, Binary::Fails);
-                rig.upgrade(&lab.server).expect_err("it is broken");
-                rig.install(&lab.server, Binary::Good);
-            } else {
-                rig.upgrade(&lab.server).expect("it upgrades");
-            }
-        }
-        stop.store(true, Relaxed);
-        assert!(client.join().is_ok(), "the client failed, see above");
+    let request = || {
+        let conn = Conn::connect(&lab.balancer, LISTEN_V4);
+        conn.send(&request("close"));
+        let (answer, end) = conn.recv_to_end();
+        assert_eq!(end, End::Fin);
+        assert!(answer.starts_with(b"HTTP/1.1 403"), "{answer:?}");
+    };
+    under_load(1, request, |load| {
+        let broken = [(Binary::Fails, "the new process: ")];
+        rig.upgrade_repeatedly(&lab.server, 6, &broken, || load.wait_served(10));
     });
     drop(kept);
     // Those of every worker were handed over, with the connections that were waiting in them.
@@ -65,9 +47,7 @@ fn draining_process_answers_the_first_request_of_a_connection() {
     // The process has accepted both, as it has answered a later one.
     assert_refuses(&connect());
     rig.upgrade(&lab.server).expect("it upgrades");
-    rig.processes.wait_line("the drain", |line| {
-        line.contains("replaced; waiting").then_some(())
-    });
+    rig.processes.wait_logged("replaced; waiting");
     thread::sleep(AFTER_DRAIN_BEGAN);
     late.send(&request("keep-alive"));
     let (answer, end) = late.recv_to_end();

@@ -1,8 +1,9 @@
 //! `--ask`: questions on the terminal, about what no access rule decides on.
 
+use crate::harness::lab::assert_fails;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
-const EXPECT: &str = include_str!("../harness/expect.py");
+const EXPECT: &str = include_str!("../harness/programs/terminal/expect.py");
 const QUESTION: &str = "is not on the lists";
 const PROMPT: &str = r"see:or deny: ";
 
@@ -161,16 +162,7 @@ fn modes_of_the_program_do_not_change_an_answer() {
 }
 
 /// Makes `n` the character that erases the one before, and the end of a line one that is ignored.
-const MODES: &str = r#"
-import subprocess, termios
-modes = termios.tcgetattr(0)
-modes[0] |= termios.IGNCR
-modes[6][termios.VERASE] = b"n"
-modes[6][termios.VKILL] = b"e"
-termios.tcsetattr(0, termios.TCSANOW, modes)
-for host in ("a.test", "b.test"):
-    subprocess.run(["curl", "-sS", "--max-time", "15", f"https://{host}/echo"])
-"#;
+const MODES: &str = include_str!("ask/modes.py");
 
 /// It takes the foreground back, so that what is typed is not read as an answer, and denies.
 #[test]
@@ -193,21 +185,7 @@ fn program_can_not_answer_its_own_question() {
     }
 }
 
-const ADVERSARY: &str = r#"
-import fcntl, os, signal, subprocess, sys, termios, time
-signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-terminal = os.open("/dev/tty", os.O_RDWR)
-curl = subprocess.Popen(["curl", "-sS", "https://a.test/echo"])
-while os.tcgetpgrp(terminal) == os.getpgrp():
-    time.sleep(0.01)
-try:
-    fcntl.ioctl(terminal, termios.TIOCSTI, b"a")
-except OSError as error:
-    print("typing failed:", error.errno, flush=True)
-os.tcsetpgrp(terminal, os.getpgrp())
-print("taken", flush=True)
-sys.exit(curl.wait())
-"#;
+const ADVERSARY: &str = include_str!("ask/adversary.py");
 
 #[test]
 fn without_a_terminal_it_is_wrong_usage() {
@@ -215,8 +193,6 @@ fn without_a_terminal_it_is_wrong_usage() {
     let jail = rig.scratch().path_text("peername");
     for user in USERS {
         let output = rig.run_outside(user, &format!("setsid --wait {jail} jail --ask -- true"));
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("no terminal to ask on"), "{errors}");
+        assert_fails(&output, 2, &["no terminal to ask on"]);
     }
 }

@@ -1,5 +1,6 @@
 //! The file of `--log`: no request without a line.
 
+use crate::harness::lab::assert_contains;
 use std::fs;
 
 use serde_json::Value;
@@ -21,8 +22,10 @@ fn request_is_recorded_before_it_is_sent() {
     rig.succeeds(User::Root, &["--log", &log], script);
     let lines = lines(&fs::read_to_string(&log).expect("the log"));
     let with = |message: &str| -> Vec<&Value> {
-        let lines = lines.iter();
-        lines.filter(|line| line["message"] == message).collect()
+        lines
+            .iter()
+            .filter(|line| line["message"] == message)
+            .collect()
     };
     let (admitted, ended) = (with("request admitted"), with("request"));
     assert_eq!((admitted.len(), ended.len()), (2, 2), "{lines:?}");
@@ -66,11 +69,11 @@ fn request_is_denied_where_its_line_can_not_be_written() {
         "{output:?}"
     );
     assert_eq!(printed.matches("GET a.test ").count(), 1, "{output:?}");
-    assert!(
-        errors.contains("--log can't be written: No space left on device"),
-        "{errors}"
+    assert_contains(
+        &errors,
+        &["--log can't be written: No space left on device"],
     );
-    assert!(errors.contains("--log is written again"), "{errors}");
+    assert_contains(&errors, &["--log is written again"]);
     let sent = lines(&printed)
         .into_iter()
         .filter(|line| line["message"] == "request admitted");

@@ -1,8 +1,9 @@
 //! What is allowed: requests, names, and the programs that make them.
 
+use crate::harness::peername::words;
 use serde_json::Value;
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -38,10 +39,10 @@ fn check_decides_by_name_and_a_denied_request_gets_the_page() {
         "{printed}"
     );
     assert_eq!(printed.matches(" 403").count(), 2, "{printed}");
-    wait_for("the questions", || {
+    wait_until("the questions", || {
         let log = check.log();
         let asked = ["a.test GET /echo", "b.test GET /echo"];
-        asked.iter().all(|line| log.contains(line)).then_some(())
+        asked.iter().all(|line| log.contains(line))
     });
 }
 
@@ -76,11 +77,7 @@ for found in socket.getaddrinfo('a.test', 443, type=socket.SOCK_STREAM):
     let script = format!("/usr/bin/python3 {script} && curl -sS -o /dev/null https://a.test/echo");
     let printed = rig.succeeds(User::Nobody, &["-q"], &script);
     assert_eq!(printed, "True False\nTrue False\n");
-    let ranges = [
-        "-q",
-        "--name-range=10.9.0.0/16",
-        "--name-range=2001:db8::/64",
-    ];
+    let ranges = words("-q --name-range=10.9.0.0/16 --name-range=2001:db8::/64");
     let printed = rig.succeeds(User::Nobody, &ranges, &script);
     assert_eq!(printed, "False True\nFalse True\n");
     for wrong in ["--name-range=127.1.0.0/16", "--name-range=10.9.0.0/30"] {
@@ -146,9 +143,7 @@ fn unix_socket_is_reachable_on_request_only() {
     let listen = format!("UNIX-LISTEN:{path},fork,mode=777");
     let args = [&listen, "SYSTEM:echo served"];
     let service = Process::start(&rig.stage.lab.balancer, "socat", &args);
-    wait_for("the socket", || {
-        rig.scratch().path("service").exists().then_some(())
-    });
+    wait_until("the socket", || rig.scratch().path("service").exists());
     let script = format!("socat -u UNIX-CONNECT:{path} -");
     for user in USERS {
         let refused = rig.run(user, &[], &script);

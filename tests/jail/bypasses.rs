@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 use attempts::{Attempt, Control, PRELUDE};
 
@@ -28,9 +28,9 @@ impl Canaries {
         let path = rig.scratch().path_text(&format!("canary-{user:?}"));
         let local = rig.start_outside(user, &["/usr/bin/python3", "-u", &local, &path]);
         let canaries = Self { remote, local };
-        wait_for("the canaries", || {
+        wait_until("the canaries", || {
             let ready = |process: &Process| process.log().contains("ready");
-            (ready(&canaries.remote) && ready(&canaries.local)).then_some(())
+            ready(&canaries.remote) && ready(&canaries.local)
         });
         canaries
     }
@@ -144,7 +144,9 @@ fn no_attempt_gets_out() {
         let range = Range::new(user);
         let seen_by_origin = range.rig.scratch().read("access.log");
         let tried = attempts::all().filter(|attempt| attempt.applies_to(user));
-        let got_out: Vec<_> = tried.filter_map(|attempt| range.failure(attempt)).collect();
+        let got_out: Vec<_> = tried
+            .filter_map(|attempt| range.failure(&attempt))
+            .collect();
         assert!(got_out.is_empty(), "{user:?}: {got_out:#?}");
         assert_eq!(range.rig.scratch().read("access.log"), seen_by_origin);
     }
@@ -156,7 +158,7 @@ fn attempts_succeed_without_a_jail() {
     let range = Range::new(User::Root);
     let can = attempts::all().filter(|attempt| attempt.control == Control::Succeeds);
     let failed = can.filter_map(|attempt| {
-        let output = range.rig.run_outside(User::Root, &range.script(attempt));
+        let output = range.rig.run_outside(User::Root, &range.script(&attempt));
         (!printed(&output).contains("OUT")).then_some((attempt.name, output))
     });
     let failed: Vec<_> = failed.collect();
@@ -186,109 +188,7 @@ fn page_lists_every_attempt() {
 }
 
 /// TCP, UDP and ICMP on the origin's host, IPv4 and IPv6.
-const REMOTE: &str = r#"
-import socket, threading
-
-def tcp(family, address, port):
-    server = socket.create_server((address, port), family=family)
-    while True:
-        connection, _ = server.accept()
-        print("tcp", port, flush=True)
-        connection.settimeout(1)
-        try:
-            connection.recv(2000)
-            connection.sendall(b"hello")
-        except OSError:
-            pass
-        connection.close()
-
-def udp(family, address, port):
-    server = socket.socket(family, socket.SOCK_DGRAM)
-    server.bind((address, port))
-    while True:
-        data, peer = server.recvfrom(2000)
-        print("udp", port, flush=True)
-        server.sendto(data, peer)
-
-def icmp():
-    server = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    while True:
-        packet, _ = server.recvfrom(2000)
-        if packet[20] == 8:
-            print("icmp", flush=True)
-
-threads = [(icmp,)]
-for family, address in [(socket.AF_INET, "10.81.0.1"), (socket.AF_INET6, "fd81::1")]:
-    threads += [(tcp, family, address, port) for port in (53, 853, 3128, 7000)]
-    threads += [(udp, family, address, port) for port in (53, 443, 7000)]
-# On every address: broadcasts, too.
-threads.append((udp, socket.AF_INET, "", 7008))
-for function, *arguments in threads:
-    threading.Thread(target=function, args=arguments).start()
-print("ready", flush=True)
-"#;
+const REMOTE: &str = include_str!("bypasses/remote.py");
 
 /// Unix sockets, TCP on loopback, shared memory and a message queue, on the jail's own host.
-const LOCAL: &str = r#"
-import ctypes, os, socket, sys, threading, time
-
-libc = ctypes.CDLL(None)
-path = sys.argv[1]
-
-def serve(server, name):
-    while True:
-        connection, _ = server.accept()
-        print(name, flush=True)
-        connection.sendall(b"hello")
-        connection.close()
-
-def unix(address, kind=socket.SOCK_STREAM):
-    server = socket.socket(socket.AF_UNIX, kind)
-    server.bind(address)
-    if address[0] != "\0":
-        os.chmod(address, 0o777)
-    if kind != socket.SOCK_DGRAM:
-        server.listen()
-    return server
-
-def linked():
-    server = unix(path + ".first")
-    os.link(path + ".first", path + ".linked")
-    os.unlink(path + ".first")
-    return server
-
-def renamed():
-    server = unix(path + ".second")
-    os.rename(path + ".second", path + ".renamed")
-    return server
-
-def later():
-    while True:
-        server = unix(path + ".third")
-        os.rename(path + ".third", path + ".later")
-        server.settimeout(0.3)
-        try:
-            serve(server, "later")
-        except OSError:
-            pass
-
-def datagrams():
-    server = unix(path + ".datagrams", socket.SOCK_DGRAM)
-    while True:
-        server.recv(100)
-        print("datagram", flush=True)
-
-libc.shmget(0x70000000 + os.getpid(), 4096, 0o1600)
-queue = b"/peername-canary-%d" % os.getpid()
-ctypes.CDLL("librt.so.1").mq_open(queue, 0o102, 0o600, None)
-servers = [
-    (unix(path), "path"), (unix("\0peername-canary"), "abstract"), (linked(), "linked"), (renamed(), "renamed"),
-    (unix(path + ".packets", socket.SOCK_SEQPACKET), "packets"), (socket.create_server(("127.0.0.1", 7001)), "loopback"),
-]
-for server, name in servers:
-    threading.Thread(target=serve, args=(server, name)).start()
-threading.Thread(target=later).start()
-threading.Thread(target=datagrams).start()
-time.sleep(0.2)
-print("ready", flush=True)
-"#;
+const LOCAL: &str = include_str!("bypasses/local.py");

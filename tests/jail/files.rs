@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, assert_fails, assert_prints, wait_until};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
@@ -27,19 +27,11 @@ fn working_directory_is_hidden_too() {
     for user in USERS {
         let script = format!("cd {dir} && {jail} jail --hide {dir} -- sh -c 'cat token; pwd; ls'");
         let output = rig.run_outside(user, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            format!("{dir}\n"),
-            "{output:?}"
-        );
+        assert_prints(&output, &format!("{dir}\n"));
     }
     let script = format!("mkdir {dir}/below && cd {dir}/below && {jail} jail --hide {dir} -- true");
     let output = rig.run_outside(User::Root, &script);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("working directory"),
-        "{output:?}"
-    );
+    assert_fails(&output, 2, &["working directory"]);
 }
 
 /// openat(2) below an inherited directory passes by every mount on the way to it.
@@ -65,11 +57,11 @@ fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &go, 0o644.into()).expect("a FIFO");
     let script = script.replace("read line", &format!("read line <{go}"));
     let program = rig.start(User::Root, &["--hide", &dir], &["sh", "-c", &script]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     rig.scratch().write("secrets/new", "SECRET\n");
     fs::rename(format!("{dir}/new"), format!("{dir}/token")).expect("renamed");
     fs::write(&go, "\n").expect("written");
-    program.wait_line("its end", |line| (line == "over").then_some(()));
+    program.wait_printed("over");
     assert!(!program.log().contains("SECRET"), "{}", program.log());
 }
 
@@ -137,11 +129,11 @@ fn request_of_a_process_left_behind_is_logged() {
     let program =
         "curl -sS -o /dev/null --limit-rate 1k http://a.test/slow >/dev/null 2>&1 & sleep 1";
     rig.succeeds(User::Root, &["-q", "--log", &log], program);
-    wait_for("the interceptor's end", || {
+    wait_until("the interceptor's end", || {
         let left = Command::new("pgrep")
             .args(["-f", &rig.interceptor_pattern()])
             .output();
-        left.expect("pgrep").stdout.is_empty().then_some(())
+        left.expect("pgrep").stdout.is_empty()
     });
     let text = rig.scratch().read("audit.log");
     let lines = text
@@ -171,9 +163,7 @@ fn hiding_the_directory_of_the_jails_own_files_is_wrong_usage() {
     let rig = JailRig::new();
     for hidden in ["/tmp", "/"] {
         let output = rig.run(User::Nobody, &["--hide", hidden], "true");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{hidden}: {text}");
-        assert!(text.contains("TMPDIR"), "{text}");
+        assert_fails(&output, 2, &["TMPDIR"]);
     }
 }
 
@@ -193,10 +183,8 @@ fn unix_socket_is_allowed_by_any_path_that_leads_to_it() {
         "socat",
         &[&listen, "SYSTEM:echo served"],
     );
-    wait_for("the socket", || {
-        fs::exists(format!("{dir}/service"))
-            .unwrap_or(false)
-            .then_some(())
+    wait_until("the socket", || {
+        fs::exists(format!("{dir}/service")).unwrap_or(false)
     });
     let script = format!("socat -u UNIX-CONNECT:{dir}/service -");
     for allowed in [&link, &format!("{link}/service")] {
@@ -244,11 +232,7 @@ fn file_is_hidden_at_each_mount_of_its_file_system() {
              sh -c 'ls {dir}; ls {other}/secrets; echo end'"
         );
         let output = rig.run_outside(User::Root, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "end\n",
-            "{output:?}"
-        );
+        assert_prints(&output, "end\n");
     }
 }
 
@@ -264,11 +248,7 @@ fn settings_are_read_only_at_each_mount() {
         "mount -t proc proc {proc} && {write} && echo written; {jail} jail -q -- sh -c '{write} && echo written in the jail'"
     );
     let output = rig.run_outside(User::Root, &script);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "written\n",
-        "{output:?}"
-    );
+    assert_prints(&output, "written\n");
 }
 
 #[test]
@@ -277,9 +257,5 @@ fn log_with_another_name_is_refused() {
     let log = rig.scratch().write("audit.log", "");
     fs::hard_link(&log, rig.scratch().path("link")).expect("link(2)");
     let output = rig.run(User::Root, &["--log", &log], "true");
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("hard link"),
-        "{output:?}"
-    );
+    assert_fails(&output, 2, &["hard link"]);
 }

@@ -1,5 +1,7 @@
 //! Access lists and secrets in a jail.
 
+use crate::harness::lab::assert_contains;
+use crate::harness::peername::words;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
@@ -10,13 +12,9 @@ const CURL: &str = "curl -sS --max-time 10 -o /dev/null -w '%{http_code} '";
 #[test]
 fn access_lists_decide_on_what_a_program_requests() {
     let rig = JailRig::new();
-    let options = [
-        "-q",
-        "--deny=a.test/slow",
-        "--allow=a.test",
-        "--allow-tcp=b.test:8081",
-        "--allow-tcp=a.test:8081",
-    ];
+    let options = words(
+        "-q --deny=a.test/slow --allow=a.test --allow-tcp=b.test:8081 --allow-tcp=a.test:8081",
+    );
     for user in USERS {
         let script = format!(
             "{CURL} https://a.test/echo; {CURL} https://a.test/slow; {CURL} https://a.test/x/../slow --path-as-is
@@ -66,10 +64,7 @@ fn credentials_of_the_outer_proxy_are_not_shown() {
     let script = format!("pgrep -a -f '{}'", rig.interceptor_pattern());
     for user in USERS {
         let printed = rig.succeeds(user, &["-q", option], &script);
-        assert!(
-            printed.contains("http://***********@10.81.0.1:3128"),
-            "{printed}"
-        );
+        assert_contains(&printed, &["http://***********@10.81.0.1:3128"]);
         assert!(!printed.contains("SECRET"), "{printed}");
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::lab::WAIT_LIMIT;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{WAIT_LIMIT, assert_fails, assert_prints};
+use crate::harness::lab::{wait_for, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -30,17 +30,17 @@ fn signals_reach_the_program_and_the_interceptor_ends_with_it() {
     let rig = JailRig::new();
     let script = "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.05; done";
     let mut program = rig.start(User::Nobody, &[], &["sh", "-c", script]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     program.signal(Signal::USR1);
     let status = program.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(3));
-    program.wait_line("its handler", |line| (line == "caught").then_some(()));
+    program.wait_printed("caught");
     // The supervisor is the last one.
-    wait_for("the interceptor's end", || {
+    wait_until("the interceptor's end", || {
         let left = Command::new("pgrep")
             .args(["-f", &rig.interceptor_pattern()])
             .output();
-        left.expect("pgrep").stdout.is_empty().then_some(())
+        left.expect("pgrep").stdout.is_empty()
     });
 }
 
@@ -71,7 +71,7 @@ fn processes_left_behind_have_no_network() {
 fn killed_program_is_reported_as_killed() {
     let rig = JailRig::new();
     let mut program = rig.start(User::Root, &[], &["sh", "-c", "echo ready; exec sleep 60"]);
-    program.wait_line("that it runs", |line| (line == "ready").then_some(()));
+    program.wait_printed("ready");
     program.signal(Signal::KILL);
     let status = program.wait_exit(Duration::from_secs(5)).expect("its end");
     assert_eq!(status.signal(), Some(9));
@@ -159,12 +159,7 @@ fn forbidden_user_namespaces_are_explained() {
     let jail = format!("{} jail -- true", rig.scratch().path_text("peername"));
     let forbid = "unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; exec $0 jail -- true'";
     let output = rig.run_outside(User::Nobody, &forbid.replace("$0 jail -- true", &jail));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{text}");
-    assert!(
-        text.contains("user.max_user_namespaces is 0") && text.contains("sysctl"),
-        "{text}"
-    );
+    assert_fails(&output, 125, &["user.max_user_namespaces is 0", "sysctl"]);
 }
 
 #[test]
@@ -182,58 +177,13 @@ fn every_user_leaves_the_host_untouched() {
              test \"$(state)\" = \"$before\"; echo $?"
         );
         let output = rig.run_outside(user, &script);
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "0\n0\n",
-            "{output:?}"
-        );
+        assert_prints(&output, "0\n0\n");
         // The interceptor's supervisor removes the jail's directory after the program has exited.
-        wait_for("an empty directory", || {
+        wait_until("an empty directory", || {
             let left = std::fs::read_dir(&temporary).expect("the directory");
-            (left.count() == 0).then_some(())
+            left.count() == 0
         });
     }
 }
 
-const TERMINAL: &str = r#"
-import os, pty, re, sys, time
-
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execvp(sys.argv[1], sys.argv[1:])
-
-text = ""
-
-def wait(pattern):
-    global text
-    deadline = time.time() + 20
-    while not re.search(pattern, text):
-        if time.time() > deadline:
-            print("waited in vain for", pattern, "in", repr(text))
-            sys.exit(1)
-        try:
-            text += os.read(terminal, 4096).decode()
-        except OSError:
-            break
-
-def type(line, pattern):
-    global text
-    text = ""
-    os.write(terminal, line)
-    wait(pattern)
-    print(text)
-
-wait(r"[$#] ")
-type(b"sleep 50\n", r"sleep 50")
-time.sleep(0.3)
-type(b"\x1a", r"Stopped")
-type(b"fg\n", r"sleep 50")
-time.sleep(0.3)
-type(b"\x03", r"[$#] ")
-type(b"echo code $?\n", r"code 130")
-type(b"sleep 60 & jobs\n", r"Running")
-type(b"kill %1; wait; echo over\n", r"over\r\n")
-os.write(terminal, b"exit 0\n")
-_, status = os.waitpid(pid, 0)
-print("done", os.waitstatus_to_exitcode(status))
-"#;
+const TERMINAL: &str = include_str!("process/terminal.py");

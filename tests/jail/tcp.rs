@@ -1,26 +1,16 @@
 //! `--allow-tcp`: protocols other than HTTP, to the destinations that are listed.
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_until};
+use crate::harness::programs::server::sshd;
 use crate::harness::rig::jail::{JailRig, User};
-use crate::harness::server::sshd;
 
-const GREETER: &str = r#"
-import socket, sys, threading
-server = socket.create_server(("10.81.0.1", 7022))
-print("ready", flush=True)
-while True:
-    connection, _ = server.accept()
-    connection.sendall(b"hello from the server\n")
-    connection.close()
-"#;
+const GREETER: &str = include_str!("tcp/greeter.py");
 
 fn start_greeter(rig: &JailRig) -> Process {
     let script = rig.scratch().write("greeter.py", GREETER);
     let greeter = Process::start(&rig.stage.lab.server, "/usr/bin/python3", &["-u", &script]);
-    wait_for("the server", || {
-        greeter.log().contains("ready").then_some(())
-    });
+    wait_until("the server", || greeter.log().contains("ready"));
     greeter
 }
 
@@ -58,10 +48,10 @@ fn listed_destination_is_checked_as_a_connect() {
     assert_eq!(printed, "hello from the server\n");
     let denied = rig.run(User::Nobody, &options, &connect("b.test"));
     assert!(denied.stdout.is_empty(), "{denied:?}");
-    wait_for("the questions", || {
+    wait_until("the questions", || {
         let log = check.log();
         let asked = ["a.test:7022 CONNECT", "b.test:7022 CONNECT"];
-        asked.iter().all(|line| log.contains(line)).then_some(())
+        asked.iter().all(|line| log.contains(line))
     });
 }
 

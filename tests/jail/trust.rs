@@ -111,31 +111,6 @@ const CURL_BOTH: &str = "curl -sS https://a.test/echo https://b.test/echo";
 const NODE_BOTH: &str = "node -e \"for (const name of ['a', 'b']) \
     require('https').get('https://' + name + '.test/echo', r => r.pipe(process.stdout))\"";
 
-const JAVA: &str = r#"
-import java.net.URI;
+const JAVA: &str = include_str!("trust/get.java");
 
-class Get {
-    public static void main(String[] args) throws Exception {
-        System.out.write(URI.create("https://a.test/echo").toURL().openStream().readAllBytes());
-        System.out.flush();
-    }
-}
-"#;
-
-const GO: &str = r#"
-package main
-
-import (
-	"io"
-	"net/http"
-	"os"
-)
-
-func main() {
-	answer, err := http.Get("https://a.test/echo")
-	if err != nil {
-		panic(err)
-	}
-	io.Copy(os.Stdout, answer.Body)
-}
-"#;
+const GO: &str = include_str!("trust/get.go");

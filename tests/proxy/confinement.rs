@@ -1,14 +1,16 @@
 //! Confinement after the start, as the kernel reports it from outside, and what it means for a reload.
 
+mod apparmor;
+mod strangers;
+
 use std::fs;
 
 use peername_sys::process::pidfd::descendants;
-use rustix::process::Signal;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::exec_notify::NotifyRig;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
@@ -65,7 +67,7 @@ fn reload_resolves_names_only_if_the_start_did() {
     let site = Site::new("", &[], "127.0.0.1");
     let list = site.scratch.path_text("trusted");
     let refused = site.reload(&list, "localhost", "reload refused");
-    assert!(refused.contains("can't resolve names"), "{refused}");
+    assert_contains(&refused, &["can't resolve names"]);
     site.assert_serves();
 
     let site = Site::new("", &[], "localhost");
@@ -99,7 +101,7 @@ fn doctor_reports_what_confines_a_process() {
     let pid = unconfined.proxy.pid().to_string();
     let (code, text) = doctor(&unconfined, &["--pid", &pid]);
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("FAIL  seccomp: no filter"), "{text}");
+    assert_contains(&text, &["FAIL  seccomp: no filter"]);
 
     // Without a process: the files that it would keep with this configuration.
     let file = confined.scratch.path_text("proxy.toml");
@@ -192,15 +194,9 @@ impl Site {
     /// Reloads with this trust list and backend, and returns the next line that contains `says`.
     #[track_caller]
     fn reload(&self, list: &str, host: &str, says: &str) -> String {
-        let lines = |log: String| -> Vec<String> {
-            let lines = log.lines().filter(|line| line.contains(says));
-            lines.map(str::to_owned).collect()
-        };
-        let before = lines(self.proxy.log()).len();
         self.scratch
             .write("proxy.toml", &config(self.keys, list, host));
-        self.proxy.signal(Signal::HUP);
-        wait_for(says, || lines(self.proxy.log()).into_iter().nth(before))
+        self.proxy.reload(says)
     }
 
     #[track_caller]

@@ -8,33 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
-use crate::harness::backend::Backend;
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::Lab;
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
-
-/// Neither signal asks for an end: a terminal has closed, a log was rotated.
-#[test]
-fn sighup_and_sigusr1_do_not_stop_the_process() {
-    let lab = Lab::new();
-    let proxy = "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any";
-    let forward = "forward --listen=10.81.0.1:8443 --to=127.0.0.1:9000";
-    for command in [proxy, forward] {
-        let args: Vec<&str> = command.split(' ').collect();
-        let backend = Backend::listen(&lab.server, TARGET_V4);
-        let mut process = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-        for signal in [Signal::HUP, Signal::USR1, Signal::HUP] {
-            process.signal(signal);
-            let _down =
-                Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
-            backend.accept();
-        }
-        assert!(process.is_alive(), "{command}");
-    }
-}
 
 /// HAProxy, nginx and go-mmproxy all cut transfers short on SIGTERM.
 #[test]
@@ -55,11 +34,7 @@ fn draining_proxy_finishes_open_connections() {
         assert_eq!(end, End::Fin);
         assert_same(&received, &[&half[..], &half].concat());
     }
-    let status = rig
-        .proxy
-        .wait_exit(Duration::from_secs(2))
-        .expect("nothing left to wait for");
-    assert_eq!(status.code(), Some(0));
+    rig.proxy.wait_success(Duration::from_secs(2));
 }
 
 /// At the connection limit, connections in the accept backlog wait for a permit. A drain must not reset them.
@@ -76,9 +51,7 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
     let downs: Vec<Conn> = (0..all).map(open).collect();
     let served: Vec<Conn> = (0..15).map(|_| rig.backend_v4.accept()).collect();
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
+    rig.proxy.wait_logged("accepting no more");
     let answer = |up: Conn| {
         assert_eq!(up.recv(3), b"ask");
         up.send(b"yes");
@@ -90,8 +63,7 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
         let (said, end) = down.recv_to_end();
         assert_eq!((&said[..], end), (&b"yes"[..], End::Fin));
     }
-    let status = rig.proxy.wait_exit(Duration::from_secs(3));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    rig.proxy.wait_success(Duration::from_secs(3));
 }
 
 /// Connections in the accept backlog take no descriptor from connections that hold a permit and do not have their
@@ -99,11 +71,7 @@ fn draining_proxy_serves_connections_that_wait_for_a_permit() {
 #[test]
 fn permit_holders_reach_the_backend_during_a_drain() {
     let few = ["prlimit", "--nofile=96:96"];
-    let args = [
-        "--drain=20s",
-        "--max-pending=100",
-        "--max-pending-per-peer=100",
-    ];
+    let args = words("--drain=20s --max-pending=100 --max-pending-per-peer=100");
     let rig = ProxyRig::start_through(&few, &args);
     let ask = |down: &Conn| {
         down.send(&[&header_for(fresh_client_v4())[..], b"ask"].concat());
@@ -116,9 +84,7 @@ fn permit_holders_reach_the_backend_during_a_drain() {
     let queue: Vec<Conn> = (0..75).map(|_| rig.connect_and_send(&[])).collect();
     queue.iter().for_each(ask);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
+    rig.proxy.wait_logged("accepting no more");
     thread::sleep(Duration::from_millis(100));
     slow.iter().for_each(ask);
     for _ in 0..slow.len() + queue.len() {
@@ -154,8 +120,7 @@ fn draining_proxy_finishes_a_thousand_transfers() {
         assert_eq!(end, End::Fin);
         assert_same(&received, &whole);
     }
-    let status = rig.proxy.wait_exit(Duration::from_secs(2));
-    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    rig.proxy.wait_success(Duration::from_secs(2));
     assert!(start.elapsed() < Duration::from_secs(31));
 }
 
@@ -176,33 +141,10 @@ fn drain_deadline_resets_what_is_open() {
         "ended after {:?}",
         start.elapsed()
     );
-    let status = rig
-        .proxy
-        .wait_exit(Duration::from_secs(1))
-        .expect("the drain is over");
-    assert_eq!(status.code(), Some(0));
+    rig.proxy.wait_success(Duration::from_secs(1));
     // A connection that was cut short has its log line, too, and its bytes are counted.
-    rig.proxy.wait_line("of the end", |line| {
-        line.contains(r#""bytes_to_upstream":2,"#).then_some(())
-    });
+    rig.proxy.wait_logged(r#""bytes_to_upstream":2,"#);
     assert_eq!(rig.proxy.outcomes(), ["cut"]);
-}
-
-#[test]
-fn second_sigterm_ends_the_drain_at_once() {
-    for signal in [Signal::TERM, Signal::INT] {
-        let mut rig = ProxyRig::new(&[]);
-        let (down, _up) = rig.connect_client(fresh_client_v4());
-        rig.proxy.signal(signal);
-        rig.lab.balancer.wait_connection_refused(LISTEN_V4);
-        down.assert_stays_open(Duration::from_millis(200));
-        rig.proxy.signal(signal);
-        let status = rig
-            .proxy
-            .wait_exit(Duration::from_secs(1))
-            .expect("at once");
-        assert_eq!(status.code(), Some(0));
-    }
 }
 
 /// Without open connections there is nothing to drain.
@@ -210,11 +152,7 @@ fn second_sigterm_ends_the_drain_at_once() {
 fn idle_proxy_stops_at_once() {
     let mut rig = ProxyRig::new(&[]);
     rig.proxy.signal(Signal::TERM);
-    let status = rig
-        .proxy
-        .wait_exit(Duration::from_secs(1))
-        .expect("at once");
-    assert_eq!(status.code(), Some(0));
+    rig.proxy.wait_success(Duration::from_secs(1));
 }
 
 /// A proxy that listens exits with success on SIGTERM, even while it still probes the reply path (a second when replies
@@ -224,6 +162,5 @@ fn proxy_stops_during_the_reply_path_probe() {
     let lab = Lab::without_routes();
     let mut proxy = Peername::proxy(&lab, &[]);
     proxy.signal(Signal::TERM);
-    let status = proxy.wait_exit(Duration::from_secs(3)).expect("soon");
-    assert_eq!(status.code(), Some(0), "{status}");
+    proxy.wait_success(Duration::from_secs(3));
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, wait_until};
 use crate::harness::peername::Peername;
-use crate::harness::sender::Haproxy;
-use crate::harness::server::{Fail2ban, Sshd};
+use crate::harness::programs::sender::Haproxy;
+use crate::harness::programs::server::{Fail2ban, Sshd};
 
 /// sshd logs the client's address, fail2ban reads it, and peername ends and refuses the client. Another client is left alone.
 #[test]
@@ -33,14 +33,13 @@ fn shipped_action_bans_a_client_behind_haproxy() {
     assert_eq!(list.read("denied"), expected);
 
     fail2ban.command(&site.lab.server, "set sshd unbanip 203.0.113.9");
-    wait_for("the client logs in again", || {
-        site.ssh("root", ATTACKER).status.success().then_some(())
+    wait_until("the client logs in again", || {
+        site.ssh("root", ATTACKER).status.success()
     });
     fail2ban.command(&site.lab.server, "set sshd banip 2001:db8:9::9");
-    wait_for("the entry", || {
+    wait_until("the entry", || {
         let text = list.read("denied");
         text.contains("\n2001:db8:9::9 # fail2ban sshd\n")
-            .then_some(())
     });
     // At its end it unbans all.
     fail2ban.command(&site.lab.server, "stop");
@@ -59,16 +58,14 @@ fn firewall_actions_reject_new_connections_and_leave_open_ones() {
         site.fail_to_log_in(ATTACKER);
         fail2ban.wait_banned(ATTACKER);
         // fail2ban logs the ban before it runs the action.
-        wait_for("new connections are rejected", || {
+        wait_until("new connections are rejected", || {
             let conn = Conn::connect(&site.lab.client, FRONT_V4);
             let is_answered = conn.is_answered_after(Duration::from_millis(200));
             let outcomes = site.proxy.outcomes();
             let is_rejected = outcomes.iter().any(|outcome| outcome == "connect_refused");
-            (!is_answered && is_rejected).then_some(())
+            !is_answered && is_rejected
         });
-        site.proxy.wait_line("of an outage", |line| {
-            line.contains("accepts no clients").then_some(())
-        });
+        site.proxy.wait_logged("accepts no clients");
         assert!(site.ssh("root", OTHER).status.success());
         assert!(session.is_alive(), "{}", session.log());
     }
@@ -104,9 +101,7 @@ impl Site {
         args.push("echo logged in; sleep 60".to_owned());
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         let session = Process::start(&self.lab.client, "ssh", &args);
-        session.wait_line("of the session", |line| {
-            line.contains("logged in").then_some(())
-        });
+        session.wait_logged("logged in");
         session
     }
 

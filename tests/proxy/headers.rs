@@ -13,7 +13,7 @@ use crate::harness::addr::{
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{self, DGRAM_V4, NOOP, PROXY, addresses, raw, tlv, v1, v2};
-use crate::harness::lab::{Lab, assert_within, wait_for};
+use crate::harness::lab::{Lab, assert_within, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
@@ -128,9 +128,9 @@ fn header_with_65_tlvs_is_refused() {
             .wait_closed();
         rig.assert_no_backend_connection();
     }
-    wait_for("both are in the log", || {
+    wait_until("both are in the log", || {
         let refused = |outcome: &String| outcome == "too_many_tlvs";
-        (rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2).then_some(())
+        rig.proxy.outcomes().iter().filter(|o| refused(o)).count() == 2
     });
 }
 
@@ -205,9 +205,7 @@ fn invalid_headers_are_refused_at_once() {
         rig.assert_no_backend_connection();
         assert!(rig.proxy.is_alive(), "{what} ended the proxy");
     }
-    wait_for("each is in the log", || {
-        (rig.proxy.outcomes().len() == sent).then_some(())
-    });
+    wait_until("each is in the log", || rig.proxy.outcomes().len() == sent);
     rig.assert_serves(fresh_client_v4());
 }
 
@@ -253,8 +251,7 @@ fn header_without_a_client_is_refused_on_request() {
 #[test]
 fn unambiguous_deviations_are_served() {
     let rig = ProxyRig::new(&[]);
-    for make in DEVIATIONS {
-        let Deviation { client, line, .. } = make();
+    for Deviation { client, line, .. } in deviations() {
         let down = rig.connect_and_send(&[line.as_bytes(), b"payload"].concat());
         assert_eq!(rig.accept_client(client).recv(7), b"payload", "{line}");
         drop(down);
@@ -264,12 +261,10 @@ fn unambiguous_deviations_are_served() {
 #[test]
 fn strict_header_refuses_deviations_and_says_what_differs() {
     let rig = ProxyRig::new(&["--strict-header"]);
-    for make in DEVIATIONS {
-        let Deviation { line, error, .. } = make();
+    for Deviation { line, error, .. } in deviations() {
         let down = rig.connect_and_send(line.as_bytes());
         assert_eq!(down.wait_closed().0, End::Reset, "{line}");
-        rig.proxy
-            .wait_line(error, |line| line.contains(error).then_some(()));
+        rig.proxy.wait_logged(error);
     }
     let nameless = rig.connect_and_send(&v1(v4([198, 51, 100, 7], 0), FRONT_V4));
     assert_eq!(nameless.wait_closed().0, End::Reset);
@@ -297,46 +292,28 @@ struct Deviation {
     error: &'static str,
 }
 
-const DEVIATIONS: [fn() -> Deviation; 4] = [
+fn deviations() -> [Deviation; 4] {
+    let make = |client: SocketAddr, protocol, destination, end, error| Deviation {
+        client,
+        line: format!(
+            "PROXY {protocol} {} {destination} {} {end}",
+            client.ip(),
+            client.port()
+        ),
+        error,
+    };
+    let error = "source is IPv6, destination IPv4 in a TCP6 header";
     // nginx with realip behind an IPv4 balancer.
-    || {
-        let client = fresh_client_v6();
-        let (ip, port) = (client.ip(), client.port());
-        Deviation {
-            client,
-            line: format!("PROXY TCP6 {ip} 10.0.0.2 {port} 2222\r\n"),
-            error: "source is IPv6, destination IPv4 in a TCP6 header",
-        }
-    },
+    let nginx = make(fresh_client_v6(), "TCP6", "10.0.0.2", "2222\r\n", error);
+    let error = "source is IPv6, destination IPv6 in a TCP4 header";
     // curl and Xray.
-    || {
-        let client = fresh_client_v6();
-        let (ip, port) = (client.ip(), client.port());
-        Deviation {
-            client,
-            line: format!("PROXY TCP4 {ip} 2001:db8::1 {port} 443\r\n"),
-            error: "source is IPv6, destination IPv6 in a TCP4 header",
-        }
-    },
-    || {
-        let client = fresh_client_v4();
-        let (ip, port) = (client.ip(), client.port());
-        Deviation {
-            client,
-            line: format!("PROXY TCP6 {ip} 2001:db8::1 {port} 443\r\n"),
-            error: "source is IPv4, destination IPv6 in a TCP6 header",
-        }
-    },
-    || {
-        let client = fresh_client_v4();
-        let (ip, port) = (client.ip(), client.port());
-        Deviation {
-            client,
-            line: format!("PROXY TCP4 {ip} 203.0.113.1 {port} 443 \r\n"),
-            error: "a space before the CRLF",
-        }
-    },
-];
+    let curl = make(fresh_client_v6(), "TCP4", "2001:db8::1", "443\r\n", error);
+    let error = "source is IPv4, destination IPv6 in a TCP6 header";
+    let mixed = make(fresh_client_v4(), "TCP6", "2001:db8::1", "443\r\n", error);
+    let error = "a space before the CRLF";
+    let space = make(fresh_client_v4(), "TCP4", "203.0.113.1", "443 \r\n", error);
+    [nginx, curl, mixed, space]
+}
 
 /// A header for DGRAM does not describe a TCP connection.
 #[test]

@@ -14,11 +14,14 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::failing::no_epoll_watches_from;
-use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, failing_calls, wait_for};
+use crate::harness::lab::{
+    Host, Lab, Process, Scratch, WAIT_LIMIT, assert_contains, assert_fails, failing_calls,
+    wait_for, wait_until,
+};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable};
+use crate::harness::peername::{AS_NOBODY, BINARY, PROXY_ARGS, Peername, copy_executable, words};
+use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
-use crate::harness::server::{Redis, Server};
 
 /// `[::]` includes every address of this host, so each target is the proxy's own listener.
 #[test]
@@ -26,10 +29,8 @@ fn proxy_does_not_start_with_itself_as_backend() {
     let lab = Lab::new();
     for target in ["--target-v4=10.81.0.1:8443", "--target-v6=[fd81::1]:8443"] {
         let args = ["proxy", "--listen=[::]:8443", "--trust=any", target];
-        let output = Peername::run(&lab.server, &args);
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("the proxy would connect to itself"), "{said}");
+        let said = Peername::run_failing(&lab.server, &args, 2);
+        assert_contains(&said, &["the proxy would connect to itself"]);
     }
 }
 
@@ -46,9 +47,9 @@ fn exhausted_descriptors_pause_accept_until_some_are_free() {
     for _ in 0..3 {
         let crowd: Vec<Conn> = (0..100).map(|_| ping()).collect();
         let soon = Duration::from_millis(5);
-        wait_for("ten are served", || {
+        wait_until("ten are served", || {
             let served = crowd.iter().filter(|conn| conn.is_answered_after(soon));
-            (served.count() >= 10).then_some(())
+            served.count() >= 10
         });
         // By now every connection that can be served is, also on a busy machine.
         thread::sleep(Duration::from_millis(200));
@@ -120,7 +121,7 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
             assert_eq!(down.recv(14), b"+PONG\r\n+PONG\r\n");
         }
         drop(served);
-        wait_for("all are gone", || (proxy.count_fds() <= idle).then_some(()));
+        wait_until("all are gone", || proxy.count_fds() <= idle);
         assert!(serve().is_some());
         let totals = proxy.stop();
         let outcomes = totals["outcomes"].as_str().expect("text");
@@ -132,11 +133,9 @@ fn exhausted_epoll_watches_refuse_only_new_connections() {
 /// One peer that opens connections and sends nothing can't have all slots for pending headers.
 #[test]
 fn pending_headers_are_limited() {
-    let mut rig = ProxyRig::new(&[
-        "--max-pending-per-peer=10",
-        "--max-pending=15",
-        "--header-timeout=60s",
-    ]);
+    let mut rig = ProxyRig::new(&words(
+        "--max-pending-per-peer=10 --max-pending=15 --header-timeout=60s",
+    ));
     let mut silent =
         exceed_pending_limit(&rig, (0..10).map(|_| rig.connect_and_send(&[])).collect());
     rig.proxy.wait_outcome("too_many_pending");
@@ -227,59 +226,36 @@ fn failed_start_never_exits_with_0() {
     let host = Host::new();
     host.add_addresses("lo", &["192.0.2.1/32"]);
     let _taken = Backend::listen(&host, "192.0.2.1:8443".parse().expect("an endpoint"));
-    let cases: [(i32, &str, &str); 16] = [
-        (
-            1,
-            "192.0.2.1:8443",
-            "proxy --trust=any --listen=192.0.2.1:8443",
-        ),
-        (
-            1,
-            "192.0.2.9:8443",
-            "proxy --trust=any --listen=192.0.2.9:8443",
-        ),
-        (2, "--listen", "proxy --trust=any --listen=nonsense"),
-        (2, "--relay", "proxy --trust=any --relay=teleport"),
-        (
-            2,
-            "--header-timeout",
-            "proxy --trust=any --header-timeout=5",
-        ),
-        (2, "--max-header", "proxy --trust=any --max-header=65552"),
-        (2, "--target-v4", "proxy --trust=any --target-v4=[::1]:80"),
+    for (code, hint, options) in [
+        (1, "192.0.2.1:8443", "--listen=192.0.2.1:8443"),
+        (1, "192.0.2.9:8443", "--listen=192.0.2.9:8443"),
+        (2, "--listen", "--listen=nonsense"),
+        (2, "--relay", "--relay=teleport"),
+        (2, "--header-timeout", "--header-timeout=5"),
+        (2, "--max-header", "--max-header=65552"),
+        (2, "--target-v4", "--target-v4=[::1]:80"),
         (
             2,
             "--half-closed-timeout",
-            "proxy --trust=any --half-closed-timeout=99999999999y",
+            "--half-closed-timeout=99999999999y",
         ),
-        (
-            2,
-            "--send-proxy",
-            "proxy --trust=any --protocol=both --send-proxy=v2",
-        ),
-        (2, "--max-pending", "proxy --trust=any --max-pending=0"),
-        (2, "--workers", "proxy --trust=any --workers=0"),
-        (2, "name the backend", "proxy --trust=any -4 127.0.0.1:0"),
-        (
-            2,
-            "to itself",
-            "proxy --trust=any --listen=0.0.0.0:80 -4 127.0.0.1:80",
-        ),
-        (
-            2,
-            "twice",
-            "proxy --trust=any --listen=127.0.0.1:9 --listen=127.0.0.1:9",
-        ),
-        (2, "--no-such-option", "proxy --trust=any --no-such-option"),
-        (2, "no-such-command", "no-such-command"),
-    ];
-    for (code, hint, line) in cases {
+        (2, "--send-proxy", "--protocol=both --send-proxy=v2"),
+        (2, "--max-pending", "--max-pending=0"),
+        (2, "--workers", "--workers=0"),
+        (2, "name the backend", "-4 127.0.0.1:0"),
+        (2, "to itself", "--listen=0.0.0.0:80 -4 127.0.0.1:80"),
+        (2, "twice", "--listen=127.0.0.1:9 --listen=127.0.0.1:9"),
+        (2, "--no-such-option", "--no-such-option"),
+    ] {
+        let line = format!("proxy --trust=any {options}");
         let args: Vec<&str> = line.split(' ').collect();
         let output = Peername::run(&host, &args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(hint), "{line}: {said}");
     }
+    let said = Peername::run_failing(&host, &["no-such-command"], 2);
+    assert_contains(&said, &["no-such-command"]);
 }
 
 /// Workers share their port (SO_REUSEPORT), but not with those of another proxy: half of the connections
@@ -289,10 +265,8 @@ fn second_proxy_on_the_port_does_not_start() {
     let lab = Lab::new();
     let _first = Peername::proxy(&lab, &[]);
     let listen = format!("--listen={LISTEN_V4}");
-    let output = Peername::run(&lab.server, &["proxy", "--trust=any", &listen]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another program listens there"), "{said}");
+    let said = Peername::run_failing(&lab.server, &["proxy", "--trust=any", &listen], 1);
+    assert_contains(&said, &["another program listens there"]);
     assert_eq!(
         said.matches("os error 98").count(),
         1,
@@ -320,12 +294,7 @@ fn missing_capability_is_named_at_the_start() {
     ];
     for (program, cure) in powerless {
         let output = Peername::run_with_input(&host, program, &args, "");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{program:?}: {said}");
-        assert!(
-            said.contains("needs CAP_NET_RAW") && said.contains(cure),
-            "{said}"
-        );
+        assert_fails(&output, 1, &["needs CAP_NET_RAW", cure]);
     }
 }
 
@@ -367,8 +336,7 @@ fn ordinary_users_pipe_quota_suffices() {
     let connect = |_| {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         (down, up)
     };
     let pairs: Vec<(Conn, Conn)> = (0..300).map(connect).collect();

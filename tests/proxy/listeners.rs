@@ -7,8 +7,8 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab};
-use crate::harness::peername::{IS_STATIC, Peername};
+use crate::harness::lab::{Host, Lab, assert_fails};
+use crate::harness::peername::{IS_STATIC, Peername, words};
 use crate::harness::rig::proxy::{front_of, header_for};
 
 /// Both protocols on a thousand ports, with as many threads as for one and a few bytes per port.
@@ -51,24 +51,14 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
 #[test]
 fn too_few_descriptors_for_the_ports_fail_the_start() {
     let host = Host::new();
-    let args = [
-        "proxy",
-        "--trust=any",
-        "--listen=127.0.0.1:20000-20999",
-        "--workers=2",
-    ];
+    let args = words("proxy --trust=any --listen=127.0.0.1:20000-20999 --workers=2");
     let through = [
         "prlimit",
         "--nofile=1024:1024",
         crate::harness::peername::BINARY,
     ];
     let output = Peername::run_with_input(&host, &through, &args, "");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("2000 listening sockets") && said.contains("LimitNOFILE"),
-        "{said}"
-    );
+    assert_fails(&output, 1, &["2000 listening sockets", "LimitNOFILE"]);
 }
 
 #[test]
@@ -81,9 +71,7 @@ fn port_range_that_targets_itself_is_refused() {
         ("[::1]:9000-9100", "-6[::1]:same"),
     ] {
         let listen = format!("--listen={listen}");
-        let output = Peername::run(&host, &["proxy", "--trust=any", &listen, target]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let said = Peername::run_failing(&host, &["proxy", "--trust=any", &listen, target], 2);
         assert!(said.contains("to itself"), "{listen} {target}: {said}");
     }
 }
@@ -100,9 +88,7 @@ fn range(lab: &Lab, ports: &str) -> Peername {
         "--log-format=json",
     ];
     let proxy = Peername::start_udp(&lab.server, &args);
-    proxy.wait_line("with its ports", |line| {
-        line.contains(&format!("10.81.0.1:{ports}")).then_some(())
-    });
+    proxy.wait_logged(&format!("10.81.0.1:{ports}"));
     proxy
 }
 

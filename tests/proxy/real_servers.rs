@@ -12,44 +12,28 @@ use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::{Haproxy, NginxStream, curl_with_header};
+use crate::harness::programs::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 use crate::harness::rig::proxy::{ProxyRig, front_of};
-use crate::harness::sender::{Haproxy, NginxStream, curl_with_header};
-use crate::harness::server::{Nginx, Node, Postgres, Python, Redis, Server, Socat, Sshd};
 
-#[test]
-fn nginx_sees_the_client() {
-    assert_sees_the_client::<Nginx>();
+macro_rules! servers {
+    ($($name:ident $server:ident)*) => { $(
+        #[test]
+        fn $name() {
+            assert_sees_the_client::<$server>();
+        }
+    )* };
 }
 
-#[test]
-fn redis_sees_the_client() {
-    assert_sees_the_client::<Redis>();
-}
-
-#[test]
-fn sshd_sees_the_client() {
-    assert_sees_the_client::<Sshd>();
-}
-
-/// `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
-#[test]
-fn postgres_sees_the_client() {
-    assert_sees_the_client::<Postgres>();
-}
-
-#[test]
-fn socat_sees_the_client() {
-    assert_sees_the_client::<Socat>();
-}
-
-#[test]
-fn python_sees_the_client() {
-    assert_sees_the_client::<Python>();
-}
-
-#[test]
-fn node_sees_the_client() {
-    assert_sees_the_client::<Node>();
+// `pg_hba.conf` admits the clients' addresses only, so a connection from anywhere else fails.
+servers! {
+    nginx_sees_the_client Nginx
+    redis_sees_the_client Redis
+    sshd_sees_the_client Sshd
+    postgres_sees_the_client Postgres
+    socat_sees_the_client Socat
+    python_sees_the_client Python
+    node_sees_the_client Node
 }
 
 #[test]

@@ -4,18 +4,20 @@
 //! RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST into FIN, which
 //! makes a truncated answer look complete; nginx loses the data after a half-close.
 
+mod uring;
+
 use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::uring::has_io_uring;
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, assert_within, wait_for};
+use crate::harness::lab::{Lab, Process, assert_within, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
+use uring::has_io_uring;
 
 #[test]
 fn client_half_close_keeps_the_other_direction() {
@@ -81,9 +83,7 @@ fn backend_reset_reaches_the_client_after_its_data() {
             let answer = pattern(3, 256 << 10);
             up.send(&answer);
             // A reset discards what its sender has not sent yet; that would be the sender's own loss.
-            wait_for("everything is acknowledged", || {
-                up.is_all_acknowledged().then_some(())
-            });
+            wait_until("everything is acknowledged", || up.is_all_acknowledged());
             up.reset();
             thread::sleep(pause);
             let (received, end) = down.recv_to_end();
@@ -131,8 +131,8 @@ fn resets_reach_a_blocked_sender() {
                 );
             });
         }
-        wait_for("its descriptors are back", || {
-            (rig.proxy.count_fds() <= idle + PIPES_OF_TWO).then_some(())
+        wait_until("its descriptors are back", || {
+            rig.proxy.count_fds() <= idle + PIPES_OF_TWO
         });
     }
 }
@@ -156,17 +156,15 @@ fn killed_backend_resets_every_client() {
             Conn::connect_and_send(&lab.balancer, LISTEN_V4, &request)
         };
         let clients: Vec<Conn> = (0..1000).map(|_| open()).collect();
-        backend.wait_line("after a thousand connections", |line| {
-            line.contains("full").then_some(())
-        });
+        backend.wait_logged("full");
         let start = Instant::now();
         drop(backend);
         for client in clients {
             assert_eq!(client.recv_to_end(), (vec![], End::Reset), "{relay}");
         }
         let took = start.elapsed();
-        wait_for("its descriptors are back", || {
-            (proxy.count_fds() <= idle + POOL).then_some(())
+        wait_until("its descriptors are back", || {
+            proxy.count_fds() <= idle + POOL
         });
         took
     };
@@ -197,7 +195,7 @@ fn refusing_backend_closes_clients_until_it_is_back() {
 #[test]
 fn silent_backend_costs_the_connect_timeout() {
     let mut rig = ProxyRig::new(&["--connect-timeout=500ms"]);
-    rig.lab.server.nft(BLACK_HOLE);
+    rig.lab.server.add_filter("input", "tcp dport 9000 drop");
     assert_within(3, Duration::from_millis(600), || {
         let start = Instant::now();
         rig.connect_and_send(&header_for(fresh_client_v4()))
@@ -300,12 +298,7 @@ fn assert_half_close(first: &Conn, second: &Conn) {
 
 /// The relay methods that this machine offers: containers often have no io_uring.
 fn relays() -> impl Iterator<Item = &'static str> {
-    let all = [
-        "--relay=auto",
-        "--relay=copy",
-        "--relay=splice",
-        "--relay=uring",
-    ];
+    let all = words("--relay=auto --relay=copy --relay=splice --relay=uring");
     let known = if has_io_uring() { 4 } else { 3 };
     all.into_iter().take(known)
 }
@@ -319,22 +312,4 @@ const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
 const BYTES_PER_READER: usize = 128 << 10;
 const BYTES_PER_READ: usize = 8 << 10;
 
-const NEVER_READS: &str = r#"
-import resource, socket
-resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
-listener = socket.create_server(("127.0.0.1", 9000), backlog=1024)
-held = [listener.accept() for _ in range(1000)]
-for connection, _ in held:
-    connection.recv(7, socket.MSG_PEEK | socket.MSG_WAITALL)
-print("full")
-listener.accept()
-"#;
-
-const BLACK_HOLE: &str = "
-table inet hole {
-    chain input {
-        type filter hook input priority 0;
-        tcp dport 9000 drop
-    }
-}
-";
+const NEVER_READS: &str = include_str!("relay/never_reads.py");

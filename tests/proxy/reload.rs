@@ -8,7 +8,7 @@ mod udp;
 mod watch;
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,9 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, Scratch, assert_within, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_within, wait_until};
 use crate::harness::peername::Peername;
+use crate::harness::rig::load::{SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
 
 /// A hundred reloads, each tenth of an invalid file, each other one with a listener more or less, while four
@@ -28,34 +29,23 @@ use crate::harness::rig::proxy::header_for;
 fn hundred_reloads_under_load_lose_no_connection() {
     let site = Site::new(&both_listeners());
     let long: Vec<_> = (0..20).map(|_| site.connect(LISTEN_V4)).collect();
-    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
-    let served = AtomicUsize::new(0);
-    thread::scope(|scope| {
+    let done = AtomicBool::new(false);
+    let served = thread::scope(|scope| {
+        let _done = SetOnDrop(&done);
         scope.spawn(|| echo(&site.backend, &done));
-        let balancer = || {
-            while !stop.load(Ordering::Relaxed) {
-                assert_round_trip(&site.lab, LISTEN_V4);
-                served.fetch_add(1, Ordering::Relaxed);
+        let round_trip = || assert_round_trip(&site.lab, LISTEN_V4);
+        under_load(4, round_trip, |load| {
+            for round in 1..=100 {
+                match round % 10 {
+                    0 => site.reload("[[listen]]\naddress = 7\n", "reload refused"),
+                    _ if round % 2 == 0 => site.reload(&both_listeners(), "\"reloaded\""),
+                    _ => site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\""),
+                }
+                load.wait_served(1);
             }
-        };
-        let balancers: Vec<_> = (0..4).map(|_| scope.spawn(balancer)).collect();
-        for round in 1..=100 {
-            let before = served.load(Ordering::Relaxed);
-            match round % 10 {
-                0 => site.reload("[[listen]]\naddress = 7\n", "reload refused"),
-                _ if round % 2 == 0 => site.reload(&both_listeners(), "\"reloaded\""),
-                _ => site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\""),
-            }
-            wait_for("connections go on", || {
-                (served.load(Ordering::Relaxed) > before).then_some(())
-            });
-        }
-        site.reload(&both_listeners(), "\"reloaded\"");
-        assert_round_trip(&site.lab, PRIVILEGED);
-        stop.store(true, Ordering::Relaxed);
-        let ended: Vec<_> = balancers.into_iter().map(|b| b.join()).collect();
-        done.store(true, Ordering::Relaxed);
-        assert!(ended.iter().all(Result::is_ok), "each connection is served");
+            site.reload(&both_listeners(), "\"reloaded\"");
+            assert_round_trip(&site.lab, PRIVILEGED);
+        })
     });
     for (down, up) in &long {
         down.send(b"still");
@@ -67,7 +57,7 @@ fn hundred_reloads_under_load_lose_no_connection() {
     let totals = site.stop();
     assert_eq!(totals["reloads"], 91, "{totals}");
     assert_eq!(totals["reloads_refused"], 10, "{totals}");
-    let all = served.into_inner() + 21;
+    let all = served + 21;
     assert_eq!(totals["outcomes"], format!("finished={all}"), "{totals}");
 }
 
@@ -157,12 +147,10 @@ fn reload_reads_the_lists_of_the_command_line() {
     let _first = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     backend.accept();
     scratch.write("trusted", "192.0.2.0/24\n");
-    proxy.signal(Signal::HUP);
-    wait_logged(&proxy, "\"reloaded\"", 1);
+    proxy.reload("\"reloaded\"");
     Conn::assert_refused(&lab.balancer, LISTEN_V4);
     scratch.write("trusted", "nonsense\n");
-    proxy.signal(Signal::HUP);
-    wait_logged(&proxy, "trusted, line 1", 1);
+    proxy.reload("trusted, line 1");
     backend.assert_no_connection();
 }
 
@@ -236,8 +224,7 @@ fn stop_does_not_wait_for_a_reload() {
     site.proxy.signal(Signal::HUP);
     silent.recv();
     site.proxy.signal(Signal::TERM);
-    let status = site.proxy.wait_exit(Duration::from_secs(3));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    site.proxy.wait_success(Duration::from_secs(3));
 }
 
 /// A proxy with a configuration file and one backend.
@@ -270,18 +257,15 @@ impl Site {
     /// Writes another file, sends SIGHUP, and waits until the proxy has logged `says_then` once more.
     #[track_caller]
     fn reload(&self, content: &str, says_then: &str) {
-        let before = count_lines(&self.proxy, says_then);
         self.file.write("proxy.toml", content);
-        self.proxy.signal(Signal::HUP);
-        wait_logged(&self.proxy, says_then, before + 1);
+        self.proxy.reload(says_then);
     }
 
     #[track_caller]
     fn connect(&self, listen: SocketAddr) -> (Conn, Conn) {
         let client = fresh_client_v4();
         let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
-        let up = self.backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = self.backend.accept_from(client);
         (down, up)
     }
 
@@ -291,8 +275,8 @@ impl Site {
         let crowd = self.accept_until_full();
         let (served, crowded) = (crowd.len(), self.proxy.count_fds());
         drop(crowd);
-        wait_for("the end of the crowd", || {
-            (self.proxy.count_fds() + served < crowded).then_some(())
+        wait_until("the end of the crowd", || {
+            self.proxy.count_fds() + served < crowded
         });
         served
     }
@@ -326,16 +310,6 @@ fn table(listen: SocketAddr, trust: &[&str]) -> String {
     format!(
         "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = {trust:?}\n"
     )
-}
-
-#[track_caller]
-fn wait_logged(proxy: &Peername, what: &str, times: usize) {
-    wait_for(what, || (count_lines(proxy, what) >= times).then_some(()));
-}
-
-fn count_lines(proxy: &Peername, what: &str) -> usize {
-    let log = proxy.log();
-    log.lines().filter(|line| line.contains(what)).count()
 }
 
 #[track_caller]

@@ -12,8 +12,8 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, TARGET_V6, fresh_client_v4, fre
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
-use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for, wait_until};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
@@ -41,7 +41,7 @@ fn names_bound_by_another_user_do_not_block_the_routes() {
     let before = server.routing_rules();
     let squatter =
         Process::start_through(server, AS_NOBODY, "/usr/bin/python3", &["-uc", SQUATTER]);
-    squatter.wait_line("all names", |line| (line == "bound 63").then_some(()));
+    squatter.wait_printed("bound 63");
     let mut first = site.proxy(8443, &["--setup-routes"]);
     let mut second = site.proxy(8444, &["--setup-routes"]);
     for port in [8443, 8444] {
@@ -77,12 +77,7 @@ fn file_capabilities_need_no_effective_bit() {
     let _forward =
         Process::start_through(&lab.server, &without, &copy, &forward).wait_listening(&[listen]);
     let listen = v4([10, 81, 0, 1], 443);
-    let proxy = [
-        "proxy",
-        "--listen=10.81.0.1:443",
-        "--trust=10.81.0.2",
-        "--setup-routes",
-    ];
+    let proxy = words("proxy --listen=10.81.0.1:443 --trust=10.81.0.2 --setup-routes");
     let _proxy =
         Process::start_through(&lab.server, AS_NOBODY, &copy, &proxy).wait_listening(&[listen]);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 443));
@@ -110,13 +105,11 @@ fn killed_proxy_leaves_no_rules() {
     site.assert_clients_served(8444);
     let with_two = rules();
     first.signal(Signal::KILL);
-    wait_for("the killed proxy's rules are gone", || {
-        (rules() < with_two).then_some(())
-    });
+    wait_until("the killed proxy's rules are gone", || rules() < with_two);
     site.assert_clients_served(8444);
     second.signal(Signal::KILL);
-    wait_for("all is as before", || {
-        (site.lab.server.routing_rules() == before).then_some(())
+    wait_until("all is as before", || {
+        site.lab.server.routing_rules() == before
     });
 }
 
@@ -156,9 +149,7 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     let mut proxy = Peername::start(server, &args, &[LISTEN_V4]);
     with_target("127.0.0.1:9000");
     proxy.signal(Signal::HUP);
-    proxy.wait_line("that it has reloaded", |line| {
-        line.contains("reloaded").then_some(())
-    });
+    proxy.wait_logged("reloaded");
     let parent = proxy.pid().to_string();
     server.run(
         "pkill",
@@ -192,9 +183,7 @@ fn missing_rules_refuse_clients_until_they_are_there() {
     );
     assert_eq!(down.wait_closed().0, End::Reset);
     site.v4.assert_no_connection();
-    proxy.wait_line("naming the cure", |line| {
-        line.contains("peername routes add").then_some(())
-    });
+    proxy.wait_logged("peername routes add");
     let added = Peername::run(
         &site.lab.server,
         &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
@@ -236,11 +225,9 @@ fn routes_commands_add_and_remove_rules() {
     assert_eq!(routes(&["show"]), "");
     for _ in 0..2 {
         // A second call makes no difference.
-        routes(&[
-            "add",
-            "--target-v4=127.0.0.1:9000",
-            "--target-v6=[::1]:9000",
-        ]);
+        routes(&words(
+            "add --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000",
+        ));
     }
     assert_ne!(routes(&["show"]), "");
     let _proxy = site.proxy(8443, &[]);
@@ -295,11 +282,7 @@ impl Site {
     fn proxy(&self, port: u16, args: &[&str]) -> Peername {
         let listen = v4([10, 81, 0, 1], port);
         let option = format!("--listen={listen}");
-        let targets = [
-            "--target-v4=127.0.0.1:9000",
-            "--target-v6=[::1]:9000",
-            "--trust=private",
-        ];
+        let targets = words("--target-v4=127.0.0.1:9000 --target-v6=[::1]:9000 --trust=private");
         let args = [&["proxy", &option], &targets[..], args].concat();
         Peername::start(&self.lab.server, &args, &[listen])
     }
@@ -318,8 +301,7 @@ impl Site {
         for (client, backend) in [(fresh_client_v4(), &self.v4), (fresh_client_v6(), &self.v6)] {
             let listen = v4([10, 81, 0, 1], port);
             let down = Conn::connect_and_send(&self.lab.balancer, listen, &header_for(client));
-            let up = backend.accept();
-            assert_eq!(up.peer_addr(), client);
+            let up = backend.accept_from(client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
         }
@@ -328,8 +310,7 @@ impl Site {
 
 fn stop(proxy: &mut Peername) {
     proxy.signal(Signal::TERM);
-    let status = proxy.wait_exit(Duration::from_secs(3)).expect("an end");
-    assert_eq!(status.code(), Some(0));
+    proxy.wait_success(Duration::from_secs(3));
 }
 
 #[track_caller]
@@ -339,26 +320,6 @@ fn assert_as_before(host: &Host, before: &BTreeSet<String>) {
     assert!(changed.is_empty(), "left behind or lost: {changed:#?}");
 }
 
-const OPEN_FROM_LOOPBACK: &str = r#"
-import socket
-client = ('203.0.113.9', 9100)
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-    flow = socket.socket(socket.AF_INET, kind)
-    flow.settimeout(1)
-    flow.bind(('127.0.0.1', 0))
-    try:
-        flow.connect(client)
-        flow.send(b'data')
-    except OSError as error:
-        print(error)
-"#;
+const OPEN_FROM_LOOPBACK: &str = include_str!("routes/open_from_loopback.py");
 /// Binds each name as each type of socket.
-const SQUATTER: &str = r#"
-import signal, socket
-kinds = [socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET]
-held = [socket.socket(socket.AF_UNIX, kind) for kind in kinds for _ in range(63)]
-for number, one in enumerate(held):
-    one.bind("\0peername-routes-%d" % (number % 63 + 1))
-print("bound", len(held) // 3)
-signal.pause()
-"#;
+const SQUATTER: &str = include_str!("routes/squatter.py");

@@ -3,13 +3,13 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{BALANCER_V4, BALANCER_V6, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::addr::{BALANCER_V4, BALANCER_V6, addr, fresh_client_like, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{v1, v2, v2_udp};
-use crate::harness::lab::{Host, Lab, Scratch};
-use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable};
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 
 mod loopback;
 mod udp;
@@ -44,11 +44,10 @@ fn tproxy_works_with_the_destination_from_the_header() {
         &lab.server,
         &["--tproxy-ports=10000-20000", "--tproxy-to=25577"],
     );
-    let args = [
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:10000-20000",
-        "--allow-destination=[::1]:10000-20000",
-    ];
+    let args = words(
+        "--dynamic-destination --allow-destination=127.0.0.1:10000-20000 \
+         --allow-destination=[::1]:10000-20000",
+    );
     let proxy = proxy(&lab.server, "tcp", &args);
     for (to, at) in [
         ("10.81.0.1:14321", "127.0.0.1:14321"),
@@ -57,18 +56,14 @@ fn tproxy_works_with_the_destination_from_the_header() {
     ] {
         let (to, at) = (addr(to), addr(at));
         let backend = Backend::listen(&lab.server, at);
-        let client = client_like(at);
+        let client = fresh_client_like(at);
         let down = Conn::connect_and_send(&lab.balancer, to, &v2(client, at, &[]));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
         drop((up, down));
         // The log shows as listener the address that the balancer connected to.
-        proxy.wait_line("naming the port", |line| {
-            line.contains(&format!("\"listener\":\"{to}\""))
-                .then_some(())
-        });
+        proxy.wait_logged(&format!("\"listener\":\"{to}\""));
     }
 }
 
@@ -92,7 +87,7 @@ fn tproxy_serves_tcp_and_udp_over_both_families() {
         for port in [10_000, 14_321, 20_000, 25_577] {
             let to = SocketAddr::new(own.ip(), port);
             assert_served(&lab.balancer, to, &backend);
-            let client = client_like(to);
+            let client = fresh_client_like(to);
             for word in [b"one", b"two"] {
                 balancer_socket.send(to, &[&v2_udp(client, to), word]);
                 datagrams.expect_datagram(word, client);
@@ -116,16 +111,10 @@ fn target_port_same_is_the_original_destination_port() {
     );
     let _proxy = Peername::start_udp(
         &lab.server,
-        &[
-            "proxy",
-            "--listen=10.81.0.1:25577",
-            "--listen=[fd81::1]:25577",
-            "--listen-transparent",
-            "--protocol=both",
-            "--target-v4=127.0.0.1:same",
-            "--target-v6=[::1]:same",
-            "--trust=private",
-        ],
+        &words(
+            "proxy --listen=10.81.0.1:25577 --listen=[fd81::1]:25577 --listen-transparent \
+             --protocol=both --target-v4=127.0.0.1:same --target-v6=[::1]:same --trust=private",
+        ),
     );
     for (own, loopback, balancer) in [
         ("10.81.0.1", "127.0.0.1", BALANCER_V4),
@@ -137,7 +126,7 @@ fn target_port_same_is_the_original_destination_port() {
             assert_served(&lab.balancer, to, &Backend::listen(&lab.server, target));
             let backend = DatagramSocket::bind(&lab.server, target);
             let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-            let client = client_like(to);
+            let client = fresh_client_like(to);
             balancer.send(to, &[&v2_udp(client, to), b"ping"]);
             backend.expect_datagram(b"ping", client);
             backend.send(client, &[b"pong"]);
@@ -184,13 +173,10 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
     lab.balancer.ip6("route add 2001:db8:2::/48 via fd81::1");
     add(
         &lab.server,
-        &[
-            "--tproxy-ports=10000-20000",
-            "--tproxy-to=25577",
-            "--tproxy-destination=192.0.2.0/24",
-            "--tproxy-destination=2001:db8:2::/48",
-            "--protocol=both",
-        ],
+        &words(
+            "--tproxy-ports=10000-20000 --tproxy-to=25577 --tproxy-destination=192.0.2.0/24 \
+             --tproxy-destination=2001:db8:2::/48 --protocol=both",
+        ),
     );
     let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
     let _proxy = proxy(&lab.server, "both", &targets);
@@ -203,7 +189,7 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
         assert_served(&lab.balancer, to, &backend);
         let datagrams = DatagramSocket::bind(&lab.server, target);
         let balancer_socket = DatagramSocket::bind(&lab.balancer, SocketAddr::new(balancer, 0));
-        let client = client_like(to);
+        let client = fresh_client_like(to);
         balancer_socket.send(to, &[&v2_udp(client, to), b"ping"]);
         datagrams.expect_datagram(b"ping", client);
         datagrams.send(client, &[b"pong"]);
@@ -216,20 +202,16 @@ fn tproxy_serves_destinations_that_are_no_local_address() {
 /// its own, and drops the packet silently.
 fn enable_src_valid_mark(lab: &Lab) {
     let doctor = || {
-        let args = [
-            "doctor",
-            "--target-v4=127.0.0.1:9000",
-            "--target-v6=[::1]:9000",
-        ];
+        let args = words("doctor --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000");
         String::from_utf8(Peername::run(&lab.server, &args).stdout).expect("text")
     };
     let said = doctor();
-    assert!(said.contains("ok    firewall marks"), "{said}");
+    assert_contains(&said, &["ok    firewall marks"]);
     // Interfaces created from now on would inherit it.
     lab.server
         .sysctl("net.ipv4.conf.default.src_valid_mark", "1");
     let said = doctor();
-    assert!(said.contains("ok    firewall marks"), "{said}");
+    assert_contains(&said, &["ok    firewall marks"]);
     lab.server.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let to = addr("192.0.2.44:14321");
     let silent = lab.balancer.enter(|| {
@@ -259,17 +241,13 @@ fn tproxy_rules_are_added_shown_and_removed() {
     }
     add(
         &host,
-        &[
-            "--tproxy-ports=53",
-            "--tproxy-ports=5060-5061",
-            "--protocol=both",
-        ],
+        &words("--tproxy-ports=53 --tproxy-ports=5060-5061 --protocol=both"),
     );
     let doctor = Peername::run(&host, &["doctor"]);
     let said = String::from_utf8_lossy(&doctor.stdout);
-    assert!(
-        said.contains("warn  TPROXY: rules redirect to port 25577, where nothing listens"),
-        "{said}"
+    assert_contains(
+        &said,
+        &["warn  TPROXY: rules redirect to port 25577, where nothing listens"],
     );
     let shown = host_run(&host, &["routes", "show"]);
     for expected in [
@@ -283,10 +261,7 @@ fn tproxy_rules_are_added_shown_and_removed() {
     let through = ["env", "PATH=/usr/bin:/bin", BINARY];
     let removed = Peername::run_with_input(&host, &through, &["routes", "remove"], "");
     let removed = String::from_utf8_lossy(&removed.stdout);
-    assert!(
-        removed.contains("removed table inet peername_tproxy_25577"),
-        "{removed}"
-    );
+    assert_contains(&removed, &["removed table inet peername_tproxy_25577"]);
     assert_eq!(host_run(&host, &["routes", "show"]), "");
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
 }
@@ -315,10 +290,7 @@ fn removing_rules_needs_no_nf_tables() {
     let refused = Peername::run_with_input(&host, &without, &args, "");
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        said.contains("nft: netlink: Error: Protocol not supported"),
-        "{said}"
-    );
+    assert_contains(&said, &["nft: netlink: Error: Protocol not supported"]);
 }
 
 /// nft does not inherit a capability of the file's. Commands that need no nft succeed, and the output names
@@ -345,7 +317,7 @@ fn file_capabilities_allow_rules_but_no_tables() {
         );
         assert!(output.status.success(), "{args:?}: {output:?}");
         assert!(said.starts_with(&line), "{args:?}: {said}");
-        assert!(note.contains("nft(8) has when root runs it"), "{note}");
+        assert_contains(&note, &["nft(8) has when root runs it"]);
     }
     let refused = run(&["add", "--tproxy-ports=53"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
@@ -359,9 +331,7 @@ fn wrong_usage_is_explained() {
         (&["--tproxy-to=25577"], "--tproxy-ports"),
         (&["--tproxy-ports=53", "--tproxy-to=0"], "--tproxy-to"),
     ] {
-        let output = Peername::run(&host, &[&["routes", "add"], args].concat());
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = Peername::run_failing(&host, &[&["routes", "add"], args].concat(), 2);
         assert!(said.contains(says), "{said}");
     }
 }
@@ -394,10 +364,9 @@ fn host_run(host: &Host, args: &[&str]) -> String {
 
 #[track_caller]
 fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
-    let client = client_like(to);
+    let client = fresh_client_like(to);
     let down = Conn::connect_and_send(balancer, to, &v1(client, to));
-    let up = backend.accept();
-    assert_eq!(up.peer_addr(), client, "through {to}");
+    let up = backend.accept_from(client);
     up.send(b"back");
     assert_eq!(down.recv(4), b"back");
 }
@@ -407,16 +376,4 @@ fn assert_refused(balancer: &Host, to: SocketAddr) {
     let connected = balancer.enter(|| std::net::TcpStream::connect(to));
     let kind = connected.map(drop).map_err(|error| error.kind());
     assert_eq!(kind, Err(std::io::ErrorKind::ConnectionRefused), "{to}");
-}
-
-fn client_like(addr: SocketAddr) -> SocketAddr {
-    if addr.is_ipv4() {
-        fresh_client_v4()
-    } else {
-        fresh_client_v6()
-    }
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }

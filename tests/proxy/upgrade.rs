@@ -13,11 +13,11 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::admin::get;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
 use crate::harness::peername::PROXY_ARGS;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
-use load::TcpLoad;
+use load::under_tcp_load;
 
 /// A hundred upgrades in a row, every third to a broken binary.
 #[test]
@@ -25,27 +25,14 @@ fn hundred_upgrades_lose_no_connection() {
     let lab = Lab::new();
     let args = [quiet_args(), vec!["--drain=600s", "--upgrade-timeout=4s"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
-    let load = TcpLoad::start(&lab);
-    let mut broken = Binary::BROKEN.iter().cycle();
-    for number in 1..=UPGRADES {
-        if number % 3 == 0 {
-            let (binary, reason) = broken.next().expect("a cycle");
-            rig.install(&lab.server, *binary);
-            let error = rig.upgrade(&lab.server).expect_err("it is broken");
-            assert!(error.contains(reason), "{binary:?}: {error}");
-            rig.install(&lab.server, Binary::Good);
-        } else {
-            let before = rig.serving;
-            rig.upgrade(&lab.server).expect("it upgrades");
-            assert_ne!(rig.serving, before);
-        }
-        load.wait_served(20);
-    }
-    let served = load.finish();
+    let served = under_tcp_load(&lab, |load| {
+        let between = || load.wait_served(20);
+        rig.upgrade_repeatedly(&lab.server, UPGRADES, &Binary::BROKEN, between);
+    });
     let refused = UPGRADES / 3;
-    wait_for("the last refusal", || {
+    wait_until("the last refusal", || {
         let log = rig.processes.log();
-        (log.matches("upgrade refused").count() == refused).then_some(())
+        log.matches("upgrade refused").count() == refused
     });
     eprintln!("{UPGRADES} upgrades, {refused} of them refused; {served} connections");
     rig.wait_drained();
@@ -68,13 +55,8 @@ fn upgrade_applies_a_changed_configuration() {
              trust = [\"10.81.0.0/24\"]\n"
         )
     };
-    let config = UpgradeRig::start(
-        &lab.server,
-        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
-    );
-    let file = config
-        .scratch()
-        .write("proxy.toml", &(table(8443) + &table(8444)));
+    let scratch = Scratch::new();
+    let file = scratch.write("proxy.toml", &(table(8443) + &table(8444)));
     let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
     let at = |port| std::net::SocketAddr::new(LISTEN_V4.ip(), port);
     let serves = |port| {
@@ -84,16 +66,14 @@ fn upgrade_applies_a_changed_configuration() {
     };
     serves(8443);
     serves(8444);
-    config
-        .scratch()
-        .write("proxy.toml", &(table(8443) + &table(8445)));
+    scratch.write("proxy.toml", &(table(8443) + &table(8445)));
     rig.upgrade(&lab.server).expect("it upgrades");
     serves(8443);
     serves(8445);
     lab.balancer.wait_connection_refused(at(8444));
-    config.scratch().write("proxy.toml", "no configuration");
+    scratch.write("proxy.toml", "no configuration");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
-    assert!(error.contains("proxy.toml"), "{error}");
+    assert_contains(&error, &["proxy.toml"]);
     serves(8443);
 }
 
@@ -107,28 +87,25 @@ fn upgrade_applies_another_number_of_workers() {
              \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
         )
     };
-    let holder = UpgradeRig::start(
-        &lab.server,
-        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
-    );
-    let file = holder.scratch().write("proxy.toml", &config(4));
+    let scratch = Scratch::new();
+    let file = scratch.write("proxy.toml", &config(4));
     let mut rig = UpgradeRig::start(&lab.server, &["proxy", &format!("--config={file}")]);
-    let load = TcpLoad::start(&lab);
-    for workers in [1, 3, 6, 2] {
-        load.wait_served(20);
-        holder.scratch().write("proxy.toml", &config(workers));
-        rig.upgrade(&lab.server).expect("it upgrades");
-        let is_worker = |task: &fs::DirEntry| {
-            let name = fs::read_to_string(task.path().join("comm"));
-            name.is_ok_and(|name| name.starts_with("worker-"))
-        };
-        wait_for("so many workers", || {
-            let threads = fs::read_dir(format!("/proc/{}/task", rig.serving)).ok()?;
-            (threads.flatten().filter(is_worker).count() == workers).then_some(())
-        });
-        load.wait_served(50);
-    }
-    load.finish();
+    let is_worker = |task: &fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.starts_with("worker-"))
+    };
+    under_tcp_load(&lab, |load| {
+        for workers in [1, 3, 6, 2] {
+            load.wait_served(20);
+            scratch.write("proxy.toml", &config(workers));
+            rig.upgrade(&lab.server).expect("it upgrades");
+            wait_until("so many workers", || {
+                fs::read_dir(format!("/proc/{}/task", rig.serving))
+                    .is_ok_and(|threads| threads.flatten().filter(is_worker).count() == workers)
+            });
+            load.wait_served(50);
+        }
+    });
 }
 
 /// The new process reports the upgrade that it came from, and keeps the log level and the maintenance that were set.
@@ -178,13 +155,11 @@ fn sigusr2_upgrades() {
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let rig = UpgradeRig::start(&lab.server, PROXY_ARGS);
     rig.signal(Signal::USR2);
-    rig.processes.wait_line("that it is upgraded", |line| {
-        line.contains("upgraded: the new process serves")
-            .then_some(())
-    });
-    wait_for("the old process has ended", || {
+    rig.processes
+        .wait_logged("upgraded: the new process serves");
+    wait_until("the old process has ended", || {
         let all = rig.servers();
-        (all.len() == 1 && all != [rig.serving]).then_some(())
+        all.len() == 1 && all != [rig.serving]
     });
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
@@ -198,29 +173,24 @@ fn upgrade_keeps_the_routing_rules() {
     let before = lab.server.routing_rules();
     let args = [quiet_args(), vec!["--setup-routes"]].concat();
     let mut rig = UpgradeRig::start(&lab.server, &args);
-    let load = TcpLoad::start(&lab);
-    for _ in 0..3 {
+    under_tcp_load(&lab, |load| {
+        for _ in 0..3 {
+            load.wait_served(20);
+            rig.upgrade(&lab.server).expect("it upgrades");
+        }
         load.wait_served(20);
-        rig.upgrade(&lab.server).expect("it upgrades");
-    }
-    load.wait_served(20);
-    load.finish();
+    });
     rig.wait_drained();
     rig.signal(Signal::TERM);
-    wait_for("no rule is left", || {
-        (lab.server.routing_rules() == before).then_some(())
-    });
+    wait_until("no rule is left", || lab.server.routing_rules() == before);
 }
 
 /// The admin endpoint is never refused, and its path stays.
 #[test]
 fn upgrade_hands_the_admin_endpoint_over() {
     let lab = Lab::new();
-    let holder = UpgradeRig::start(
-        &lab.server,
-        &["proxy", "--listen=10.81.0.1:9999", "--trust=any"],
-    );
-    let path = holder.scratch().path_text("admin.sock");
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
     let (by_path, by_tcp) = (format!("--admin=unix:{path}"), "--admin=127.0.0.1:9100");
     let by_path = by_path.as_str();
     for options in [&[by_path][..], &[by_tcp], &[by_tcp, by_path]] {
@@ -253,17 +223,11 @@ fn upgrade_hands_the_admin_endpoint_over() {
         rig.upgrade(&lab.server).expect_err("a refusal");
         assert!(is_ready());
         let metrics = get("/metrics");
-        assert!(
-            metrics.contains("peername_upgrades_refused_total 1\n"),
-            "{metrics}"
-        );
+        assert_contains(&metrics, &["peername_upgrades_refused_total 1\n"]);
         let status = get("/status");
-        assert!(
-            status.contains("\"refused\": \"the new process"),
-            "{status}"
-        );
+        assert_contains(&status, &["\"refused\": \"the new process"]);
         rig.signal(Signal::TERM);
-        wait_for("it has ended", || rig.servers().is_empty().then_some(()));
+        wait_until("it has ended", || rig.servers().is_empty());
         assert!(!fs::exists(&path).expect("stat"));
     }
 }
@@ -281,7 +245,7 @@ fn upgrade_of_the_launcher_names_the_process_that_serves() {
     let helpers = peername_sys::process::pidfd::descendants(main);
     rig.serving = helpers.into_iter().find(is_launcher).expect("a launcher");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
-    assert!(error.contains(&format!("use --pid {main}")), "{error}");
+    assert_contains(&error, &[&format!("use --pid {main}")]);
 }
 
 /// In a container, as its first process.
@@ -294,17 +258,13 @@ fn process_1_is_not_upgraded() {
         crate::harness::peername::BINARY,
         PROXY_ARGS,
     );
-    process.wait_line("that it listens", |line| {
-        line.contains("listening").then_some(())
-    });
+    process.wait_logged("listening");
     let pids = peername_sys::process::pidfd::descendants(process.pid());
     let pid = i32::try_from(pids[0])
         .ok()
         .and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.expect("a pid"), Signal::USR2).expect("kill");
-    process.wait_line("why", |line| {
-        line.contains("this process is PID 1").then_some(())
-    });
+    process.wait_logged("this process is PID 1");
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let limit = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, TARGET_V4, fresh_clie
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{DIALECTS, UdpRig, datagram_header_for, start_forward};
@@ -168,10 +168,8 @@ fn spp_can_have_no_required_tlv() {
     let lab = Lab::new();
     let args = "proxy --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3";
     let args: Vec<_> = args.split(' ').collect();
-    let output = Peername::run(&lab.server, &args);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("--require-tlv"), "{said}");
+    let said = Peername::run_failing(&lab.server, &args, 2);
+    assert_contains(&said, &["--require-tlv"]);
 }
 
 /// `forward` has no header: the client is the peer.

@@ -1,8 +1,8 @@
 //! The destination in the header of a datagram.
 
-use std::net::SocketAddr;
+use crate::harness::peername::words;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{DGRAM_V4, LOCAL, raw, v2_udp};
 use crate::harness::rig::udp::UdpRig;
@@ -37,12 +37,10 @@ fn client_with_two_destinations_has_two_sessions() {
 
 #[test]
 fn destinations_are_refused_as_over_tcp() {
-    let mut rig = UdpRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=0.0.0.0/0",
-        "--allow-destination=127.0.0.1:9000",
-        "--workers=1",
-    ]);
+    let mut rig = UdpRig::new(&words(
+        "--dynamic-destination --allow-destination=0.0.0.0/0 \
+         --allow-destination=127.0.0.1:9000 --workers=1",
+    ));
     for (times, destination) in [
         (1, "127.0.0.1:9001"),
         (2, "10.81.0.1:8443"),
@@ -60,8 +58,4 @@ fn destinations_are_refused_as_over_tcp() {
     assert_eq!(dropped["destination_own_listener"], 2, "{dropped:?}");
     assert_eq!(dropped["destination_multicast"], 3, "{dropped:?}");
     rig.backend_v4.assert_silent();
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }

@@ -82,9 +82,7 @@ fn failover_applies_the_current_configuration() {
     old.expect_datagram(b"before", client);
     put(9001);
     proxy.signal(Signal::HUP);
-    proxy.wait_line("a reload", |line| {
-        line.contains("\"reloaded\"").then_some(())
-    });
+    proxy.wait_logged("\"reloaded\"");
     first.send(LISTEN_V4, &[&datagram_header_for(client), b"still"]);
     old.expect_datagram(b"still", client);
     thread::sleep(Duration::from_millis(3200));

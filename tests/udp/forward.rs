@@ -9,7 +9,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
-use crate::harness::peername::{PROXY_ARGS, Peername};
+use crate::harness::peername::{PROXY_ARGS, Peername, words};
 
 #[test]
 fn forward_and_proxy_carry_datagrams() {
@@ -76,13 +76,10 @@ fn forward_and_proxy_carry_both_transports() {
 fn spp_reply_without_its_header_is_dropped() {
     let lab = Lab::new();
     let receiver = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
-    let args = [
-        "forward",
-        "--protocol=udp",
-        "--listen=203.0.113.1:80",
-        "--to=10.81.0.1:7000",
-        "--proxy-version=spp",
-    ];
+    let args = words(
+        "forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000 \
+         --proxy-version=spp",
+    );
     let _forward = Peername::start_udp(&lab.balancer, &args);
     let client = DatagramSocket::bind(&lab.client, CLIENT_V4);
     client.send(FRONT_V4, &[b"ask"]);

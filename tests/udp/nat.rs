@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::addr::{fresh_client_v4, fresh_client_v6};
 use crate::harness::admin::{ADMIN, get};
-use crate::harness::lab::wait_for;
+use crate::harness::lab::wait_until;
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
@@ -23,18 +23,16 @@ fn session_that_a_rule_masquerades_does_not_begin() {
                 rig.round_trip(fresh_client_v4());
                 rig.round_trip(fresh_client_v6());
             }
-            wait_for(rules.program, || {
-                get(&rig.lab.server, &[], "/readyz")
-                    .starts_with("ready; but clients like")
-                    .then_some(())
+            wait_until(rules.program, || {
+                get(&rig.lab.server, &[], "/readyz").starts_with("ready; but clients like")
             });
             NatRules::remove(&rig.lab.server);
             // Ports that the kernel has no connection tracking entry for.
             for client in rules.clients() {
                 rig.round_trip(client);
             }
-            wait_for("ready again", || {
-                (get(&rig.lab.server, &[], "/readyz") == "ready\n200").then_some(())
+            wait_until("ready again", || {
+                get(&rig.lab.server, &[], "/readyz") == "ready\n200"
             });
             let dropped = rig.stop_and_count_drops();
             assert_eq!(dropped.get("source_translated"), Some(&4), "{dropped:?}");

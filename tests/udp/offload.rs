@@ -241,9 +241,7 @@ fn reload_withdraws_trust_from_offloaded_sessions() {
     backend.assert_silent();
     scratch.write("trusted", "10.81.0.3\n");
     proxy.signal(Signal::HUP);
-    proxy.wait_line("that it has reloaded", |line| {
-        line.contains("\"reloaded\"").then_some(())
-    });
+    proxy.wait_logged("\"reloaded\"");
     balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"was trusted"]);
     backend.assert_silent();
     stranger.send(LISTEN_V4, &[&datagram_header_for(client), b"is trusted"]);
@@ -346,15 +344,12 @@ fn drain_waits_for_offloaded_sessions() {
     let client = fresh_client_v4();
     wait_offloaded(&rig, client);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
+    rig.proxy.wait_logged("accepting no more");
     for _ in 0..20 {
         rig.round_trip(client);
         std::thread::sleep(Duration::from_millis(100));
     }
-    let ended = rig.proxy.wait_exit(Duration::from_secs(5));
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    rig.proxy.wait_success(Duration::from_secs(5));
 }
 
 /// `--data-path kernel` fails the start where it is impossible. The error names what is missing, and no setting is changed.
@@ -393,7 +388,7 @@ fn offload_that_is_impossible_fails_the_start() {
         ];
         let args = [&usual[..], args].concat();
         let mut process = Process::start_through(&lab.server, through, BINARY, &args);
-        process.wait_line("what is wrong", |line| line.contains(says).then_some(()));
+        process.wait_logged(says);
         let ended = wait_for("its end", || process.wait_exit(Duration::from_millis(10)));
         assert!(!ended.success());
         let setting = "/proc/sys/net/ipv4/conf/lo/route_localnet";

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Lab, assert_contains};
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::udp::datagram_header_for;
 
 /// The rule for such a server names its protocol and port, so UDP needs one of its own.
@@ -16,17 +16,13 @@ fn backend_on_another_local_address_is_served() {
     let target = v4([10, 81, 0, 1], 9000);
     let backend = DatagramSocket::bind(&lab.server, target);
     let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
-    let args = [
-        "proxy",
-        "--protocol=udp",
-        "--listen=10.81.0.1:8443",
-        "--target-v4=10.81.0.1:9000",
-        "--trust=10.81.0.0/24",
-        "--setup-routes",
-    ];
+    let args = words(
+        "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=10.81.0.1:9000 \
+         --trust=10.81.0.0/24 --setup-routes",
+    );
     let _proxy = Peername::start_udp(&lab.server, &args);
     let rules = lab.server.run("ip", &["rule"]);
-    assert!(rules.contains("ipproto udp sport 9000"), "{rules}");
+    assert_contains(&rules, &["ipproto udp sport 9000"]);
     assert!(!rules.contains("ipproto tcp"), "{rules}");
     let client = fresh_client_v4();
     balancer.send(LISTEN_V4, &[&datagram_header_for(client), b"ping"]);
@@ -59,12 +55,9 @@ fn doctor_reports_a_server_bound_to_all_addresses() {
     };
     let wildcard = DatagramSocket::bind(&lab.server, v4([0, 0, 0, 0], 9000));
     let said = doctor();
-    assert!(said.contains("bind it to 127.0.0.1:9000"), "{said}");
+    assert_contains(&said, &["bind it to 127.0.0.1:9000"]);
     drop(wildcard);
     let _exact = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 9000));
     let said = doctor();
-    assert!(
-        said.contains("UDP socket: bound to 127.0.0.1:9000"),
-        "{said}"
-    );
+    assert_contains(&said, &["UDP socket: bound to 127.0.0.1:9000"]);
 }

@@ -1,5 +1,7 @@
 //! Sessions: what each must outlive, and what must not be confused with it.
 
+mod listing;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{WAIT_LIMIT, wait_for};
+use crate::harness::lab::{WAIT_LIMIT, assert_contains, wait_for};
 use crate::harness::rig::proxy::front_of;
 use crate::harness::rig::udp::{UdpRig, datagram_header_for};
 
@@ -156,10 +158,7 @@ fn idle_session_expires() {
             let of_client = line.contains(&format!("\"client\":\"{client}\""));
             (of_client && line.contains("ended")).then(|| line.to_owned())
         });
-        assert!(
-            line.contains(&format!("\"outcome\":\"{outcome}\"")),
-            "{line}"
-        );
+        assert_contains(&line, &[&format!("\"outcome\":\"{outcome}\"")]);
         line
     };
     let line = ended(answered, "idle");
@@ -219,9 +218,7 @@ fn suspended_proxy_reads_its_sockets_before_it_exits() {
     let client = fresh_client_v4();
     rig.round_trip(client);
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("that it stops", |line| {
-        line.contains("accepting no more").then_some(())
-    });
+    rig.proxy.wait_logged("accepting no more");
     rig.proxy.suspend();
     rig.send_from_balancer(&[&datagram_header_for(client), b"late"]);
     rig.backend_v4.send(client, &[b"too"]);
@@ -229,8 +226,7 @@ fn suspended_proxy_reads_its_sockets_before_it_exits() {
     rig.proxy.signal(Signal::CONT);
     rig.backend_v4.expect_datagram(b"late", client);
     rig.balancer.expect_datagram(b"too", LISTEN_V4);
-    let status = rig.proxy.wait_exit(WAIT_LIMIT);
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    rig.proxy.wait_success(WAIT_LIMIT);
 }
 
 /// A session with a reply that arrived during the suspension is not idle, either. The proxy may handle the reply or the

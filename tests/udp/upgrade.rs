@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, Scratch};
-use crate::harness::peername::PROXY_ARGS;
+use crate::harness::lab::{Lab, Scratch, assert_contains};
+use crate::harness::peername::{PROXY_ARGS, words};
 use crate::harness::rig::udp::datagram_header_for;
 use crate::harness::rig::upgrade::{Binary, UpgradeRig};
 use load::{Header, UdpLoad};
@@ -48,20 +48,8 @@ fn upgrade_under_load(header: Header, count: usize, further: &[&str]) -> u64 {
         .collect();
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let load = UdpLoad::start(&lab, header);
-    let mut broken = Binary::BROKEN.iter().cycle();
-    for number in 1..=count {
-        load.wait_answered(500);
-        if number % 3 == 0 {
-            let (binary, reason) = broken.next().expect("a cycle");
-            rig.install(&lab.server, *binary);
-            let error = rig.upgrade(&lab.server).expect_err("it is broken");
-            assert!(error.contains(reason), "{binary:?}: {error}");
-            rig.install(&lab.server, Binary::Good);
-        } else {
-            rig.upgrade(&lab.server).expect("it upgrades");
-        }
-    }
-    load.wait_answered(500);
+    let between = || load.wait_answered(500);
+    rig.upgrade_repeatedly(&lab.server, count, &Binary::BROKEN, between);
     let (sent, answered) = load.finish();
     rig.wait_drained();
     rig.signal(Signal::TERM);
@@ -124,7 +112,7 @@ fn changed_dialect_is_refused() {
     serves(8443);
     config(8443, "spp");
     let error = rig.upgrade(&lab.server).expect_err("a refusal");
-    assert!(error.contains("can't change at an upgrade"), "{error}");
+    assert_contains(&error, &["can't change at an upgrade"]);
     serves(8443);
     config(8444, "each");
     rig.upgrade(&lab.server).expect("it upgrades");
@@ -138,13 +126,10 @@ fn forward_keeps_its_sessions() {
     let lab = Lab::new();
     let listen = SocketAddr::new(LISTEN_V4.ip(), 7000);
     let receiver = DatagramSocket::bind(&lab.server, TARGET_V4);
-    let args = [
-        "forward",
-        "--protocol=udp",
-        "--listen=10.81.0.1:7000",
-        "--to=127.0.0.1:9000",
-        "--udp-header=first",
-    ];
+    let args = words(
+        "forward --protocol=udp --listen=10.81.0.1:7000 --to=127.0.0.1:9000 \
+         --udp-header=first",
+    );
     let mut rig = UpgradeRig::start(&lab.server, &args);
     let client = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     client.send(listen, &[b"one"]);

@@ -1,5 +1,6 @@
 //! Clients: each trusts the host's roots only, until its shell has evaluated `peername ca env`.
 
+use crate::harness::lab::assert_contains;
 use std::process::Output;
 
 use super::server;
@@ -62,8 +63,8 @@ fn client_that_requires_rsa_is_served() {
             "eval \"$($PEERNAME ca env --ca $CA)\"; echo | openssl s_client {version} -verify_return_error \
              -servername localhost -connect 127.0.0.1:{port} -sigalgs RSA-PSS+SHA256"
         ));
-        assert!(said.contains("Peer signature type: RSA-PSS"), "{said}");
-        assert!(said.contains("Verify return code: 0"), "{said}");
+        assert_contains(&said, &["Peer signature type: RSA-PSS"]);
+        assert_contains(&said, &["Verify return code: 0"]);
     }
 }
 
@@ -150,7 +151,7 @@ fn ca_files_may_have_any_path() {
     let env = format!(r#"{into}; eval "$($PEERNAME ca env --ca $CA --into "$INTO")""#);
     let said = rig.shell(&env);
     let said = String::from_utf8_lossy(&said.stderr);
-    assert!(said.contains("mkdir -p -m 755 "), "{said}");
+    assert_contains(&said, &["mkdir -p -m 755 "]);
     // The command that the message recommends.
     rig.shell_succeeds(&format!(r#"{into}; mkdir -p -m 755 "$INTO""#));
     for client in ["curl -sS", "java -cp $DIR Client"] {

@@ -1,5 +1,6 @@
 //! The authority's files: what is written, and what is refused.
 
+use crate::harness::lab::assert_contains;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -14,7 +15,7 @@ fn authority_may_sign_leaves_only() {
     let rig = CaRig::new(&["--common-name", "a test", "--days", "90"]);
     fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
     let said = rig.shell_succeeds("openssl verify -x509_strict -CAfile $DIR/ca.pem $DIR/ca.pem");
-    assert!(said.contains("OK"), "{said}");
+    assert_contains(&said, &["OK"]);
     let said = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
     for expected in [
         "CN = a test",
@@ -64,7 +65,7 @@ fn concurrent_ca_init_makes_one_authority() {
     for output in refused {
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("is there already"), "{said}");
+        assert_contains(&said, &["is there already"]);
     }
     let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
     let sha256 = shown
@@ -83,16 +84,16 @@ fn files_open_to_others_are_refused_with_the_remedy() {
         |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
     mode(&key, 0o640);
     let said = rig.fails("show");
-    assert!(said.contains(&format!("chmod 600 {key}")), "{said}");
+    assert_contains(&said, &[&format!("chmod 600 {key}")]);
     mode(&key, 0o600);
     mode(&rig.ca, 0o770);
     let said = rig.fails("export");
-    assert!(said.contains(&format!("chmod go-w {}", rig.ca)), "{said}");
+    assert_contains(&said, &[&format!("chmod go-w {}", rig.ca)]);
     mode(&rig.ca, 0o755);
     rig.succeeds("show", &[]);
     rig.shell_succeeds("chown 65534 $CA/authority.pem");
     let said = rig.fails("show");
-    assert!(said.contains("chown 0"), "{said}");
+    assert_contains(&said, &["chown 0"]);
 }
 
 /// As Kubernetes mounts a Secret for a user: root's file, readable by a group of that user.
@@ -158,10 +159,7 @@ fn foreign_file_has_to_be_moved_away() {
         fs::write(&path, content).expect("a file");
         assert_eq!(rig.ca("rotate", &[]).status.code(), Some(1), "{why}");
         let said = rig.fails("init");
-        assert!(
-            said.contains(why) && said.contains("move it away"),
-            "{said}"
-        );
+        assert_contains(&said, &[why, "move it away"]);
         assert!(!said.contains("rotate"), "{said}");
         assert_eq!(fs::read_to_string(&path).expect("it stays"), content);
     }

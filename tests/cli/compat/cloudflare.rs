@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Lab, Process};
+use crate::harness::lab::{Host, Lab, Process, assert_contains};
 use crate::harness::rig::compat::{CompatRig, start_netcat};
 
 /// The README's example, with its rules for a backend on loopback.
@@ -27,7 +27,7 @@ fn readme_example_over_loopback_works() {
         "[+] OK. Target server 127.0.0.1:22 is up and reachable using spoofed connection.",
         "[!] FAILED: Target server [::1]:22 seems to be down. This program will likely NOT WORK.",
     ] {
-        proxy.wait_line(line, |said| (said == line).then_some(()));
+        proxy.wait_printed(line);
     }
     let seen = hello(&rig, &host, &backend);
     assert_eq!(seen.ip(), v4([1, 2, 3, 4], 0).ip());
@@ -52,15 +52,13 @@ fn readme_example_with_marks_works() {
     }
     let backend = start_netcat(server, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&rig, server, "-P ");
-    proxy.wait_line("the last line of the self-test", |line| {
-        line.contains("[::1]:22").then_some(())
-    });
+    proxy.wait_logged("[::1]:22");
     let said = proxy.log();
     assert!(!said.contains("CHECK FAILED"), "{said}");
     assert_eq!(said.matches("[+] VERIFIED").count(), 8, "{said}");
-    assert!(
-        said.contains("127.0.0.1:22 is up and reachable using spoofed connection"),
-        "{said}"
+    assert_contains(
+        &said,
+        &["127.0.0.1:22 is up and reachable using spoofed connection"],
     );
     assert_eq!(hello(&rig, server, &backend), v4([1, 2, 3, 4], 11));
 }
@@ -71,10 +69,7 @@ fn self_test_finds_missing_rules() {
     let (rig, host) = (CompatRig::new(), Host::new());
     let _backend = start_netcat(&host, "nc -kvnl 127.0.0.1 22");
     let proxy = example(&rig, &host, "-q ");
-    proxy.wait_line("the spoofed connection failed", |line| {
-        line.contains("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22")
-            .then_some(())
-    });
+    proxy.wait_logged("[!] FAILED: Unable to do spoofed connect() to target server 127.0.0.1:22");
     assert!(!proxy.log().contains("Remember to set"), "quiet");
 }
 
@@ -91,10 +86,7 @@ fn invalid_line_of_a_list_is_skipped() {
     let proxy = rig
         .start(&host, &command(""))
         .wait_listening(&[v4([127, 0, 0, 1], 2222)]);
-    proxy.wait_line("the bad line", |line| {
-        line.contains("networks.txt, line 3: not a network, ignored")
-            .then_some(())
-    });
+    proxy.wait_logged("networks.txt, line 3: not a network, ignored");
     // Host bits do not matter; in mmproxy such a line matched no address.
     hello(&rig, &host, &backend);
 }

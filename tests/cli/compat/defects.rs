@@ -9,7 +9,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, wait_for};
+use crate::harness::lab::{Host, Lab, Process, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
@@ -171,9 +171,9 @@ fn cloudflare_survives_missing_resources() {
             "env --ignore-environment PATH=/nonexistent $PWD/mmproxy -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
         )
         .wait_listening(&[LISTEN_V4]);
-    wait_for("what the self-test says", || {
+    wait_until("what the self-test says", || {
         let failed = proxy.log().matches("# [!] CHECK FAILED").count();
-        (failed == 8).then_some(())
+        failed == 8
     });
     // Two connections were made by the self-test.
     backend.accept();

@@ -10,7 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::compat::{
     CompatRig, ROUTES, ROUTES_V6, first_peer, start_address_echo, start_netcat, wait_listening,
@@ -62,8 +62,7 @@ fn path_networks_readme_works() {
             client,
             crate::harness::rig::proxy::front_of(client),
         ));
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client);
+        let up = backend.accept_from(client);
         up.send(b"answer");
         assert_eq!(down.recv(6), b"answer");
     }
@@ -116,8 +115,7 @@ fn example_unit_works() {
     assert_eq!(up.peer_addr(), client);
     drop(up);
     unit.signal(Signal::TERM);
-    let ended = unit.wait_exit(Duration::from_secs(5)).expect("an end");
-    assert!(ended.success(), "{ended}");
+    unit.wait_success(Duration::from_secs(5));
     for line in EXEC_START_POST
         .lines()
         .map(str::trim)
@@ -169,9 +167,9 @@ fn path_networks_bounding_set_suffices() {
     let output = Peername::run_with_input(&host, &program, &args, "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"),
-        "{said}"
+    assert_contains(
+        &said,
+        &["AmbientCapabilities=CAP_NET_ADMIN CAP_NET_BIND_SERVICE"],
     );
 }
 
@@ -319,7 +317,7 @@ fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
 fn log_names_peername_and_warns_of_open_trust() {
     let (rig, host) = (CompatRig::new(), Host::new());
     let said = |process: &Process, phrase: &str| {
-        process.wait_line(phrase, |line| line.contains(phrase).then_some(()));
+        process.wait_logged(phrase);
     };
     let proxy = rig.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
     said(

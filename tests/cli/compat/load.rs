@@ -15,7 +15,7 @@ use crate::harness::rig::compat::CompatRig;
 fn readme_load_test_keeps_every_client() {
     let (rig, host) = (CompatRig::new(), Host::new());
     let server = Process::start(&host, "python3", &["-uc", ECHO]);
-    server.wait_line("that it is there", |line| (line == "ready").then_some(()));
+    server.wait_printed("ready");
     let _proxy = rig
         .start(&host, "./go-mmproxy -l 0.0.0.0:1122 -4 127.0.0.1:25578")
         .wait_listening(&[FRONT]);
@@ -131,20 +131,4 @@ fn round_duration() -> Duration {
 }
 
 /// Prints each client, and echoes.
-const ECHO: &str = r#"
-import asyncio
-async def echo(reader, writer):
-    print("%s:%d" % writer.get_extra_info("peername"))
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    writer.close()
-async def main():
-    server = await asyncio.start_server(echo, "127.0.0.1", 25578, backlog=1024)
-    print("ready")
-    await server.serve_forever()
-asyncio.run(main())
-"#;
+const ECHO: &str = include_str!("load/echo.py");

@@ -42,10 +42,7 @@ fn dynamic_destination_works() {
         .wait_closed();
     }
     private.assert_no_connection();
-    proxy.wait_line("what is refused now", |line| {
-        line.contains("-dynamic-destination now refuses")
-            .then_some(())
-    });
+    proxy.wait_logged("-dynamic-destination now refuses");
 }
 
 /// Without a list every peer is trusted, and a destination on this host is allowed like any other, except on

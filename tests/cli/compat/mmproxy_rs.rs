@@ -62,12 +62,9 @@ fn long_options_work() {
             LISTEN_V4,
             &header_bytes::v2(client, FRONT_V4, &[]),
         );
-        let up = backend.accept();
-        assert_eq!(up.peer_addr(), client, "{line}");
+        let up = backend.accept_from(client);
         drop((down, up));
-        proxy.wait_line("a line for the connection", |line| {
-            line.contains(&format!("client={client}")).then_some(())
-        });
+        proxy.wait_logged(&format!("client={client}"));
         proxy.signal(rustix::process::Signal::TERM);
         assert!(proxy.wait_exit(Duration::from_secs(5)).is_some());
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab};
+use crate::harness::lab::{Host, Lab, assert_fails};
 use crate::harness::rig::compat::{CompatRig, ROUTES, start_address_echo, wait_listening};
 
 /// The README's first command: every datagram gets a header, and replies come back without one.
@@ -97,9 +97,7 @@ fn errors_exit_with_255() {
         "-m 2 -l 1 -r 2 -h localhost",
     ] {
         let output = rig.run(&host, &format!("udppp {options}"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(255), "{options}: {said}");
-        assert!(said.contains("Usage: udppp"), "{options}: {said}");
+        assert_fails(&output, 255, &["Usage: udppp"]);
     }
 }
 

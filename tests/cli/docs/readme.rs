@@ -1,6 +1,6 @@
 //! The README's commands, word for word: the three terminals, and the jail with an origin of the test's own.
 
-use crate::harness::lab::{Host, Process};
+use crate::harness::lab::{Host, Process, assert_contains};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::jail::{JailRig, User};
 
@@ -11,19 +11,12 @@ fn readmes_three_terminals_show_the_client() {
     host.ip("link set lo up");
     let shell = |command: &str| Process::start(&host, "bash", &["-c", command]);
     let backend = shell(&backend);
-    backend.wait_line("the backend listens", |line| {
-        line.contains("Listening on").then_some(())
-    });
+    backend.wait_logged("Listening on");
     let proxy = shell(&proxy.replace("sudo target/release/peername", BINARY));
-    proxy.wait_line("the proxy listens", |line| {
-        line.contains("listening").then_some(())
-    });
+    proxy.wait_logged("listening");
     let _balancer = shell(&balancer);
-    backend.wait_line("the backend saw the client", |line| {
-        line.contains("Connection received on 203.0.113.7 56324")
-            .then_some(())
-    });
-    backend.wait_line("the request", |line| (line == "hello").then_some(()));
+    backend.wait_logged("Connection received on 203.0.113.7 56324");
+    backend.wait_printed("hello");
 }
 
 /// The indented commands of the section, continued lines joined.
@@ -50,14 +43,14 @@ fn readmes_jail_lets_one_request_out() {
     let rig = JailRig::new();
     let (printed, errors) = run_jail(&rig, "jail --log");
     assert!(printed.starts_with("GET a.test "), "{printed}");
-    assert!(printed.contains("destination_metadata"), "{printed}");
+    assert_contains(&printed, &["destination_metadata"]);
     assert!(
         printed.trim_end().ends_with('}'),
         "nothing after the page: {printed}"
     );
-    assert!(errors.contains("port 25"), "{errors}");
+    assert_contains(&errors, &["port 25"]);
     let log = rig.scratch().read("requests.log");
-    assert!(log.contains("\"path\":\"/echo\""), "{log}");
+    assert_contains(&log, &["\"path\":\"/echo\""]);
 }
 
 #[test]

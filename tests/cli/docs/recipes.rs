@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::harness::addr::fresh_client_v4;
+use crate::harness::addr::{addr, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v2;
@@ -122,9 +122,7 @@ impl Recipe {
 fn start(host: &Host, through: &[&str], command: &str) -> Process {
     let script = with_path(&command.replacen("peername proxy", "exec peername proxy", 1));
     let process = Process::start_through(host, through, "sh", &["-ec", &script]);
-    process.wait_line("that it listens", |line| {
-        line.contains("listening").then_some(())
-    });
+    process.wait_logged("listening");
     process
 }
 
@@ -152,14 +150,9 @@ fn uplink(host: &Host, router: &Host) {
 fn assert_served(balancer: &Host, to: SocketAddr, backend: &Backend) {
     let client = fresh_client_v4();
     let down = Conn::connect_and_send(balancer, to, &v2(client, addr("203.0.113.1:443"), &[]));
-    let up = backend.accept();
-    assert_eq!(up.peer_addr(), client);
+    let up = backend.accept_from(client);
     up.send(&[7; 100_000]);
     assert_eq!(down.recv(100_000), [7; 100_000]);
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
 }
 
 const CAPABILITIES: &str = "-all,+net_raw,+net_bind_service,+net_admin";

@@ -10,7 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch};
+use crate::harness::lab::{Lab, Scratch, assert_contains};
 use crate::harness::rig::exec::Libc;
 use crate::harness::rig::exec_connect::{
     compiled_client, connect_stdout, header_and_hello, lossy_text, run_connect, run_without_connect,
@@ -241,7 +241,7 @@ fn header_comes_first_where_syn_data_is_dropped() {
     let expected = header_and_hello(someone, LISTEN_V4);
     run_and_serve(&backend, Libc::Glibc, "poll", (1, &expected), run);
     let counted = lab.server.run("nft", &["list", "table", "t"]);
-    assert!(counted.contains("counter packets 1 "), "{counted}");
+    assert_contains(&counted, &["counter packets 1 "]);
 }
 
 /// A server with a full accept backlog: SYNs are repeated until it has space.
@@ -308,10 +308,7 @@ fn without_fast_open_no_connection_is_made() {
     let output = run_connect(&lab.balancer, fresh_client_v4(), &[], &[&program], "");
     assert_eq!(output.status.code(), Some(125));
     let stderr = lossy_text(&output.stderr);
-    assert!(
-        stderr.contains("sysctl -w net.ipv4.tcp_fastopen=1"),
-        "{stderr}"
-    );
+    assert_contains(&stderr, &["sysctl -w net.ipv4.tcp_fastopen=1"]);
     backend.assert_no_connection();
 }
 

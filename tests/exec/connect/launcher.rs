@@ -4,7 +4,7 @@ use std::process::Output;
 
 use crate::harness::addr::fresh_client_v4;
 use crate::harness::lab::{Host, Scratch};
-use crate::harness::peername::{BINARY, Peername, copy_executable};
+use crate::harness::peername::{BINARY, Peername, copy_executable, words};
 use crate::harness::rig::exec::{Libc, built_connect_library, compile};
 use crate::harness::rig::exec_connect::{lossy_text, run_connect};
 
@@ -78,20 +78,8 @@ fn incomplete_or_foreign_options_are_refused() {
         &["--source=192.0.2.1:1", "--", "true"],
         &["--proxy-version=1", "--", "true"],
         &["--connect", "--source=192.0.2.1", "--", "true"],
-        &[
-            "--connect",
-            "--source=192.0.2.1:1",
-            "--trust=any",
-            "--",
-            "true",
-        ],
-        &[
-            "--connect",
-            "--source=192.0.2.1:1",
-            "--mode=notify",
-            "--",
-            "true",
-        ],
+        &words("--connect --source=192.0.2.1:1 --trust=any -- true"),
+        &words("--connect --source=192.0.2.1:1 --mode=notify -- true"),
     ] {
         let output = Peername::run(&host, &[&["exec"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?} {output:?}");

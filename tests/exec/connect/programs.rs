@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6, TARGET_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::{IS_STATIC, Peername};
+use crate::harness::programs::server::{Python, Server};
 use crate::harness::rig::exec::{Libc, ProgramRig, ServerRig, compiled_server, mapped_ipv6};
 use crate::harness::rig::exec_connect::{connect_stdout, lossy_text};
-use crate::harness::server::{Python, Server};
 
 const CURL: [&str; 4] = ["curl", "-sS", "--max-time", "10"];
 const VERSIONS: [&str; 2] = ["--proxy-version=1", "--proxy-version=2"];
@@ -181,7 +181,7 @@ fn one_program_may_be_client_and_server() {
     let client = fresh_client_v4();
     let nc = ["nc.openbsd", "-N", "10.81.0.1", "8443"];
     let said = connect_stdout(&program.lab.balancer, client, &[], &nc, "hello");
-    assert!(said.contains(&format!("accept {someone} ")), "{said}");
+    assert_contains(&said, &[&format!("accept {someone} ")]);
 }
 
 const PYTHON: &str = r"
@@ -194,35 +194,6 @@ asyncio.run(main())
 
 const NODE: &str = r#"require("net").connect(8443, "10.81.0.1").pipe(process.stdout)"#;
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer '$proxy_protocol_addr $proxy_protocol_port $connection_requests';
-    access_log DIR/access.log peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:8443 proxy_protocol;
-        listen [fd81::1]:8443 proxy_protocol;
-        root DIR;
-    }
-}
-";
+const NGINX: &str = include_str!("programs/nginx.conf");
 
-const HAPROXY: &str = r#"
-defaults
-    mode http
-    timeout client 10s
-    timeout http-request 10s
-frontend front
-    bind 10.81.0.1:8443 accept-proxy
-    bind fd81::1:8443 accept-proxy
-    http-request return status 200 content-type text/plain lf-string "%[src] %[src_port]\n"
-"#;
+const HAPROXY: &str = include_str!("programs/haproxy.cfg");

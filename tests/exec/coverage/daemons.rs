@@ -2,9 +2,9 @@
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{ProgramRig, v2};
-use crate::harness::server::nginx;
 
 /// The workers run as another user, which could not open the table.
 #[test]
@@ -48,29 +48,14 @@ fn assert_clients_logged(program: &ProgramRig, scratch: &Scratch) {
         let (output, _) = conn.recv_to_end();
         assert!(output.ends_with(b"hello\n"), "{}", program.process.log());
     }
-    wait_for("the access log", || {
+    wait_until("the access log", || {
         let log = scratch.read("access.log");
         let seen = |client: &std::net::SocketAddr| {
             let line = format!("{} {}", client.ip(), client.port());
             log.lines().any(|l| l == line)
         };
-        clients.iter().all(seen).then_some(())
+        clients.iter().all(seen)
     });
 }
 
-const APACHE: &str = "
-ServerRoot DIR
-ServerName server.example
-PidFile DIR/apache.pid
-DefaultRuntimeDir DIR
-LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
-LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
-LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so
-User www-data
-Group www-data
-Listen 10.81.0.1:8443
-ErrorLog /dev/stderr
-LogFormat \"%a %{remote}p\" peer
-CustomLog DIR/access.log peer
-DocumentRoot DIR
-";
+const APACHE: &str = include_str!("daemons/apache.conf");

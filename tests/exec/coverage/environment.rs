@@ -6,27 +6,7 @@ use crate::harness::rig::exec::{Libc, PRELOAD, ProgramRig, ServerRig, compiled_s
 
 /// A parent that listens, and a child with an empty environment that inherits the listener and accepts. With
 /// `propagated` the library is carried along; with a bare system call it is lost.
-const PARENT: &str = "
-import ctypes, os, platform, socket, subprocess, sys
-listener = socket.create_server(('10.81.0.1', 8443))
-listener.set_inheritable(True)
-child = '''
-import socket, sys
-listener = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    connection, shown = listener.accept()
-    asked = connection.getpeername()
-    connection.sendall(f'{shown[0]}:{shown[1]} {asked[0]}:{asked[1]}\\\\n'.encode())
-    connection.close()
-'''
-args = [sys.executable, '-c', child, str(listener.fileno())]
-if sys.argv[1] == 'propagated':
-    subprocess.run(args, env={}, close_fds=False)
-else:
-    number = {'x86_64': 59, 'aarch64': 221}[platform.machine()]
-    args = (ctypes.c_char_p * 5)(*[arg.encode() for arg in args])
-    ctypes.CDLL(None).syscall(number, args[0], args, None)
-";
+const PARENT: &str = include_str!("environment/parent.py");
 
 const PATHS: [&str; 2] = ["propagated", "bare"];
 
@@ -125,29 +105,4 @@ const TRIES: usize = 10_000;
 
 /// One process that has the library and stays. Beside it a sequence of processes without the library, each started by a
 /// bare execve(2) and ended after three connections.
-const TURNS: &str = "
-import ctypes, os, platform, socket, sys, threading
-listener = socket.create_server(('10.81.0.1', 8443), backlog=128)
-listener.set_inheritable(True)
-code = '''
-def serve(listener, times):
-    for _ in range(times):
-        connection, shown = listener.accept()
-        asked = connection.getpeername()
-        connection.sendall(f'{shown[0]}:{shown[1]} {asked[0]}:{asked[1]}\\\\n'.encode())
-        connection.close()
-'''
-exec(code)
-threading.Thread(target=serve, args=(listener, 10**9), daemon=True).start()
-child = code + 'import socket, sys; serve(socket.socket(fileno=int(sys.argv[1])), 3)'
-number = {'x86_64': 59, 'aarch64': 221}[platform.machine()]
-args = [sys.executable, '-S', '-c', child, str(listener.fileno())]
-args = (ctypes.c_char_p * 6)(*[arg.encode() for arg in args])
-syscall = ctypes.CDLL(None).syscall
-while True:
-    pid = os.fork()
-    if pid == 0:
-        syscall(number, args[0], args, None)
-        os._exit(127)
-    os.waitpid(pid, 0)
-";
+const TURNS: &str = include_str!("environment/turns.py");

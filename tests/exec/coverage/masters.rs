@@ -3,9 +3,9 @@
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, v2};
-use crate::harness::server::nginx;
 
 /// A client that the header names as remote is not local: only `mynetworks` may relay.
 #[test]
@@ -30,9 +30,7 @@ fn postfix_does_not_relay_for_a_remote_client() {
         ask("MAIL FROM:<a@client.example>\r\n", "250 ");
         ask("RCPT TO:<x@elsewhere.example>\r\n", "554 ");
         let seen = format!("connect from unknown[{}]", client.ip());
-        program.process.wait_line("of the connection", |line| {
-            line.contains(&seen).then_some(())
-        });
+        program.process.wait_logged(&seen);
         assert_nothing_without_a_header(&program);
     }
 }
@@ -51,9 +49,7 @@ fn dovecot_logs_the_client() {
             Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &request).recv_to_end();
         assert!(said.starts_with(b"* OK"), "{}", program.process.log());
         let seen = format!("rip={},", client.ip());
-        program
-            .process
-            .wait_line("of the session", |line| line.contains(&seen).then_some(()));
+        program.process.wait_logged(&seen);
     }
     assert_nothing_without_a_header(&program);
 }
@@ -85,14 +81,14 @@ fn nginx_upgrade_loses_no_client() {
     };
     clients(5);
     scratch.write("upgrade", "");
-    wait_for("the end of the old master", || {
+    wait_until("the end of the old master", || {
         clients(5);
-        scratch.path("upgraded").exists().then_some(())
+        scratch.path("upgraded").exists()
     });
     clients(5);
-    wait_for("the access log", || {
+    wait_until("the access log", || {
         let log = scratch.read("access.log");
-        (log.lines().count() == served.len()).then_some(())
+        log.lines().count() == served.len()
     });
     let log = scratch.read("access.log");
     let unseen: Vec<_> = served
@@ -132,31 +128,9 @@ fn postfix(scratch: &Scratch) -> String {
     directory.to_owned()
 }
 
-const UPGRADE: &str = "
-/usr/sbin/nginx -c $0 -e stderr
-until [ -e DIR/upgrade ]; do sleep 0.05; done
-kill -USR2 $(cat DIR/nginx.pid)
-until [ -s DIR/nginx.pid.oldbin ] && [ -s DIR/nginx.pid ]; do sleep 0.05; done
-kill -QUIT $(cat DIR/nginx.pid.oldbin)
-while [ -e DIR/nginx.pid.oldbin ]; do sleep 0.05; done
-touch DIR/upgraded
-while :; do sleep 1; done
-";
+const UPGRADE: &str = include_str!("masters/upgrade.sh");
 
-const POSTFIX: &str = "
-compatibility_level = 3.6
-queue_directory = DIR/queue
-data_directory = DIR/data
-command_directory = /usr/sbin
-daemon_directory = /usr/lib/postfix/sbin
-mail_owner = postfix
-setgid_group = postdrop
-myhostname = mail.example
-mynetworks = 127.0.0.0/8, 10.81.0.0/24
-smtpd_peername_lookup = no
-smtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination
-maillog_file = /dev/stdout
-";
+const POSTFIX: &str = include_str!("masters/postfix.cf");
 
 const POSTFIX_SERVICES: &str = "
 10.81.0.1:8443 inet n - n - - smtpd
@@ -167,26 +141,4 @@ anvil unix - - n - 1 anvil
 postlog unix-dgram n - n - 1 postlogd
 ";
 
-const DOVECOT: &str = "
-base_dir = DIR/run
-protocols = imap
-ssl = no
-log_path = /dev/stderr
-passdb {
-  driver = static
-  args = password=secret
-}
-userdb {
-  driver = static
-  args = uid=nobody gid=nogroup home=/tmp
-}
-service imap-login {
-  inet_listener imap {
-    address = 10.81.0.1
-    port = 8443
-  }
-  inet_listener imaps {
-    port = 0
-  }
-}
-";
+const DOVECOT: &str = include_str!("masters/dovecot.conf");

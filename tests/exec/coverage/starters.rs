@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Scratch, wait_for};
+use crate::harness::lab::{Scratch, wait_until};
 use crate::harness::rig::exec::{Libc, NOTIFY, PRELOAD, ProgramRig, compiled_server, v2};
 
 /// The real cron, on files of its own. It gives its jobs HOME, LOGNAME, SHELL and PATH, and nothing else.
@@ -47,9 +47,9 @@ fn service_of_runit_sees_its_clients() {
         let first = pid();
         let restarted = Command::new("sv").arg("restart").arg(&service).output();
         assert!(restarted.expect("sv (make setup)").status.success());
-        wait_for("the successor", || {
+        wait_until("the successor", || {
             let second = pid();
-            (second.len() > 1 && second != first).then_some(())
+            second.len() > 1 && second != first
         });
         program.process = program.process.wait_listening(&[LISTEN_V4]);
         assert_sees_its_clients(&program);

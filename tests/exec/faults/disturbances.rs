@@ -9,7 +9,7 @@ use peername_sys::process::pidfd::{self, PidFd};
 
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Host, Process, WAIT_LIMIT, wait_until};
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, v2};
 
 const BOTH: [&str; 2] = [PRELOAD, NOTIFY];
@@ -141,15 +141,13 @@ fn connection_reset_before_accept_is_accepted_with_its_client() {
         server.signal(pidfd::Signal::STOP).expect("it lives");
         for (conn, client) in parked.iter().zip(&clients) {
             conn.send(&v2(*client)[20..]);
-            wait_for("its arrival", || conn.is_all_acknowledged().then_some(()));
+            wait_until("its arrival", || conn.is_all_acknowledged());
         }
-        wait_for("their headers taken off", || {
-            (unread_from_balancer(host) == vec!["0"; 10]).then_some(())
+        wait_until("their headers taken off", || {
+            unread_from_balancer(host) == vec!["0"; 10]
         });
         parked.into_iter().for_each(Conn::reset);
-        wait_for("their resets", || {
-            unread_from_balancer(host).is_empty().then_some(())
-        });
+        wait_until("their resets", || unread_from_balancer(host).is_empty());
         server.signal(pidfd::Signal::CONT).expect("it lives");
         clients.into_iter().for_each(|client| _ = accepted(client));
         let last = fresh_client_v4();
@@ -226,9 +224,7 @@ fn program_may_be_process_1() {
         assert!(served.process.wait_exit(WAIT_LIMIT).is_some());
         for pid in family {
             let path = format!("/proc/{pid}");
-            wait_for("its end", || {
-                (!std::fs::exists(&path).expect("/proc")).then_some(())
-            });
+            wait_until("its end", || !std::fs::exists(&path).expect("/proc"));
         }
     }
 }
@@ -260,22 +256,12 @@ fn server_in(process: &Process) -> PidFd {
 }
 
 fn wait_output(served: &ServerRig, what: &str) {
-    served
-        .process
-        .wait_line(what, |line| (line == what).then_some(()));
+    served.process.wait_printed(what);
 }
 
 /// Prints each client, and the number of open descriptors once its connection is closed.
 const PYTHON: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    r#"
-import os, socket
-
-listener = socket.create_server(("", 8443))
-while True:
-    client, (ip, port) = listener.accept()
-    client.close()
-    print(f"accepted {ip}:{port} with", len(os.listdir("/proc/self/fd")))
-"#,
+    include_str!("disturbances/python.py"),
 ];

@@ -8,7 +8,7 @@ use peername_sys::process::pidfd::PidFd;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::lab::{Host, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
 use crate::harness::rig::proxy::header_for;
@@ -105,9 +105,7 @@ fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
     let mut exec = NotifyRig::start_variant("level", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
-    wait_for("another monitor", || {
-        (exec.monitor_pid() != first).then_some(())
-    });
+    wait_until("another monitor", || exec.monitor_pid() != first);
     kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
     assert_killed(&mut exec);
 }
@@ -126,7 +124,7 @@ fn supervisor_and_monitor_killed_at_once_end_a_process_that_has_not_accepted() {
     let late = PidFd::open(late).expect("it lives");
     kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
     assert_killed(&mut exec);
-    wait_for("the end of the other", || late.has_exited().then_some(()));
+    wait_until("the end of the other", || late.has_exited());
 }
 
 /// The monitor gives the program two seconds, in which it can be killed, too.
@@ -176,9 +174,7 @@ fn killed_monitor_is_replaced() {
     let mut exec = NotifyRig::start_variant("block", "4", &[]);
     let first = exec.monitor_pid();
     kill_pid(first);
-    wait_for("another monitor", || {
-        (exec.monitor_pid() != first).then_some(())
-    });
+    wait_until("another monitor", || exec.monitor_pid() != first);
     let client = fresh_client_v4();
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
     kill_pid(exec.supervisor_pid());
@@ -204,11 +200,11 @@ fn helpers_end_with_the_program() {
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
     for helper in [supervisor, monitor] {
-        wait_for("its end", || {
+        wait_until("its end", || {
             let path = format!("/proc/{}/stat", helper.as_raw_nonzero());
             // Ended, or a zombie that waits for whichever process reaps orphans here.
             let stat = std::fs::read_to_string(path).unwrap_or_default();
-            (stat.is_empty() || stat.contains(") Z ")).then_some(())
+            stat.is_empty() || stat.contains(") Z ")
         });
     }
 }
@@ -220,10 +216,10 @@ fn program_killed_in_accept_leaves_nothing() {
     let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
-    wait_for("the supervisor's end", || {
+    wait_until("the supervisor's end", || {
         let path = format!("/proc/{}/stat", supervisor.as_raw_nonzero());
         let stat = std::fs::read_to_string(path).unwrap_or_default();
-        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+        stat.is_empty() || stat.contains(") Z ")
     });
 }
 
@@ -233,8 +229,7 @@ fn exhausted_descriptors_lose_no_connection() {
     let exec = NotifyRig::start_variant("full", "4", &[]);
     let client = fresh_client_v4();
     let conn = exec.connect_and_send(&header_for(client));
-    exec.process
-        .wait_line("EMFILE", |line| (line == "EMFILE").then_some(()));
+    exec.process.wait_printed("EMFILE");
     assert_eq!(recv_addresses(&conn), [client; 2]);
 }
 
@@ -249,18 +244,17 @@ fn signals_interrupt_accept_and_lose_nothing() {
         assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
         exec.process.signal(Signal::USR1);
     }
-    exec.process
-        .wait_line("EINTR", |line| (line == "EINTR").then_some(()));
+    exec.process.wait_printed("EINTR");
 }
 
 /// The supervisor holds a listener only while a call waits on it.
 #[test]
 fn closed_listener_frees_its_port_at_once() {
     let exec = NotifyRig::start_variant("rebind", "4", &[]);
-    wait_for("its accept to wait", || {
+    wait_until("its accept to wait", || {
         exec.process.signal(Signal::USR1);
         std::thread::sleep(Duration::from_millis(50));
-        exec.process.log().contains("bound again").then_some(())
+        exec.process.log().contains("bound again")
     });
     let client = fresh_client_v4();
     assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
@@ -269,9 +263,9 @@ fn closed_listener_frees_its_port_at_once() {
 #[test]
 fn shut_down_listener_ends_the_wait() {
     let mut exec = NotifyRig::start_variant("shutdown", "4", &[]);
-    wait_for("its accept to wait", || {
+    wait_until("its accept to wait", || {
         exec.process.signal(Signal::USR1);
-        exec.process.log().contains("EINVAL").then_some(())
+        exec.process.log().contains("EINVAL")
     });
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
@@ -283,9 +277,7 @@ fn foreign_proc_is_refused() {
         let through = ["unshare", "--pid", "--fork", BINARY];
         let ended =
             Peername::run_with_input(&Host::new(), &through, &["exec", mode, "--", "cat"], "");
-        let error = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(125), "{error}");
-        assert!(error.contains("--mount-proc"), "{error}");
+        assert_fails(&ended, 125, &["--mount-proc"]);
     }
 }
 
@@ -293,15 +285,5 @@ fn foreign_proc_is_refused() {
 const LATE_ACCEPTOR: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    r#"
-import os, signal, socket
-listener = socket.create_server(("10.81.0.1", 8443))
-if os.fork() == 0:
-    print("late", os.getpid())
-    signal.pause()
-while True:
-    connection, (ip, port) = listener.accept()
-    connection.sendall(f"{ip}:{port}".encode())
-    connection.close()
-"#,
+    include_str!("faults/late_acceptor.py"),
 ];

@@ -353,18 +353,7 @@ const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// A StartupMessage for user postgres (PostgreSQL's protocol 3.0).
 pub(super) const STARTUP: &[u8] = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
 
-const PYTHON: &str = r#"
-import socket
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer as V4
-class Hello(BaseHTTPRequestHandler):
-    def do_GET(self):
-        assert self.request.getpeername() == self.client_address
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"peer %s %d\n" % (self.client_address[0].encode(), self.client_address[1]))
-class V6(V4):
-    address_family = socket.AF_INET6
-"#;
+const PYTHON: &str = include_str!("catalogue/python.py");
 
 /// It never asks accept(2) for the address.
 const NODE: &str = r#"
@@ -374,54 +363,11 @@ require("net").createServer(socket => {
 }).listen({ host: "HOST", port: 8443 });
 "#;
 
-const ERLANG: &str = r#"
-{ok, L} = gen_tcp:listen(8443, [FAMILY, binary, {active, false}, {reuseaddr, true}]),
-F = fun(F) ->
-    {ok, S} = gen_tcp:accept(L),
-    {ok, {A, P}} = inet:peername(S),
-    gen_tcp:send(S, io_lib:format("peer ~s ~b~n", [inet:ntoa(A), P])),
-    gen_tcp:recv(S, 0, 1000),
-    gen_tcp:close(S),
-    F(F) end,
-F(F).
-"#;
+const ERLANG: &str = include_str!("catalogue/erlang.erl");
 
-const NGINX: &str = "
-daemon off;
-user www-data;
-worker_processes 2;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format peer 'peer $remote_addr $remote_port';
-    access_log /dev/stdout peer;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen LISTEN;
-        return 200;
-    }
-}
-";
+const NGINX: &str = include_str!("catalogue/nginx.conf");
 
-const APACHE: &str = "
-ServerRoot DIR
-ServerName server.example
-PidFile DIR/apache.pid
-DefaultRuntimeDir DIR
-LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
-LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
-User www-data
-Group www-data
-Listen LISTEN
-ErrorLog /dev/stderr
-LogFormat \"peer %a %{remote}p\" peer
-CustomLog /dev/stdout peer
-DocumentRoot DIR
-";
+const APACHE: &str = include_str!("catalogue/apache.conf");
 
 const POSTGRES: &str = "
 listen_addresses = 'LISTEN'
@@ -431,16 +377,6 @@ fsync = off
 log_connections = on
 ";
 
-const SSHD: &str = "
-LISTEN
-LogLevel VERBOSE
-HostKey DIR/host_key
-AuthorizedKeysFile DIR/user_key.pub
-StrictModes no
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-UsePAM yes
-PidFile none
-";
+const SSHD: &str = include_str!("catalogue/sshd_config");
 
 const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;

@@ -3,6 +3,7 @@
 use super::running::Running;
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
+use crate::harness::lab::assert_contains;
 use crate::harness::rig::exec::v2;
 
 /// A login with a key: sshd closes every descriptor, executes itself anew and calls getpeername(2) there.
@@ -49,8 +50,5 @@ pub(super) fn asks_sql(running: &Running<'_>) {
     let bytes = [&v2(stranger)[..], super::catalogue::STARTUP].concat();
     let conn = Conn::connect_and_send(&running.lab.balancer, LISTEN_V4, &bytes);
     let output = String::from_utf8_lossy(&conn.recv_some()).into_owned();
-    assert!(
-        output.contains(&format!("\"{}\"", stranger.ip())),
-        "{output}"
-    );
+    assert_contains(&output, &[&format!("\"{}\"", stranger.ip())]);
 }

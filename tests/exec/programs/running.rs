@@ -10,7 +10,7 @@ use peername_sys::process::pidfd::{Signal, descendants};
 use super::catalogue::{Answers, Program, Site};
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_until};
 use crate::harness::peername::copy_executable;
 use crate::harness::rig::exec::built_library;
 
@@ -118,9 +118,7 @@ impl<'a> Running<'a> {
         }
         drop(conn);
         if self.program.one_at_a_time {
-            wait_for("it is by itself", || {
-                (self.instances().len() == 1).then_some(())
-            });
+            wait_until("it is by itself", || self.instances().len() == 1);
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use peername_sys::process::namespace::NetworkNamespace;
 
-use super::wait_for;
+use super::wait_until;
 
 /// A network namespace with loopback up. It ends when this value and the last process inside it do.
 #[derive(Debug)]
@@ -49,11 +49,9 @@ impl Host {
     pub(crate) fn wait_connection_refused(&self, to: SocketAddr) {
         // A listener with a full backlog does not answer.
         let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(200));
-        wait_for("connections are refused", || {
-            let refused = self
-                .enter(connect)
-                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            refused.then_some(())
+        wait_until("connections are refused", || {
+            self.enter(connect)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         });
     }
 
@@ -86,12 +84,9 @@ impl Host {
             .next()
             .and_then(|ip| ip.parse::<Ipv6Addr>().ok());
         let entry = format!("{:032x} 80 ", u128::from(ip.expect("an IPv6 address")));
-        wait_for("the address has its route", || {
+        wait_until("the address has its route", || {
             let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"));
-            routes
-                .expect("the routing table")
-                .contains(&entry)
-                .then_some(())
+            routes.expect("the routing table").contains(&entry)
         });
     }
 
@@ -108,6 +103,14 @@ impl Host {
     /// Loads nftables rules.
     pub(crate) fn nft(&self, rules: &str) {
         self.feed("nft", &["-f", "-"], rules);
+    }
+
+    /// Adds a rule of nftables to what comes in (`input`) or goes out (`output`).
+    pub(crate) fn add_filter(&self, hook: &str, rule: &str) {
+        let hook = format!("type filter hook {hook} priority 0;");
+        self.nft(&format!(
+            "table inet test {{\nchain c {{\n{hook}\n{rule}\n}}\n}}"
+        ));
     }
 
     pub(crate) fn sysctl(&self, key: &str, value: &str) {

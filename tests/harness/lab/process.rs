@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use peername_sys::process::pidfd::{self, PidFd, descendants};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Host, WAIT_LIMIT, wait_until};
+use super::{Host, WAIT_LIMIT, poll_until, wait_until};
 
 /// A running program. Its output is kept, for assertions and for the failure message.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Process {
 
     /// Waits until the process listens on all these addresses; a wildcard listener counts for all.
     pub(crate) fn wait_listening(mut self, addrs: &[SocketAddr]) -> Self {
-        let listening = wait_until(Instant::now() + STARTUP_LIMIT, || {
+        let listening = poll_until(Instant::now() + STARTUP_LIMIT, || {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 panic!("{} ended at start, {status}:\n{}", self.name, self.log());
             }
@@ -89,7 +89,7 @@ impl Process {
         let network = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let outside = network(self.pid());
         let inside = |pid: &u32| network(*pid).is_some_and(|own| Some(own) != outside);
-        let listening = wait_until(Instant::now() + STARTUP_LIMIT, || {
+        let listening = poll_until(Instant::now() + STARTUP_LIMIT, || {
             let mut all = descendants(self.pid()).into_iter().filter(inside);
             all.find(|&pid| listeners(pid).iter().any(|addr| addr.port() == port))
         });
@@ -103,7 +103,7 @@ impl Process {
 
     /// Waits until a UDP socket in the process's network namespace is bound to this address.
     pub(crate) fn wait_bound(self, addr: SocketAddr) -> Self {
-        let bound = wait_until(Instant::now() + WAIT_LIMIT, || {
+        let bound = poll_until(Instant::now() + WAIT_LIMIT, || {
             let open = endpoints(self.pid(), ["udp", "udp6"], UNCONNECTED);
             open.contains(&addr).then_some(())
         });
@@ -129,8 +129,29 @@ impl Process {
                 .iter()
                 .find_map(|l| pick(l))
         };
-        wait_until(Instant::now() + WAIT_LIMIT, find)
+        poll_until(Instant::now() + WAIT_LIMIT, find)
             .unwrap_or_else(|| panic!("{}: no line {what} in:\n{}", self.name, self.log()))
+    }
+
+    /// Waits for a line of the output that contains this text.
+    pub(crate) fn wait_logged(&self, text: &str) {
+        self.wait_line(text, |line| line.contains(text).then_some(()));
+    }
+
+    /// Waits until so many lines of the output contain this text.
+    pub(crate) fn wait_logged_times(&self, text: &str, times: usize) {
+        wait_until(text, || self.count_logged(text) >= times);
+    }
+
+    /// Counts the lines of the output so far that contain this text.
+    pub(crate) fn count_logged(&self, text: &str) -> usize {
+        let log = self.log();
+        log.lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// Waits for this very line of the output.
+    pub(crate) fn wait_printed(&self, line: &str) {
+        self.wait_line(line, |found| (found == line).then_some(()));
     }
 
     /// Counts the open descriptors.
@@ -183,7 +204,7 @@ impl Process {
                 .all(|(_, state)| state.starts_with('T'))
                 .then_some(())
         };
-        let stopped = wait_until(Instant::now() + WAIT_LIMIT, stands_still);
+        let stopped = poll_until(Instant::now() + WAIT_LIMIT, stands_still);
         assert!(stopped.is_some(), "{} runs on", self.name);
     }
 
@@ -197,7 +218,7 @@ impl Process {
             let same = std::mem::replace(&mut before, now.to_vec()) == now;
             (sleep && same).then_some(())
         };
-        let idle = wait_until(Instant::now() + WAIT_LIMIT, is_idle);
+        let idle = poll_until(Instant::now() + WAIT_LIMIT, is_idle);
         assert!(idle.is_some(), "{} does not become idle", self.name);
     }
 
@@ -209,9 +230,17 @@ impl Process {
         kill_process(pid, signal).expect("kill");
     }
 
+    /// Waits until the process ends, `limit` at most, and asserts success.
+    #[track_caller]
+    pub(crate) fn wait_success(&mut self, limit: Duration) {
+        let status = self.wait_exit(limit);
+        let is_success = status.is_some_and(|status| status.success());
+        assert!(is_success, "{}: {status:?}", self.name);
+    }
+
     /// Waits for the exit status; `None` if the process still runs after `limit`.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
-        wait_until(Instant::now() + limit, || {
+        poll_until(Instant::now() + limit, || {
             self.child.try_wait().expect("wait")
         })
     }

@@ -76,9 +76,7 @@ impl CompatRig {
 pub(crate) fn start_netcat(host: &Host, command: &str) -> Process {
     let words: Vec<_> = command.split(' ').collect();
     let server = Process::start(host, words[0], &words[1..]);
-    server.wait_line("that it listens", |line| {
-        line.contains("Listening on").then_some(())
-    });
+    server.wait_logged("Listening on");
     server
 }
 
@@ -95,25 +93,14 @@ pub(crate) fn first_peer(server: &Process) -> SocketAddr {
 pub(crate) fn start_address_echo(host: &Host, addr: SocketAddr) -> Process {
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
     let server = Process::start(host, "python3", &["-uc", ADDRESS_ECHO, &ip, &port]);
-    server.wait_line("that it is ready", |line| (line == "ready").then_some(()));
+    server.wait_printed("ready");
     server
 }
 
-const ADDRESS_ECHO: &str = r#"
-import socket, sys
-family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-server = socket.socket(family, socket.SOCK_DGRAM)
-server.bind((sys.argv[1], int(sys.argv[2])))
-print("ready")
-while True:
-    data, peer = server.recvfrom(65536)
-    server.sendto(b"%s %d %s" % (peer[0].encode(), peer[1], data), peer)
-"#;
+const ADDRESS_ECHO: &str = include_str!("compat/address_echo.py");
 
 pub(crate) fn wait_listening(process: &Process) {
-    process.wait_line("that it listens", |line| {
-        line.contains("listening").then_some(())
-    });
+    process.wait_logged("listening");
 }
 
 /// The rules of path-network's README.

@@ -51,6 +51,16 @@ impl ServerRig {
         Self::start(mechanism, &[], &compiled_server(Libc::Glibc), mode, options)
     }
 
+    /// The same by each of [`MECHANISMS`]: under notify a static program, which no library reaches.
+    pub(crate) fn by(mechanism: &str, mode: &str, options: &[&str]) -> Self {
+        let libc = if mechanism == NOTIFY {
+            Libc::Static
+        } else {
+            Libc::Glibc
+        };
+        Self::start(mechanism, &[], &compiled_server(libc), mode, options)
+    }
+
     /// The same, started through other programs.
     pub(crate) fn with_mode_through(
         mechanism: &str,
@@ -237,6 +247,8 @@ pub(crate) fn header_waiter_of(process: &Process) -> Pid {
 
 pub(crate) const PRELOAD: &str = "--mode=preload";
 pub(crate) const NOTIFY: &str = "--mode=notify";
+/// Those that leave the program in the host's network.
+pub(crate) const MECHANISMS: [&str; 2] = [PRELOAD, NOTIFY];
 
 /// The C library that a test program is linked with.
 #[derive(Clone, Copy, Debug)]
@@ -250,7 +262,7 @@ pub(crate) enum Libc {
 /// The path of `server.c`, compiled.
 pub(crate) fn compiled_server(libc: Libc) -> String {
     static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
-    let build = || compile("exec/server.c", "exec-server", libc, &[]);
+    let build = || compile("harness/rig/exec/server.c", "exec-server", libc, &[]);
     BUILT[libc as usize].get_or_init(build).clone()
 }
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
+use crate::harness::addr::LISTEN_V4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
 use crate::harness::peername::BINARY;
@@ -65,16 +65,6 @@ impl NotifyRig {
     #[track_caller]
     pub(crate) fn report_for(&self, bytes: &[u8]) -> [SocketAddr; 2] {
         recv_addresses(&self.connect_and_send(bytes))
-    }
-
-    /// The same over IPv6.
-    #[track_caller]
-    pub(crate) fn report_for_v6(&self, bytes: &[u8]) -> [SocketAddr; 2] {
-        recv_addresses(&Conn::connect_and_send(
-            &self.lab.balancer,
-            LISTEN_V6,
-            bytes,
-        ))
     }
 
     pub(crate) fn supervisor_pid(&self) -> Pid {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, wait_for, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 
 /// For a check that answers, on a machine that is busy.
@@ -43,6 +43,11 @@ impl InterceptRig {
     /// Starts the proxy with no check, and with the origin's network allowed.
     pub(crate) fn new(args: &[&str]) -> Self {
         InterceptLab::new().start(args)
+    }
+
+    /// Opens a connection of the client to the proxy that begins with these bytes.
+    pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
+        Conn::connect_and_send(&self.lab.client, PROXY_ADDR, bytes)
     }
 
     /// Runs curl through the proxy; returns what it printed.
@@ -289,9 +294,7 @@ impl InterceptLab {
     pub(crate) fn start_name_server(&self, script: &str) -> (Process, [String; 6]) {
         let script = self.scratch.write("names.py", script);
         let names = Process::start(&self.lab.balancer, "/usr/bin/python3", &["-u", &script]);
-        wait_for("the name server", || {
-            names.log().contains("ready").then_some(())
-        });
+        wait_until("the name server", || names.log().contains("ready"));
         let mounts = [
             ("nsswitch.conf", "hosts: files dns\n"),
             (
@@ -330,99 +333,11 @@ impl InterceptLab {
     }
 }
 
-const HOSTS: &str = "\
-127.0.0.1 localhost local.test
-10.81.0.1 a.test b.test expired.test self-signed.test openssl.test other.test
-10.81.0.3 h1.test
-10.81.0.77 nobody.test
-10.9.9.9 private.test
-100.64.0.1 shared.test
-169.254.169.254 metadata.test
-203.0.113.1 proxy.test
-64:ff9b::a00:1 nat64.test
-::ffff:10.0.0.1 mapped.test
-2002:a00:1:: sixtofour.test
-";
+const HOSTS: &str = include_str!("intercept/hosts");
 
-const OPENSSL: &str = r#"
-cd DIR
-key() { openssl ecparam -name prime256v1 -genkey -noout -out $1.key; }
-key root
-openssl req -x509 -new -key root.key -days 30 -subj "/CN=Test Root" -out root.pem \
-    -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
-sign() { openssl x509 -req -in $1.csr -extfile $1.ext -out $1.pem -CA root.pem -CAkey root.key \
-    -CAcreateserial -days ${2:-20} 2>/dev/null; }
-request() { key $1; openssl req -new -key $1.key -subj "/CN=$1" -out $1.csr; \
-    printf "subjectAltName=$2\nextendedKeyUsage=serverAuth\n" > $1.ext; }
-request expired DNS:expired.test
-sign expired 0
-signed=$(date +%s)
-request origin DNS:a.test,DNS:b.test,DNS:h1.test,IP:10.81.0.1
-sign origin
-request self-signed DNS:self-signed.test
-openssl x509 -req -in self-signed.csr -extfile self-signed.ext -signkey self-signed.key \
-    -out self-signed.pem -days 20 2>/dev/null
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=openssl.test \
-    -addext subjectAltName=DNS:openssl.test -keyout openssl.key -out openssl.pem 2>/dev/null
-# Until the second in which it was signed is over, it is good.
-while [ $(date +%s) -le $signed ]; do sleep 0.05; done
-"#;
+const OPENSSL: &str = include_str!("intercept/openssl.sh");
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format seen '$remote_addr $scheme $host $request $connection';
-    access_log DIR/access.log seen;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    client_max_body_size 0;
-    root DIR;
-    map $ssl_server_name $which { default origin; expired.test expired; self-signed.test self-signed; openssl.test openssl; }
-    server {
-        listen 10.81.0.1:443 ssl http2;
-        listen 10.81.0.3:443 ssl;
-        listen 10.81.0.1:80;
-        listen 10.81.0.1:8081;
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_certificate DIR/$which.pem;
-        ssl_certificate_key DIR/$which.key;
-        location /echo {
-            return 200 '$request_method $http_host $server_protocol te=$http_te x=$http_x_mine \
-via=$http_via proxy=$http_proxy_connection\\n';
-        }
-        location /put { return 200 '$content_length $http_transfer_encoding\\n'; }
-        location /dav { dav_methods PUT; create_full_put_path on; }
-        location /slow { alias DIR/large; limit_rate 1k; }
-        location /none { return 204; }
-        location /simple/ { default_type text/html; }
-        location /alt { add_header Alt-Svc 'h3=\":443\"'; return 200 'alt\\n'; }
-    }
-    server {
-        listen 10.81.0.1:8443 ssl http2;
-        http2_max_concurrent_streams 2;
-        ssl_certificate DIR/origin.pem;
-        ssl_certificate_key DIR/origin.key;
-        location /echo { return 200 '$request_method $http_host $server_protocol\\n'; }
-        location /slow { alias DIR/large; limit_rate 1k; }
-    }
-}
-";
+const NGINX: &str = include_str!("intercept/nginx.conf");
 
 /// Answers each query at once: NXDOMAIN.
-const NO_SUCH_NAME: &str = r#"
-import socket
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("127.0.0.1", 53))
-print("ready")
-while True:
-    question, client = server.recvfrom(512)
-    end = question.index(b"\0", 12) + 5
-    server.sendto(question[:2] + b"\x81\x83\0\1\0\0\0\0\0\0" + question[12:end], client)
-"#;
+const NO_SUCH_NAME: &str = include_str!("intercept/no_such_name.py");

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::lab::{Process, Scratch, wait_for};
+use crate::harness::lab::{Process, Scratch, wait_until};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::intercept::InterceptLab;
 
@@ -154,34 +154,10 @@ impl JailRig {
         let script = self.scratch().write("check.py", CHECK);
         let args = [&["-u", &script, CHECK_PORT][..], hosts].concat();
         let check = Process::start(&self.stage.lab.balancer, "/usr/bin/python3", &args);
-        wait_for("the check service", || {
-            check.log().contains("ready").then_some(())
-        });
+        wait_until("the check service", || check.log().contains("ready"));
         (check, format!("--check=http://127.0.0.1:{CHECK_PORT}/"))
     }
 }
 
 const CHECK_PORT: &str = "9191";
-const CHECK: &str = r#"
-import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Check(BaseHTTPRequestHandler):
-    def do_GET(self):
-        host = self.headers["X-Forwarded-Host"]
-        method, uri = self.headers["X-Forwarded-Method"], self.headers["X-Forwarded-Uri"]
-        print(host, method, uri, flush=True)
-        allowed = host in sys.argv[2:] or host.rsplit(":", 1)[0] in sys.argv[2:]
-        body = b"allowed" if allowed else b"no such host for you"
-        self.send_response(200 if allowed else 403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Check)
-print("ready", flush=True)
-server.serve_forever()
-"#;
+const CHECK: &str = include_str!("jail/check.py");

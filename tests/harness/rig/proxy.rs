@@ -48,13 +48,7 @@ impl ProxyRig {
         } else {
             &self.backend_v6
         };
-        let conn = backend.accept();
-        assert_eq!(
-            conn.peer_addr(),
-            client,
-            "the client as the backend sees it"
-        );
-        conn
+        backend.accept_from(client)
     }
 
     /// Opens a connection of `client`; returns both ends: the balancer's and the backend's.

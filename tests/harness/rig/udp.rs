@@ -10,7 +10,7 @@ use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, TARGET_V6};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 
 /// Proxy, backends, one balancer socket and hosts, dropped in this order.
 #[derive(Debug)]
@@ -91,13 +91,10 @@ pub(crate) fn datagram_header_for(client: SocketAddr) -> Vec<u8> {
 
 /// Starts `forward` on the balancer with these options, in front of the usual proxy.
 pub(crate) fn start_forward(lab: &Lab, options: &[&str]) -> Peername {
-    let args = [
-        "forward",
-        "--protocol=udp",
-        "--listen=203.0.113.1:80",
-        "--listen=[2001:db8:9::1]:80",
-        "--to=10.81.0.1:8443",
-    ];
+    let args = words(
+        "forward --protocol=udp --listen=203.0.113.1:80 --listen=[2001:db8:9::1]:80 \
+         --to=10.81.0.1:8443",
+    );
     Peername::start_udp(&lab.balancer, &[&args, options].concat())
 }
 

@@ -8,7 +8,7 @@ use peername_sys::process::pidfd::descendants;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Process, Scratch, wait_for, wait_until};
 use crate::harness::peername::BINARY;
 
 /// The processes of one service, and the path of their binary.
@@ -67,9 +67,7 @@ impl UpgradeRig {
         let args = [&init, environment, &[binary.as_str()], args].concat();
         let (program, args) = args.split_first().expect("sh");
         let processes = Process::start_in_pid_namespace(host, program, args);
-        processes.wait_line("that it listens", |line| {
-            line.contains("listening").then_some(())
-        });
+        processes.wait_logged("listening");
         let rig = Self {
             serving: 0,
             processes,
@@ -81,10 +79,6 @@ impl UpgradeRig {
 
     pub(crate) fn install(&self, host: &Host, binary: Binary) {
         install(host, &self.scratch, binary);
-    }
-
-    pub(crate) fn scratch(&self) -> &Scratch {
-        &self.scratch
     }
 
     /// Runs `peername upgrade`, and returns what it reported as its reason where it failed.
@@ -103,6 +97,32 @@ impl UpgradeRig {
         Ok(())
     }
 
+    /// Upgrades so many times, each third time to one of the broken binaries, which is refused. Calls `between` before each.
+    pub(crate) fn upgrade_repeatedly(
+        &mut self,
+        host: &Host,
+        times: usize,
+        broken: &[(Binary, &str)],
+        between: impl Fn(),
+    ) {
+        let mut broken = broken.iter().cycle();
+        for number in 1..=times {
+            between();
+            if number % 3 == 0 {
+                let (binary, reason) = broken.next().expect("a cycle");
+                self.install(host, *binary);
+                let error = self.upgrade(host).expect_err("it is broken");
+                assert!(error.contains(reason), "{binary:?}: {error}");
+                self.install(host, Binary::Good);
+            } else {
+                let before = self.serving;
+                self.upgrade(host).expect("it upgrades");
+                assert_ne!(self.serving, before);
+            }
+        }
+        between();
+    }
+
     /// The processes that serve or drain, without their helpers.
     pub(crate) fn servers(&self) -> Vec<u32> {
         let mut all = descendants(self.processes.pid());
@@ -115,7 +135,7 @@ impl UpgradeRig {
 
     /// Waits for the totals of the serving process, which are the last line once it has ended.
     pub(crate) fn wait_totals(&self) -> Value {
-        wait_for("it has ended", || self.servers().is_empty().then_some(()));
+        wait_until("it has ended", || self.servers().is_empty());
         let find = || {
             let log = self.processes.log();
             let line = log
@@ -140,8 +160,8 @@ impl UpgradeRig {
 
     /// Waits until one process is left.
     pub(crate) fn wait_drained(&self) {
-        wait_for("earlier processes have ended", || {
-            (self.servers() == [self.serving]).then_some(())
+        wait_until("earlier processes have ended", || {
+            self.servers() == [self.serving]
         });
     }
 }

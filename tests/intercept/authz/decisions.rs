@@ -2,10 +2,9 @@
 //! understands.
 
 use crate::harness::addr::v4;
-use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::lab::{Host, Process, assert_contains, wait_until};
 use crate::harness::rig::intercept::{
-    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
+    CLIENT_IP, InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, recv_head,
 };
 
 const CHECK: std::net::SocketAddr = v4([127, 0, 0, 1], 9191);
@@ -79,10 +78,7 @@ fn denied_connect_has_a_response_for_its_client() {
     let (rig, _check) = start_checked(&[]);
     let output = rig.try_curl(&["-v", "https://b.test/echo"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("CONNECT tunnel failed, response 403"),
-        "{said}"
-    );
+    assert_contains(&said, &["CONNECT tunnel failed, response 403"]);
     // A browser shows no body of a refused CONNECT, so it gets the page inside the tunnel.
     let page = rig.curl(&[
         "-A",
@@ -106,8 +102,7 @@ fn denied_connect_has_a_response_for_its_client() {
         ("other.test", "Accept: */*"),
     ] {
         let request = format!("CONNECT {host}:443 HTTP/1.1\r\n{header}\r\n\r\n");
-        let (answer, _) =
-            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes()).recv_to_end();
+        let (answer, _) = rig.connect_and_send(request.as_bytes()).recv_to_end();
         assert!(
             answer.starts_with(b"HTTP/1.1 403 "),
             "{header}: {}",
@@ -177,11 +172,7 @@ fn tunnel_of_neither_tls_nor_http_is_refused() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"EHLO x\r\n",
     ] {
-        let conn = Conn::connect_and_send(
-            &rig.lab.client,
-            PROXY_ADDR,
-            b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
-        );
+        let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n");
         assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
         // The proxy may close before it has read all of them.
         if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {
@@ -222,9 +213,7 @@ fn metrics_count_decisions() {
             .run("curl", &["-sS", &format!("http://203.0.113.1:9090{path}")])
     };
     // A worker that other processes keep from running for two seconds is reported as hanging.
-    wait_for("all is well", || {
-        (ready("/healthz") == "ok\n").then_some(())
-    });
+    wait_until("all is well", || ready("/healthz") == "ok\n");
     assert_eq!(ready("/readyz"), "ready\n");
 }
 
@@ -245,25 +234,4 @@ pub(crate) fn start(host: &Host, script: &str) -> Process {
     Process::start(host, "/usr/bin/python3", &["-u", script]).wait_listening(&[CHECK])
 }
 
-pub(crate) const SERVICE: &str = r#"
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self):
-        said = [self.headers.get(name, "-") for name in ("X-Peername-Mode", "X-Forwarded-Method",
-            "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Uri")]
-        print(*said, "for", self.headers["X-Forwarded-For"])
-        denied = "secret" in said[4] or said[3].startswith("b.test") or "X-Open" in self.headers
-        words = b"no" if "words" in said[4] else b""
-        elsewhere = said[3].startswith("other.test")
-        self.send_response(302 if elsewhere else 403 if denied else 200)
-        self.send_header("Content-Type", "text/x-words")
-        self.send_header("Cache-Control", "max-age=3600")
-        self.send_header("X-Why", "secret")
-        self.send_header("Content-Length", str(len(words)))
-        self.end_headers()
-        self.wfile.write(words)
-    def log_message(self, *_):
-        pass
-ThreadingHTTPServer(("127.0.0.1", 9191), Handler).serve_forever()
-"#;
+pub(crate) const SERVICE: &str = include_str!("decisions/service.py");

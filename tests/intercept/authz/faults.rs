@@ -15,7 +15,7 @@ use crate::harness::check::broken::{
 use crate::harness::check::h2::{self, frame};
 use crate::harness::check::service::{Opa, Service, any_loopback, unused_address};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, wait_for};
+use crate::harness::lab::{Lab, Process, wait_until};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
@@ -224,9 +224,7 @@ fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr)
     assert!(is_suspended(1), "{}", rig.read_metrics());
     let _service = start();
     let back = Instant::now();
-    wait_for("the service is asked again", || {
-        (status() == 200).then_some(())
-    });
+    wait_until("the service is asked again", || status() == 200);
     // A second is the service's; the rest is the proxy's, and curl's.
     let took = back.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");

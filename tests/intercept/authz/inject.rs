@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::decisions::{ASKED, SERVICE, start};
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -128,9 +128,7 @@ fn secret_does_not_follow_to_another_host() {
         "{followed}"
     );
     // What the redirecting origin got was its own.
-    server.wait_line("the first request", |line| {
-        line.contains("treasure-2").then_some(())
-    });
+    server.wait_logged("treasure-2");
 }
 
 /// Without TLS only if it is written so; a reload reads the file again, for open connections, too.
@@ -148,16 +146,12 @@ fn reload_reads_the_secret_again() {
     assert!(get().contains(" x=treasure-1 "));
     rig.scratch.write("plain", "treasure-3\n");
     rig.proxy.signal(Signal::HUP);
-    wait_for("the reload", || {
-        rig.proxy.log().contains("\"reloaded\"").then_some(())
-    });
+    wait_until("the reload", || rig.proxy.log().contains("\"reloaded\""));
     let answer = get();
-    assert!(answer.contains(" x=treasure-3 "), "{answer}");
+    assert_contains(&answer, &[" x=treasure-3 "]);
     rig.scratch.write("plain", "two\nlines\n");
     rig.proxy.signal(Signal::HUP);
-    rig.proxy.wait_line("the refusal", |line| {
-        line.contains("one line").then_some(())
-    });
+    rig.proxy.wait_logged("one line");
     assert!(get().contains(" x=treasure-3 "));
 }
 
@@ -169,7 +163,7 @@ fn file_that_others_may_read_is_warned_of() {
     let file = rig.scratch.path("secret");
     fs::set_permissions(file, Permissions::from_mode(0o644)).expect("chmod");
     rig.proxy.signal(Signal::HUP);
-    wait_for("the warning", || warning(&rig.proxy.log()).then_some(()));
+    wait_until("the warning", || warning(&rig.proxy.log()));
 }
 
 /// No error quotes a secret.
@@ -213,7 +207,7 @@ fn host_of_a_request_alone_does_not_get_the_secret() {
     let request = b"GET http://b.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let header = header_bytes::v2(crate::harness::addr::fresh_client_v4(), PROXY_ADDR, &[]);
     let bytes = [&header[..], request].concat();
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &bytes);
+    let conn = rig.connect_and_send(&bytes);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
     assert_eq!(rig.origin_log(), Vec::<String>::new());
 }
@@ -236,43 +230,7 @@ fn start_with(stage: InterceptLab, args: &[&str]) -> InterceptRig {
     stage.start(&[&[&*one, &*other], args].concat())
 }
 
-const REDIRECTING: &str = r#"
-import http.server, ssl, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        print("got", self.headers["X-Mine"])
-        self.send_response(302)
-        self.send_header("Location", "https://b.test/echo")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
+const REDIRECTING: &str = include_str!("inject/redirecting.py");
 
 /// Answers each method with the request.
-const ECHOING: &str = r#"
-import http.server, ssl, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def __getattr__(self, name):
-        if not name.startswith("do_"):
-            raise AttributeError(name)
-        return self.echo
-    def echo(self):
-        body = (self.requestline + "\r\n" + str(self.headers)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
+const ECHOING: &str = include_str!("inject/echoing.py");

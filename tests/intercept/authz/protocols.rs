@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::check::service::{Opa, Service};
-use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
 };
@@ -97,7 +96,7 @@ fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Inter
 
     let answer = rig.curl(&[&from[..], &["https://a.test/echo?q=1"]].concat());
     assert!(answer.starts_with("GET a.test HTTP/2.0 "), "{answer}");
-    assert!(answer.contains(" x=set "), "{answer}");
+    assert_contains(&answer, &[" x=set "]);
     let tunnel = json!({ "mode": "connect", "client": "203.0.113.10", "connect": "a.test:443", "sni": null,
         "method": "CONNECT", "host": "a.test:443", "path": null });
     assert_eq!(service.asked(None), tunnel);
@@ -108,19 +107,17 @@ fn assert_asked_and_obeyed(check: &str, args: &[&str], start: impl FnOnce(&Inter
     let behind = fresh_client_v4();
     let request = b"GET http://a.test/echo?q=2 HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let bytes = [&header_bytes::v2(behind, PROXY_ADDR, &[])[..], request].concat();
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, &bytes);
+    let conn = rig.connect_and_send(&bytes);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     let plain = json!({ "mode": "request", "client": behind.ip().to_string(), "connect": null, "sni": null,
         "method": "GET", "host": "a.test", "path": "/echo?q=2" });
     assert_eq!(service.asked(Some("/echo?q=2")), plain);
-    wait_for("nginx logs both", || {
-        (rig.origin_log().len() == 2).then_some(())
-    });
+    wait_until("nginx logs both", || rig.origin_log().len() == 2);
 
     service.set_denial();
     let refused = rig.try_curl(&[&from[..], &["https://b.test/echo"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert!(error.contains("tunnel failed, response 451"), "{error}");
+    assert_contains(&error, &["tunnel failed, response 451"]);
     let told = rig.curl(&[&from[..], &["-i", "http://a.test/no"]].concat());
     assert!(
         told.starts_with("HTTP/1.1 451 ") && told.ends_with("\r\n\r\nby law"),
@@ -243,7 +240,7 @@ fn call_that_waits_for_answers_is_checked_without_the_rest_of_its_body() {
              Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n",
             first.len()
         );
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, head.as_bytes());
+        let client = rig.connect_and_send(head.as_bytes());
         let up = origin.accept();
         up.recv_text_until(|text| text.contains(first));
         up.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
@@ -47,17 +47,17 @@ fn changed_policy_is_in_force_as_a_whole_or_not_at_all() {
         fs::rename(new, &file).expect("replace the policy");
     };
     replace(&POLICY.replace("/echo", "/none"));
-    wait_for("the new policy", || (status("/none") == 204).then_some(()));
+    wait_until("the new policy", || status("/none") == 204);
     assert_eq!(status("/echo"), 451);
     replace("package egress\n\nverdict := {\"allow\": true} if {\n");
     let refused = rig.proxy.wait_line("the refusal", |line| {
         line.contains("reload refused").then(|| line.to_owned())
     });
-    assert!(refused.contains("policy.rego:4:"), "{refused}");
+    assert_contains(&refused, &["policy.rego:4:"]);
     assert_eq!((status("/echo"), status("/none")), (451, 204));
     replace(POLICY);
     rig.proxy.signal(Signal::HUP);
-    wait_for("the old policy", || (status("/echo") == 200).then_some(()));
+    wait_until("the old policy", || status("/echo") == 200);
     assert_eq!(status("/none"), 451);
 }
 

@@ -1,8 +1,7 @@
 //! The check sees the request as it will be sent, and a denial is recognisable.
 
 use super::decisions::{ASKED, SERVICE, start, start_checked};
-use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptLab, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptLab, LONG_CHECK_TIMEOUT, recv_head};
 use crate::intercept::http::streams::{WEBSOCKET_SERVER, websocket_by_http2};
 
 /// An extended CONNECT becomes a GET, and a rule about GET applies to it.
@@ -12,10 +11,7 @@ fn websocket_over_http2_is_checked_as_its_origin_gets_it() {
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
     assert_eq!(websocket_by_http2(&rig, "/chat"), "one two");
     assert_eq!(websocket_by_http2(&rig, "/secret"), "403");
-    check.wait_line("of the second", |line| {
-        line.contains("request GET https a.test:9001 /secret ")
-            .then_some(())
-    });
+    check.wait_logged("request GET https a.test:9001 /secret ");
 }
 
 /// The check service denies requests with X-Open. If Connection names X-Open, it is a hop-by-hop header, and the service does
@@ -39,12 +35,9 @@ fn hop_by_hop_headers_are_not_shown_to_the_check() {
 fn path_is_checked_as_it_is_sent() {
     let (rig, check) = start_checked(&[]);
     let request = b"GET http://a.test?token=secret HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let conn = rig.connect_and_send(request);
     assert!(recv_head(&conn).starts_with("HTTP/1.1 403 "));
-    check.wait_line("of the question", |line| {
-        line.contains("request GET http a.test /?token=secret ")
-            .then_some(())
-    });
+    check.wait_logged("request GET http a.test /?token=secret ");
 }
 
 /// A browser gets the denial of its CONNECT inside the tunnel. The CONNECT is checked again with each request.
@@ -55,7 +48,7 @@ fn denied_tunnel_is_checked_again() {
     let rig = stage.start(&[ASKED, LONG_CHECK_TIMEOUT]);
     let request = "GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let browser = "CONNECT a.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, browser.as_bytes());
+    let conn = rig.connect_and_send(browser.as_bytes());
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(request.as_bytes());
     conn.recv_text_until(|text| text.contains("check_failed"));
@@ -64,7 +57,7 @@ fn denied_tunnel_is_checked_again() {
     conn.recv_text_until(|text| text.contains("GET a.test "));
     // The tunnel is checked again, and not only the request.
     let other = "CONNECT b.test:80 HTTP/1.1\r\nUser-Agent: Mozilla/5.0\r\n\r\n";
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, other.as_bytes());
+    let conn = rig.connect_and_send(other.as_bytes());
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     for _ in 0..2 {
         conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\n\r\n");
@@ -85,8 +78,8 @@ fn client_that_leaves_is_not_logged_as_refused() {
     let silent = start(&stage.lab.balancer, &script);
     let rig = stage.start(&[ASKED, "--check-timeout=60s"]);
     let request = b"GET http://a.test/left HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
-    silent.wait_line("a question", |line| line.contains("asked").then_some(()));
+    let conn = rig.connect_and_send(request);
+    silent.wait_logged("asked");
     conn.reset();
     let line = &rig.wait_audit_lines("/left", 1)[0];
     assert_eq!(line["decision"], "left", "{line}");

@@ -1,11 +1,12 @@
 //! Connections to check services: TLS with certificates on both sides, Unix sockets, and several services.
 
+use crate::harness::peername::words;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::harness::addr::v4;
 use crate::harness::check::service::{Opa, Service};
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_for, wait_until};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
 /// Starts a service that denies paths with `secret` (the scripted one once it is told to) and allows everything else, at an address or a Unix socket
@@ -117,16 +118,7 @@ fn service_that_can_not_be_verified_is_not_asked() {
         ];
         args.extend(files.iter().map(String::as_str));
         let proxy = stage.start_proxy(&args);
-        let curl = [
-            "-sS",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "-x",
-            "203.0.113.1:8080",
-            "http://a.test/echo",
-        ];
+        let curl = words("-sS -o /dev/null -w %{http_code} -x 203.0.113.1:8080 http://a.test/echo");
         assert_eq!(stage.lab.client.run("curl", &curl), "503", "{files:?}");
         let how = proxy.wait_line("the audit line", |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -199,9 +191,9 @@ fn next_service_is_asked_where_one_can_not_be_reached() {
         .lab
         .balancer
         .enter(|| Opa::start_at(first, &policy("first")));
-    wait_for("the first is asked again", || {
+    wait_until("the first is asked again", || {
         let status = rig.curl_status(&["http://a.test/echo"]);
-        (status == 200 && asked() == "first").then_some(())
+        status == 200 && asked() == "first"
     });
 }
 
@@ -311,26 +303,7 @@ fn wait_connects(socket: &Path) {
     wait_for("the socket", || UnixStream::connect(socket).ok());
 }
 
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/check-nginx.pid;
-events {}
-http {
-    access_log off;
-    client_body_temp_path DIR/check-body;
-    proxy_temp_path DIR/check-proxy;
-    fastcgi_temp_path DIR/check-fastcgi;
-    uwsgi_temp_path DIR/check-uwsgi;
-    scgi_temp_path DIR/check-scgi;
-    server {
-        listen LISTEN;
-        MORE
-        location / { proxy_pass http://127.0.0.1:9192; }
-    }
-}
-";
+const NGINX: &str = include_str!("wires/nginx.conf");
 /// A client without a certificate gets 400.
 const TLS_OF_NGINX: &str = "
         ssl_certificate DIR/server.pem;
@@ -338,15 +311,4 @@ const TLS_OF_NGINX: &str = "
         ssl_client_certificate DIR/root.pem;
         ssl_verify_client on;
 ";
-const CERTIFICATES: &str = r#"
-cd DIR
-make() {
-    openssl ecparam -name prime256v1 -genkey -noout -out $1.key
-    openssl req -new -key $1.key -subj "/CN=$1" -out $1.csr
-    printf "$2\n" > $1.ext
-    openssl x509 -req -in $1.csr -extfile $1.ext -out $1.pem -CA root.pem -CAkey root.key \
-        -CAcreateserial -days 20 2>/dev/null
-}
-make server "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth"
-make client "extendedKeyUsage=clientAuth"
-"#;
+const CERTIFICATES: &str = include_str!("wires/certificates.sh");

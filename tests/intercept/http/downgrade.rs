@@ -25,8 +25,8 @@ use crate::harness::strict_http;
 #[test]
 fn http2_request_never_becomes_ambiguous_http1() {
     let lab = Lab::new();
-    let rows = include_str!("downgrade.jsonl").lines();
-    let rows: Vec<Row> = rows
+    let rows: Vec<Row> = include_str!("downgrade.jsonl")
+        .lines()
         .map(|line| serde_json::from_str(line).expect(line))
         .collect();
     let failed: Vec<_> = rows

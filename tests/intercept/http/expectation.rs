@@ -1,12 +1,13 @@
 //! Requests that are answered before their body has come: 100 (Continue), and early final responses.
 
+use crate::harness::lab::assert_contains;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const HEAD: &[u8] =
     b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\
@@ -18,7 +19,7 @@ fn expectation_is_met_by_the_origin() {
     let (_rig, origin, client) = start();
     let up = origin.accept();
     let head = recv_head(&up).to_lowercase();
-    assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
+    assert_contains(&head, &["\r\nexpect: 100-continue\r\n"]);
     assert!(
         !client.is_answered_after(Duration::from_millis(300)),
         "too early"
@@ -40,7 +41,7 @@ fn refused_expectation_gets_the_origins_answer_alone() {
     let (answer, _) = client.recv_to_end();
     let answer = String::from_utf8_lossy(&answer).to_lowercase();
     assert!(answer.starts_with("http/1.1 401 "), "{answer}");
-    assert!(answer.contains("connection: close"), "{answer}");
+    assert_contains(&answer, &["connection: close"]);
     // The body never came, so nothing else comes on the origin's connection, either.
     assert_eq!(up.recv_to_end().0, b"");
     assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");
@@ -116,34 +117,8 @@ fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<St
 fn start() -> (InterceptRig, Backend, Conn) {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, HEAD);
+    let client = rig.connect_and_send(HEAD);
     (rig, origin, client)
 }
 
-const EARLY_ORIGIN: &str = r#"
-import socket, ssl, sys, threading
-tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-tls.load_cert_chain(sys.argv[1], sys.argv[2])
-
-def serve(stream, wrap):
-    try:
-        # Or the response may never be sent: Nagle's algorithm holds it back behind TLS' tickets.
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = wrap(stream)
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += stream.recv(4096)
-        status = head.split()[1][1:]
-        stream.sendall(b"HTTP/1.1 " + status + b" Early\r\nContent-Length: 5\r\nConnection: close\r\n\r\nearly")
-        stream.close()
-    except OSError:
-        pass
-
-def listen(port, wrap):
-    listener = socket.create_server(("10.81.0.1", port), backlog=64)
-    while True:
-        threading.Thread(target=serve, args=(listener.accept()[0], wrap), daemon=True).start()
-
-threading.Thread(target=listen, args=(9002, lambda stream: stream), daemon=True).start()
-listen(9001, lambda stream: tls.wrap_socket(stream, server_side=True))
-"#;
+const EARLY_ORIGIN: &str = include_str!("expectation/early_origin.py");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::conn::End;
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const ALLOW: &str = "--allow-destination=10.81.0.1:9001";
 
@@ -28,7 +28,7 @@ fn names_of_headers_keep_their_case() {
     let rig = InterceptRig::new(&[ALLOW]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHOST: a.test:9001\r\nX-gitHUB-api: 1\r\nSOAPAction: x\r\n\r\n";
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let client = rig.connect_and_send(request);
     let up = origin.accept();
     let head = recv_head(&up);
     for line in [
@@ -59,7 +59,7 @@ fn client_that_half_closes_gets_its_answer() {
     let rig = InterceptRig::new(&[ALLOW]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let client = rig.connect_and_send(request);
     client.shutdown_write();
     let up = origin.accept();
     recv_head(&up);
@@ -82,7 +82,7 @@ fn client_that_half_closes_in_its_body_is_cut() {
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request =
         b"POST http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 9\r\n\r\nhalf";
-    let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+    let client = rig.connect_and_send(request);
     let up = origin.accept();
     recv_head(&up);
     client.shutdown_write();
@@ -91,21 +91,4 @@ fn client_that_half_closes_in_its_body_is_cut() {
     assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 200"));
 }
 
-const MANY_HEADERS: &str = r#"
-import ssl, sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        for number in range(240):
-            self.send_header(f"X-Many-{number}", "value")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-server = ThreadingHTTPServer(("10.81.0.1", 9001), Handler)
-tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-tls.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = tls.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
+const MANY_HEADERS: &str = include_str!("heads/many_headers.py");

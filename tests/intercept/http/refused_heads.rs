@@ -1,10 +1,10 @@
 //! What an HTTP parser refuses: it is forwarded in a form that origins can parse, or gets an answer that says why, and an
 //! audit line with the host.
 
+use crate::harness::lab::assert_contains;
 use serde_json::Value;
 
-use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 /// A query in PromQL as people type it. Over HTTP/2 curl is asked to use HTTP/1.1.
 #[test]
@@ -19,10 +19,7 @@ fn raw_quotes_and_brackets_of_a_target_reach_the_origin() {
     }
     let seen = rig.wait_origin_log(4);
     for line in seen {
-        assert!(
-            line.contains("/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "),
-            "{line}"
-        );
+        assert_contains(&line, &["/echo/%3Ca%3E?query=up{job=%22api%22}%3C1 "]);
     }
     rig.wait_audit_lines("/echo/%3Ca%3E", 4);
     let asked = &refused(&rig, "", 1)[0];
@@ -76,11 +73,7 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
     .into_iter()
     .enumerate()
     {
-        let tunnel = Conn::connect_and_send(
-            &rig.lab.client,
-            PROXY_ADDR,
-            b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
-        );
+        let tunnel = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n");
         assert!(recv_head(&tunnel).starts_with("HTTP/1.1 200 "));
         // The proxy knows HTTP by its first request.
         tunnel.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -105,7 +98,7 @@ fn refused_request_has_an_answer_with_the_reason_and_an_audit_line_with_the_host
     }
     // A request to the proxy itself names its host.
     let folded = b"GET http://b.test/b HTTP/1.1\r\nHost: b.test\r\nX: 1\r\n 2\r\n\r\n";
-    let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();
+    let (answer, _) = rig.connect_and_send(folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
     assert_eq!(refused(&rig, "/b", 1)[0]["host"], "b.test");
 }

@@ -2,8 +2,7 @@
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
 const REQUEST: &[u8] = b"GET http://a.test:9001/ HTTP/1.1\r\nHost: a.test:9001\r\n\r\n";
 const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
@@ -28,7 +27,7 @@ fn ambiguous_response_is_not_passed_on() {
         &bomb,
     ] {
         let shown = &headers[..headers.len().min(60)];
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, REQUEST);
+        let client = rig.connect_and_send(REQUEST);
         let up = origin.accept();
         recv_head(&up);
         let evil = format!("HTTP/1.1 200 OK\r\n{headers}\r\n4\r\nevil\r\n0\r\n\r\n");
@@ -63,7 +62,7 @@ fn bytes_after_a_response_are_not_the_next_response() {
         "HTTP/1.1 204 No Content\r\nX: good\r\n\r\n",
         "HTTP/1.1 304 Not Modified\r\nContent-Length: 49\r\nX: good\r\n\r\n",
     ] {
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, REQUEST);
+        let client = rig.connect_and_send(REQUEST);
         let up = origin.accept();
         recv_head(&up);
         up.send(format!("{first}{evil}").as_bytes());

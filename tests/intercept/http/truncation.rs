@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::End;
 use crate::harness::lab::Process;
-use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
+use crate::harness::rig::intercept::InterceptRig;
 
 /// Each over HTTP/1.1 and HTTP/2 on the client's side.
 #[test]
@@ -75,7 +75,7 @@ fn truncated_body_resets_a_client_of_http_1_0() {
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     let request = b"GET http://a.test:9001/x HTTP/1.0\r\nHost: a.test:9001\r\n\r\n";
     let respond = |rest: &[u8], is_reset: bool| {
-        let client = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
+        let client = rig.connect_and_send(request);
         let up = origin.accept();
         up.recv_text_until(|text| text.ends_with("\r\n\r\n"));
         up.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n");

@@ -1,9 +1,10 @@
 //! Access rules: which clients may use the proxy.
 
+use crate::harness::lab::assert_contains;
 use std::process::Command;
 
 use crate::harness::addr::v4;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::End;
 use crate::harness::header_bytes;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
@@ -28,9 +29,9 @@ fn proxy_without_access_rules_does_not_start() {
         assert!(said.contains(part), "{said}");
     }
     let said = start(&["--allow-client=example"]);
-    assert!(said.contains("--allow-client \"example\""), "{said}");
+    assert_contains(&said, &["--allow-client \"example\""]);
     let said = start(&["--allow-client=any", "--accept-proxy=10.0.0.0/33"]);
-    assert!(said.contains("--accept-proxy \"10.0.0.0/33\""), "{said}");
+    assert_contains(&said, &["--accept-proxy \"10.0.0.0/33\""]);
     let users = stage.scratch.write("users", "ann:secret\n");
     let said = start(&["--proxy-auth", &users]);
     assert!(
@@ -46,11 +47,7 @@ fn access_by_address() {
     let request = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
     let open = |ip: [u8; 4]| {
         let header = header_bytes::v2(v4(ip, 4711), PROXY_ADDR, &[]);
-        Conn::connect_and_send(
-            &rig.lab.client,
-            PROXY_ADDR,
-            &[&header[..], request].concat(),
-        )
+        rig.connect_and_send(&[&header[..], request].concat())
     };
     assert!(recv_head(&open([198, 51, 100, 7])).starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
@@ -61,7 +58,7 @@ fn access_by_address() {
             .then(|| line.to_owned())
     };
     let line = rig.proxy.wait_line("the refusal", refused);
-    assert!(line.contains("198.51.100.8"), "{line}");
+    assert_contains(&line, &["198.51.100.8"]);
     assert_eq!(rig.proxy.log().matches("--allow-client").count(), 1);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
@@ -103,9 +100,9 @@ fn access_by_name_and_password() {
         assert_eq!(status(wrong, "http://a.test/echo"), "000 407", "{wrong}");
     }
     let challenge = rig.curl(&["-D", "-", "-o", "/dev/null", "http://a.test/echo"]);
-    assert!(
-        challenge.contains("proxy-authenticate: Basic realm=\"peername\""),
-        "{challenge}"
+    assert_contains(
+        &challenge,
+        &["proxy-authenticate: Basic realm=\"peername\""],
     );
     assert_eq!(
         status("ann:open:sesame", "https://a.test/echo?tunnel"),
@@ -151,5 +148,5 @@ fn client_that_rejects_the_authority_is_in_the_audit_log() {
     });
     assert!(line["status"].is_null(), "{line}");
     let error = line["error"].as_str().expect("text");
-    assert!(error.contains("peername ca env"), "{error}");
+    assert_contains(error, &["peername ca env"]);
 }

@@ -11,11 +11,7 @@ use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 #[test]
 fn request_head_has_a_deadline() {
     let rig = InterceptRig::new(&["--admin=127.0.0.1:9300", "--idle-timeout=60s"]);
-    let kept = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n",
-    );
+    let kept = rig.connect_and_send(b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
     kept.recv_text_until(|text| text.contains("GET a.test"));
     let slow: [&[u8]; 3] = [
         b"",
@@ -23,7 +19,7 @@ fn request_head_has_a_deadline() {
         b"CONNECT a.test:443 HTTP/1.1\r\nX-Slow: ",
     ];
     let start = Instant::now();
-    let slow = slow.map(|bytes| Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, bytes));
+    let slow = slow.map(|bytes| rig.connect_and_send(bytes));
     // A head that is half sent on a connection that has been served.
     kept.send(b"GET http://a.test/ec");
     for conn in slow.iter().chain([&kept]) {
@@ -87,7 +83,7 @@ fn passwords_of_one_client_do_not_delay_others() {
             let request = format!(
                 "GET http://a.test/flood HTTP/1.1\r\nHost: a.test\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
             );
-            Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
+            rig.connect_and_send(request.as_bytes())
         })
         .collect();
     let busy = |lines: &[serde_json::Value]| {

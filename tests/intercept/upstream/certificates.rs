@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::process::Command;
 
 use crate::harness::addr::v4;
-use crate::harness::lab::{Host, Process, wait_for};
+use crate::harness::lab::{Host, Process, assert_contains, wait_for};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 
@@ -195,7 +195,7 @@ fn cached_signature_does_not_extend_validity() {
         let text = rig.curl(&[soon]);
         (text != "hello\n").then_some(text)
     });
-    assert!(problem.contains("upstream_tls_expired"), "{problem}");
+    assert_contains(&problem, &["upstream_tls_expired"]);
 }
 
 /// Certificates with a flaw, each with one that has none and with the error code.
@@ -356,53 +356,6 @@ const OTHERS: [&str; 15] = [
 ];
 
 /// OpenSSL no longer does these by default.
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format seen '$ssl_server_name $ssl_protocol $ssl_cipher $request';
-    access_log DIR/access.log seen;
-    root DIR;
-    ssl_certificate DIR/$ssl_server_name.pem;
-    ssl_certificate_key DIR/$ssl_server_name.key;
-    ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;
-    ssl_ciphers ALL:@SECLEVEL=0;
-    ssl_session_cache off;
-    ssl_session_tickets off;
-    keepalive_timeout 0;
-    server { listen 10.81.0.1:443 ssl http2; }
-    server { listen 10.81.0.1:4431 ssl; ssl_protocols TLSv1; }
-    server { listen 10.81.0.1:4432 ssl; ssl_protocols TLSv1.1; }
-    server { listen 10.81.0.1:4433 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256; }
-    server { listen 10.81.0.1:4434 ssl; ssl_protocols TLSv1.2; ssl_ciphers AES128-GCM-SHA256:@SECLEVEL=0; }
-    server { listen 10.81.0.1:4436 ssl; ssl_protocols TLSv1.2; ssl_ciphers DHE-RSA-AES128-GCM-SHA256; ssl_dhparam DIR/dh.pem; }
-    server { listen 10.81.0.1:4435 ssl; ssl_protocols TLSv1.2; ssl_ciphers ECDHE-RSA-AES128-SHA:@SECLEVEL=0; }
-}
-";
+const NGINX: &str = include_str!("certificates/nginx.conf");
 
-const CLIENT_CERTIFICATE_SERVERS: &str = r#"
-import http.server, ssl, sys, threading
-here = sys.argv[1]
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "6")
-        self.end_headers()
-        self.wfile.write(b"hello\n")
-    def log_message(self, *_):
-        pass
-class Server(http.server.ThreadingHTTPServer):
-    def handle_error(self, *_):
-        pass
-for port, version in (9012, ssl.TLSVersion.TLSv1_2), (9013, ssl.TLSVersion.TLSv1_3):
-    server = Server(("10.81.0.1", port), Handler)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{here}/root.pem")
-    context.minimum_version = context.maximum_version = version
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(f"{here}/old.test.pem", f"{here}/old.test.key")
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=server.serve_forever).start()
-"#;
+const CLIENT_CERTIFICATE_SERVERS: &str = include_str!("certificates/client_certificate_servers.py");

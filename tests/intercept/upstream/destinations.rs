@@ -1,5 +1,6 @@
 //! Destinations that are refused, by whatever name.
 
+use crate::harness::peername::words;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig};
 
 #[test]
@@ -51,12 +52,10 @@ fn special_destinations_are_refused_unless_listed() {
 /// A wide network in the list includes neither this host nor a metadata service, in whatever form they come.
 #[test]
 fn listed_network_does_not_include_this_host() {
-    let rig = InterceptRig::new(&[
-        "--allow-destination=::/0",
-        "--allow-destination=0.0.0.0/0",
-        "--allow-destination=127.0.0.1:9000-9999",
-        "--admin=127.0.0.1:9300",
-    ]);
+    let rig = InterceptRig::new(&words(
+        "--allow-destination=::/0 --allow-destination=0.0.0.0/0 \
+         --allow-destination=127.0.0.1:9000-9999 --admin=127.0.0.1:9300",
+    ));
     for (url, code) in [
         ("http://127.0.0.1:9300/metrics", "destination_loop"),
         ("http://127.0.0.1/", "destination_this_host"),

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::conn::Conn;
-use crate::harness::lab::{assert_within, wait_for};
-use crate::harness::rig::intercept::{InterceptLab, PROXY_ADDR};
+use crate::harness::lab::{assert_within, wait_until};
+use crate::harness::rig::intercept::InterceptLab;
 
 /// Lookups at a silent name server occupy the threads of one client's few lookups, not all threads.
 #[test]
@@ -22,7 +21,7 @@ fn silent_name_server_delays_only_its_own_names() {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let ask = |n| {
         let request = format!("GET http://{n}.slow.test/ HTTP/1.1\r\nHost: {n}.slow.test\r\n\r\n");
-        Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes())
+        rig.connect_and_send(request.as_bytes())
     };
     // More than a worker has threads for.
     let waiting: Vec<_> = (0..600).map(ask).collect();
@@ -43,8 +42,8 @@ fn stop_does_not_wait_for_a_silent_name_server() {
     let through = through.each_ref().map(String::as_str);
     let mut rig = stage.start_through(&through, &["--workers=1", "--drain=1s"]);
     let request = b"GET http://slow.test/ HTTP/1.1\r\nHost: slow.test\r\n\r\n";
-    let _waiting = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request);
-    wait_for("a question", || names.log().contains("asked").then_some(()));
+    let _waiting = rig.connect_and_send(request);
+    wait_until("a question", || names.log().contains("asked"));
     rig.proxy.signal(Signal::TERM);
     let ended = rig.proxy.wait_exit(Duration::from_secs(3));
     assert!(ended.is_some(), "it waits for a name");
@@ -69,7 +68,7 @@ fn concurrent_lookups_of_a_name_share_one_query() {
     assert_eq!(answers.matches("GET slow.test ").count(), 40, "{answers}");
     let was_asked = |times: usize| {
         let count = || names.log().matches("asked").count();
-        wait_for("the questions", || (count() >= times).then_some(()));
+        wait_until("the questions", || count() >= times);
         assert_eq!(count(), times, "{}", names.log());
     };
     // Both address types, once.
@@ -110,28 +109,6 @@ fn address_that_does_not_answer_costs_a_moment() {
 }
 
 /// Answers each query after six seconds: 10.81.0.1, and no IPv6 address.
-const SLOW: &str = r#"
-import socket, threading
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("127.0.0.1", 53))
-def answer(question, client):
-    end = question.index(b"\0", 12) + 5
-    address = b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4\x0a\x51\0\1" if question[end - 3] == 1 else b""
-    counts = bytes([0, 1, 0, len(address) // 16, 0, 0, 0, 0])
-    server.sendto(question[:2] + b"\x81\x80" + counts + question[12:end] + address, client)
-print("ready")
-while True:
-    question, client = server.recvfrom(512)
-    print("asked")
-    threading.Timer(6, answer, (question, client)).start()
-"#;
+const SLOW: &str = include_str!("name_resolution/slow.py");
 
-const SILENT: &str = r#"
-import socket
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("127.0.0.1", 53))
-print("ready")
-while True:
-    server.recvfrom(512)
-    print("asked")
-"#;
+const SILENT: &str = include_str!("name_resolution/silent.py");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::wait_until;
+use crate::harness::lab::poll_until;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR, recv_head};
 
 const ORIGIN: std::net::SocketAddr = v4([10, 81, 0, 1], 9001);
@@ -21,7 +21,7 @@ fn leased_connection_expires_when_idle() {
     let other = Conn::connect(&rig.lab.client, PROXY_ADDR);
     let by_origin = exchange(&other, "", || origin.accept(), CHALLENGE);
     let soon = Instant::now() + Duration::from_secs(30);
-    let ended = wait_until(soon, || {
+    let ended = poll_until(soon, || {
         for conn in [&client, &other] {
             conn.send(b"HEAD http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
             assert!(recv_head(conn).starts_with("HTTP/1.1 200 "));

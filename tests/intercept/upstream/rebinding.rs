@@ -134,60 +134,9 @@ const HERE: [u8; 4] = [10, 81, 0, 1];
 const FORBIDDEN: [[u8; 4]; 2] = [[127, 0, 0, 1], [169, 254, 169, 254]];
 
 /// A query for A removes one label of the name, and starts again after the last; there is no AAAA record.
-const NAMES: &str = r#"
-import socket, struct
-places = {"here": "10.81.0.1", "self": "127.0.0.1", "meta": "169.254.169.254"}
-asked = {}
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("127.0.0.1", 53))
-print("ready")
-while True:
-    question, client = server.recvfrom(512)
-    labels, at = [], 12
-    while question[at]:
-        labels.append(question[at + 1:at + 1 + question[at]].decode())
-        at += 1 + question[at]
-    kind, = struct.unpack_from(">H", question, at + 1)
-    found = []
-    if kind == 1 and labels[-2:] == ["rebind", "test"]:
-        name = ".".join(labels).lower()
-        turns = labels[1:-2]
-        turn = turns[asked.get(name, 0) % len(turns)]
-        asked[name] = asked.get(name, 0) + 1
-        found = [places[place] for place in turn.split("-")]
-        print(name, found)
-    head = question[:2] + struct.pack(">HHHHH", 0x8580, 1, len(found), 0, 0)
-    body = question[12:at + 5]
-    for place in found:
-        body += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(place)
-    server.sendto(head + body, client)
-"#;
+const NAMES: &str = include_str!("rebinding/names.py");
 
 /// Closes each connection, so that the next request resolves the name again.
-const ORIGIN: &str = r#"
-import http.server, ssl, sys, threading
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"here\n")
-plain, secure = (http.server.ThreadingHTTPServer(("10.81.0.1", port), Handler) for port in (80, 443))
-tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-tls.load_cert_chain(*sys.argv[1:3])
-secure.socket = tls.wrap_socket(secure.socket, server_side=True)
-threading.Thread(target=plain.serve_forever).start()
-secure.serve_forever()
-"#;
+const ORIGIN: &str = include_str!("rebinding/origin.py");
 
-const CERTIFICATE: &str = r#"
-cd DIR
-names=
-for name in here.self here.meta self.here meta.here here-self self-here meta-here-self meta-self; do
-    names="$names,DNS:https.$name.rebind.test"
-done
-openssl ecparam -name prime256v1 -genkey -noout -out wild.key
-openssl req -new -key wild.key -subj /CN=wild -out wild.csr
-printf "subjectAltName=${names#,}\nextendedKeyUsage=serverAuth\n" > wild.ext
-openssl x509 -req -in wild.csr -extfile wild.ext -out wild.pem -CA root.pem -CAkey root.key -CAcreateserial \
-    -days 20 2>/dev/null
-"#;
+const CERTIFICATE: &str = include_str!("rebinding/certificate.sh");

@@ -1,8 +1,8 @@
 //! Refused requests and failed upstream connections: names that differ, invalid certificates, unreachable
 //! origins.
 
-use crate::harness::conn::Conn;
-use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
+use crate::harness::lab::assert_contains;
+use crate::harness::rig::intercept::{InterceptLab, InterceptRig, recv_head};
 
 #[test]
 fn request_must_have_one_host_name() {
@@ -36,21 +36,14 @@ fn request_must_have_one_host_name() {
 #[test]
 fn each_request_of_a_connection_is_verified() {
     let rig = InterceptRig::new(&[]);
-    let conn = Conn::connect_and_send(
-        &rig.lab.client,
-        PROXY_ADDR,
-        b"CONNECT a.test:80 HTTP/1.1\r\n\r\n",
-    );
+    let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
     conn.send(b"GET /echo HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n");
     let (rest, _) = conn.recv_to_end();
     let rest = String::from_utf8_lossy(&rest);
-    assert!(
-        rest.contains("HTTP/1.1 403 ") && rest.contains("name_mismatch"),
-        "{rest}"
-    );
+    assert_contains(&rest, &["HTTP/1.1 403 ", "name_mismatch"]);
     assert_eq!(rig.wait_origin_log(1).len(), 1);
 }
 
@@ -94,9 +87,9 @@ fn trusted_certificate_serves_an_origin_unless_it_is_an_authority() {
     let problem = rig.curl_problem(&["https://openssl.test/"]);
     assert_eq!(problem["code"], "upstream_tls_ca_certificate", "{problem}");
     let text = problem.to_string();
-    assert!(text.contains("is an authority's (CA:TRUE)"), "{text}");
+    assert_contains(&text, &["is an authority's (CA:TRUE)"]);
     assert!(!text.contains("not trusted"), "{text}");
-    assert!(text.contains("CA:FALSE"), "{text}");
+    assert_contains(&text, &["CA:FALSE"]);
     assert_eq!(rig.curl_status(&["https://self-signed.test/none"]), 204);
 }
 
@@ -175,7 +168,7 @@ fn request_that_is_no_proxy_request_is_refused() {
             400,
         ),
     ] {
-        let conn = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, request.as_bytes());
+        let conn = rig.connect_and_send(request.as_bytes());
         let head = recv_head(&conn);
         assert!(
             head.starts_with(&format!("HTTP/1.1 {status} ")),
@@ -184,7 +177,7 @@ fn request_that_is_no_proxy_request_is_refused() {
     }
     // A request that can't be parsed has an audit line, too.
     let folded = b"GET http://a.test/folded HTTP/1.1\r\nHost: a.test\r\nX: 1\r\n 2\r\n\r\n";
-    let (answer, _) = Conn::connect_and_send(&rig.lab.client, PROXY_ADDR, folded).recv_to_end();
+    let (answer, _) = rig.connect_and_send(folded).recv_to_end();
     assert!(answer.starts_with(b"HTTP/1.1 400 "));
     let line = &rig.wait_audit_lines("/folded", 1)[0];
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Retries: which requests are sent again, and how often. The origin's own log counts them.
 
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, assert_contains, wait_for};
+use crate::harness::peername::words;
 use crate::harness::rig::intercept::InterceptRig;
 
 /// An origin that refuses every stream of a reused connection, or of all, gets each request twice at most.
@@ -14,10 +15,7 @@ fn refused_stream_is_retried_once() {
     assert_eq!(line["retried"], true, "{line}");
     assert_eq!(requests(&rig, &origin, "/never").len(), 2);
     let metrics = rig.read_metrics();
-    assert!(
-        metrics.contains("peername_intercept_upstream_retries_total 1"),
-        "{metrics}"
-    );
+    assert_contains(&metrics, &["peername_intercept_upstream_retries_total 1"]);
 }
 
 /// REFUSED_STREAM, and GOAWAY with a smaller stream, say that nothing was processed (RFC 9113, section 8.7). So even a POST
@@ -89,11 +87,9 @@ fn retries_have_a_budget_per_origin() {
 }
 
 fn start() -> (InterceptRig, Process) {
-    let rig = InterceptRig::new(&[
-        "--workers=1",
-        "--allow-destination=10.81.0.1:9001",
-        "--admin=127.0.0.1:9300",
-    ]);
+    let rig = InterceptRig::new(&words(
+        "--workers=1 --allow-destination=10.81.0.1:9001 --admin=127.0.0.1:9300",
+    ));
     let origin = rig.start_python_origin(include_str!("retrying_origin.py"));
     (rig, origin)
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
 
-use crate::harness::lab::{Process, wait_for};
-use crate::harness::peername::IS_STATIC;
+use crate::harness::lab::{Process, wait_until};
+use crate::harness::peername::{IS_STATIC, words};
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
 use crate::intercept::listener::kinds::transparent;
 
@@ -123,15 +123,7 @@ fn remembered_protocol_of_an_origin_expires() {
     let file = format!("FAKETIME_TIMESTAMP_FILE={clock}");
     let through = ["env", &file, FAKETIME, "FAKETIME_NO_CACHE=1"];
     let rig = stage.start_through(&through, &["--workers=1"]);
-    let version = || {
-        rig.curl(&[
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_version}",
-            "https://h1.test/",
-        ])
-    };
+    let version = || rig.curl(&words("-o /dev/null -w %{http_version} https://h1.test/"));
     assert_eq!([version(), version()], ["2", "1.1"], "it is remembered");
     rig.scratch.write("clock", "+11m");
     assert_eq!([version(), version()], ["2", "1.1"], "and asked again");
@@ -171,7 +163,7 @@ fn hold_streams(rig: &InterceptRig, paths: &[&str]) -> Process {
     let args = arguments(rig, &[paths, &["hold", &held]].concat());
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let process = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
-    wait_for("answers", || Path::new(&held).exists().then_some(()));
+    wait_until("answers", || Path::new(&held).exists());
     process
 }
 

@@ -25,13 +25,13 @@ fn attempts_in_httpjail() {
     for attempt in attempts::all().filter(|attempt| attempt.applies_to(User::Nobody)) {
         let contacts_before = range.canaries.contacts().len();
         let requests_before = range.rig.scratch().read("access.log").len();
-        let output = range.run_in_httpjail(&httpjail, &range.script(attempt));
+        let output = range.run_in_httpjail(&httpjail, &range.script(&attempt));
         let contacts = range.canaries.contacts().split_off(contacts_before);
         let requests = range.rig.scratch().read("access.log");
         let mut requests = requests[requests_before..].lines();
         // A request that arrives at the host that it names, and is allowed, is none.
         let other = requests.find(|line| !line.contains(" a.test "));
-        print_result(attempt, &output, &contacts, other);
+        print_result(&attempt, &output, &contacts, other);
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,14 +9,13 @@ use rustix::process::Signal;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{ADMIN, get};
-use crate::harness::backend::Backend;
-use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Lab, WAIT_LIMIT, wait_until};
 use crate::harness::peername::Peername;
-use crate::harness::rig::proxy::{ProxyRig, header_for};
+use crate::harness::programs::sender::haproxy::Haproxy;
+use crate::harness::rig::load::under_load;
+use crate::harness::rig::proxy::ProxyRig;
 use crate::harness::rig::udp::datagram_header_for;
-use crate::harness::sender::haproxy::Haproxy;
 
 #[test]
 fn clients_are_accepted_while_the_drain_is_announced() {
@@ -28,8 +25,8 @@ fn clients_are_accepted_while_the_drain_is_announced() {
     let balancer = DatagramSocket::bind(&rig.lab.balancer, v4([10, 81, 0, 2], 0));
     let begin = Instant::now();
     rig.proxy.signal(Signal::TERM);
-    wait_for("unreadiness", || {
-        (get(host, &[], "/readyz") == "draining\n503").then_some(())
+    wait_until("unreadiness", || {
+        get(host, &[], "/readyz") == "draining\n503"
     });
     let (down, up) = rig.connect_client(fresh_client_v4());
     let client = fresh_client_v4();
@@ -40,8 +37,7 @@ fn clients_are_accepted_while_the_drain_is_announced() {
     down.send(b"ping");
     assert_eq!(up.recv(4), b"ping");
     drop((down, up, backend));
-    let status = rig.proxy.wait_exit(Duration::from_secs(5));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    rig.proxy.wait_success(Duration::from_secs(5));
 }
 
 #[test]
@@ -49,33 +45,12 @@ fn second_sigterm_ends_the_delay_at_once() {
     let mut rig = ProxyRig::new(&[ADMIN, "--drain-delay=60s"]);
     let (down, _up) = rig.connect_client(fresh_client_v4());
     rig.proxy.signal(Signal::TERM);
-    wait_for("unreadiness", || {
-        (get(&rig.lab.server, &[], "/readyz") == "draining\n503").then_some(())
+    wait_until("unreadiness", || {
+        get(&rig.lab.server, &[], "/readyz") == "draining\n503"
     });
     rig.proxy.signal(Signal::TERM);
-    let status = rig.proxy.wait_exit(Duration::from_secs(2));
-    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    rig.proxy.wait_success(Duration::from_secs(2));
     down.wait_closed();
-}
-
-#[test]
-fn forward_accepts_while_its_drain_is_announced() {
-    let lab = Lab::new();
-    let backend = Backend::listen(&lab.server, TARGET_V4);
-    let args = [
-        "forward",
-        "--listen=10.81.0.1:8443",
-        "--to=127.0.0.1:9000",
-        "--drain-delay=60s",
-        ADMIN,
-    ];
-    let forward = Peername::start(&lab.server, &args, &[LISTEN_V4]);
-    forward.signal(Signal::TERM);
-    wait_for("unreadiness", || {
-        (get(&lab.server, &[], "/readyz") == "draining\n503").then_some(())
-    });
-    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
-    backend.accept();
 }
 
 /// An unmodified HAProxy that checks `/readyz` of two nodes, of which one is taken out under load.
@@ -92,14 +67,16 @@ fn haproxy_takes_a_node_out_without_a_failed_request() {
     let at = |port| SocketAddr::new(LISTEN_V4.ip(), port);
     let haproxy = Haproxy::start_checking_readiness(&lab, [(at(8443), 9301), (at(8444), 9302)]);
     haproxy.wait_server_state(&lab, "UP");
-    let load = Load::start(&lab);
-    load.wait_served(200);
-    nodes[0].signal(Signal::TERM);
-    let status = nodes[0].wait_exit(Duration::from_secs(10));
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    load.wait_served(200);
-    let (served, failed) = load.finish();
-    assert_eq!(failed, 0, "of {served}");
+    let request = || {
+        lab.client.enter(request).expect("no failed request");
+        thread::sleep(Duration::from_millis(2));
+    };
+    under_load(4, request, |load| {
+        load.wait_served(200);
+        nodes[0].signal(Signal::TERM);
+        nodes[0].wait_success(Duration::from_secs(10));
+        load.wait_served(200);
+    });
     let totals = nodes[0].log();
     assert!(
         totals.contains("\"stopped\"") && !totals.contains("\"connections\":0"),
@@ -123,57 +100,7 @@ fn node(lab: &Lab, port: u16, admin: u16) -> Peername {
     Peername::start(&lab.server, &args, &[addr])
 }
 
-/// Clients of HAProxy, each with one request per connection.
-struct Load {
-    stop: Arc<AtomicBool>,
-    served: Arc<AtomicUsize>,
-    failed: Arc<AtomicUsize>,
-    clients: Vec<thread::JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(lab: &Lab) -> Self {
-        let (stop, served, failed) =
-            <(Arc<AtomicBool>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
-        let client = |_| {
-            let (stop, served, failed) =
-                (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&failed));
-            let work = move || {
-                while !stop.load(Relaxed) {
-                    match request() {
-                        Ok(()) => served.fetch_add(1, Relaxed),
-                        Err(_) => failed.fetch_add(1, Relaxed),
-                    };
-                    thread::sleep(Duration::from_millis(2));
-                }
-            };
-            lab.client.enter(|| thread::spawn(work))
-        };
-        let clients = (0..4).map(client).collect();
-        Self {
-            stop,
-            served,
-            failed,
-            clients,
-        }
-    }
-
-    fn wait_served(&self, more: usize) {
-        let before = self.served.load(Relaxed);
-        wait_for("requests are served", || {
-            (self.served.load(Relaxed) >= before + more).then_some(())
-        });
-    }
-
-    fn finish(self) -> (usize, usize) {
-        self.stop.store(true, Relaxed);
-        self.clients
-            .into_iter()
-            .for_each(|client| client.join().expect("no panic"));
-        (self.served.load(Relaxed), self.failed.load(Relaxed))
-    }
-}
-
+/// A request of a client of HAProxy, on a connection of its own.
 fn request() -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&FRONT_V4, WAIT_LIMIT)?;
     stream.set_read_timeout(Some(WAIT_LIMIT))?;

@@ -7,7 +7,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 /// Silent connections of one trusted peer leave most of a small connection limit to the others.
@@ -46,9 +46,7 @@ fn forward_leaves_connections_for_other_clients() {
         up.recv_text_until(|text| text.ends_with("hello"));
         assert!(since.elapsed() < Duration::from_secs(1), "{since:?}");
     }
-    forward.wait_line("that it refuses some", |line| {
-        line.contains("too_many_connections").then_some(())
-    });
+    forward.wait_logged("too_many_connections");
 }
 
 /// A connection of `forward` without a byte in either direction ends.
@@ -75,14 +73,10 @@ fn busy_listener_does_not_starve_the_others() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let other = v4([10, 81, 0, 1], 8444);
-    let args = [
-        "proxy",
-        "--listen=10.81.0.1:8443",
-        "--listen=10.81.0.1:8444",
-        "--target-v4=127.0.0.1:9000",
-        "--trust=10.81.0.0/24",
-        "--workers=1",
-    ];
+    let args = words(
+        "proxy --listen=10.81.0.1:8443 --listen=10.81.0.1:8444 --target-v4=127.0.0.1:9000 \
+         --trust=10.81.0.0/24 --workers=1",
+    );
     let few = ["prlimit", "--nofile=64:64"];
     let proxy = Peername::start_through(&lab.server, &few, &args, &[LISTEN_V4, other]);
     proxy.wait_started();

@@ -5,29 +5,27 @@ use std::iter;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
+use crate::harness::addr::{LISTEN_V4, addr, fresh_client_like, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
-use crate::harness::lab::{Host, Lab, wait_for};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Host, Lab, assert_contains, wait_for, wait_until};
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::ProxyRig;
 
 #[test]
 fn client_reaches_the_destination_in_its_header() {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100-9199",
-        "--allow-destination=[::1]:9101",
-    ]);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=127.0.0.1:9100-9199 \
+         --allow-destination=[::1]:9101",
+    ));
     let listed = ["127.0.0.1:9100", "127.0.0.1:9199", "[::1]:9101"].map(addr);
     for destination in listed {
         let backend = Backend::listen(&rig.lab.server, destination);
-        let client = client_of(destination);
+        let client = fresh_client_like(destination);
         for header in [v1(client, destination), v2(client, destination, &[])] {
             let down = rig.connect_and_send(&header);
-            let up = backend.accept();
-            assert_eq!(up.peer_addr(), client, "to {destination}");
+            let up = backend.accept_from(client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
             down.reset();
@@ -40,12 +38,12 @@ fn client_reaches_the_destination_in_its_header() {
 /// Health checks carry neither a client nor a destination.
 #[test]
 fn header_without_destination_goes_to_the_fixed_target() {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100",
-        "--mark=7",
-    ]);
-    rig.lab.server.nft(ONLY_MARKED);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=127.0.0.1:9100 --mark=7",
+    ));
+    rig.lab
+        .server
+        .add_filter("output", "tcp dport { 9000, 9100 } meta mark != 7 reject");
     for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
         let _down = rig.connect_and_send(&unnamed);
         assert_eq!(
@@ -61,11 +59,9 @@ fn header_without_destination_goes_to_the_fixed_target() {
 /// The list is as wide as can be, and these are refused all the same.
 #[test]
 fn special_destinations_are_refused() {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=0.0.0.0/0",
-        "--allow-destination=::/0",
-    ]);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=0.0.0.0/0 --allow-destination=::/0",
+    ));
     let table = [
         ("127.0.0.1:9000", "destination_loopback"),
         ("[::1]:9000", "destination_loopback"),
@@ -83,12 +79,10 @@ fn special_destinations_are_refused() {
     ];
     for (destination, _) in table {
         let destination = addr(destination);
-        assert_refused(&rig, &v2(client_of(destination), destination, &[]));
+        assert_refused(&rig, &v2(fresh_client_like(destination), destination, &[]));
     }
     let reasons = table.map(|(_, reason)| reason);
-    wait_for("each has its reason", || {
-        (rig.proxy.outcomes() == reasons).then_some(())
-    });
+    wait_until("each has its reason", || rig.proxy.outcomes() == reasons);
     rig.assert_no_backend_connection();
 }
 
@@ -100,8 +94,8 @@ fn unlisted_destination_is_refused() {
     ]);
     assert_refused(&rig, &v1(fresh_client_v4(), addr("10.81.0.2:80")));
     assert_refused(&rig, &v1(fresh_client_v4(), addr("127.0.0.1:9000")));
-    wait_for("two reasons", || {
-        (rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]).then_some(())
+    wait_until("two reasons", || {
+        rig.proxy.outcomes() == ["destination_not_listed", "destination_loopback"]
     });
     rig.proxy.wait_line("that says which", |line| {
         let named = "the header's destination, 10.81.0.2:80, is not on the list";
@@ -113,12 +107,10 @@ fn unlisted_destination_is_refused() {
 /// through itself forty times for forty headers in one connection.
 #[test]
 fn destination_is_never_the_proxy() {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=0.0.0.0/0",
-        "--allow-destination=127.0.0.1:1-65535",
-        "--allow-destination=[::1]:1-65535",
-    ]);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=0.0.0.0/0 \
+         --allow-destination=127.0.0.1:1-65535 --allow-destination=[::1]:1-65535",
+    ));
     let ways = [
         "10.81.0.1:8443",
         "127.0.0.1:8443",
@@ -126,15 +118,15 @@ fn destination_is_never_the_proxy() {
         "[::1]:8443",
     ];
     for way in ways.map(addr) {
-        assert_refused(&rig, &v2(client_of(way), way, &[]));
+        assert_refused(&rig, &v2(fresh_client_like(way), way, &[]));
     }
     // This claimed source is in the trusted network: a connection from it to this host could claim any client.
     let trusted = v4([10, 81, 0, 77], 40_001);
     assert_refused(&rig, &v1(trusted, addr("127.0.0.1:9000")));
-    wait_for("five reasons", || {
+    wait_until("five reasons", || {
         let mut expected = vec!["destination_own_listener"; 4];
         expected.push("destination_trusted_source");
-        (rig.proxy.outcomes() == expected).then_some(())
+        rig.proxy.outcomes() == expected
     });
     rig.assert_no_backend_connection();
 }
@@ -149,21 +141,19 @@ fn destination_by_a_local_route_is_never_the_proxy() {
         &["route", "add", "local", "100.64.7.0/24", "dev", "lo"],
     );
     // The kernel's notification of the route takes a moment.
-    wait_for("the route is known", || {
+    wait_until("the route is known", || {
         let _down = rig.connect_and_send(&v1(fresh_client_v4(), addr("100.64.7.7:8443")));
         let outcomes = rig.proxy.outcomes();
         let last = outcomes.last().map(String::as_str);
-        (last == Some("destination_own_listener")).then_some(())
+        last == Some("destination_own_listener")
     });
     let trusted = v4([10, 81, 0, 77], 40_001);
     assert_refused(&rig, &v1(trusted, addr("100.64.7.7:9000")));
     // The connections before it may be logged later.
-    wait_for("the reason", || {
+    wait_until("the reason", || {
         let outcomes = rig.proxy.outcomes();
         let mut reasons = outcomes.iter().map(String::as_str);
-        reasons
-            .any(|reason| reason == "destination_trusted_source")
-            .then_some(())
+        reasons.any(|reason| reason == "destination_trusted_source")
     });
 }
 
@@ -185,22 +175,13 @@ fn assert_loop_ends(more: &[&str]) {
     let front = addr("10.81.0.1:80");
     let added = Peername::run(&lab.server, &["routes", "add", "--target-v4=10.81.0.1:80"]);
     assert!(added.status.success(), "{added:?}");
-    let args = [
-        "forward",
-        "--listen=10.81.0.1:80",
-        "--to=127.0.0.1:8443",
-        "--source=198.51.100.7:40001",
-    ];
+    let args =
+        words("forward --listen=10.81.0.1:80 --to=127.0.0.1:8443 --source=198.51.100.7:40001");
     let _balancer = Peername::start(&lab.server, &args, &[front]);
-    let args = [
-        "proxy",
-        "--listen=127.0.0.1:8443",
-        "--trust=127.0.0.1",
-        "--dynamic-destination",
-        "--allow-destination=10.81.0.1:80",
-        "--log-format=json",
-        "-v",
-    ];
+    let args = words(
+        "proxy --listen=127.0.0.1:8443 --trust=127.0.0.1 --dynamic-destination \
+         --allow-destination=10.81.0.1:80 --log-format=json -v",
+    );
     let args = [&args[..], more].concat();
     let proxy = Peername::start(&lab.server, &args, &[addr("127.0.0.1:8443")]);
     // The client is on this host: the rule keeps the frontend from answering other hosts.
@@ -257,12 +238,10 @@ fn hop_count_fits_beside_the_most_tlvs() {
 /// first bytes for one.
 #[test]
 fn header_without_room_for_the_hop_count_is_refused() {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100",
-        "--send-proxy=v2",
-        "--max-header=65551",
-    ]);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=127.0.0.1:9100 --send-proxy=v2 \
+         --max-header=65551",
+    ));
     let destination = addr("127.0.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
     let header = v2(
@@ -273,8 +252,8 @@ fn header_without_room_for_the_hop_count_is_refused() {
     let forged = b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n";
     let down = rig.connect_and_send(&[&header, &forged[..]].concat());
     assert_eq!(down.wait_closed().0, End::Reset);
-    wait_for("the reason", || {
-        (rig.proxy.outcomes() == ["header_unwritable"]).then_some(())
+    wait_until("the reason", || {
+        rig.proxy.outcomes() == ["header_unwritable"]
     });
     backend.assert_no_connection();
 }
@@ -289,26 +268,21 @@ fn missing_rules_are_noticed_for_each_destination() {
     ]);
     let destination = addr("10.81.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
-    wait_for("a client is refused", || {
+    wait_until("a client is refused", || {
         let _down = rig.connect_and_send(&v1(fresh_client_v4(), destination));
-        rig.proxy
-            .outcomes()
-            .contains(&"reply_path".to_owned())
-            .then_some(())
+        rig.proxy.outcomes().contains(&"reply_path".to_owned())
     });
-    rig.proxy.wait_line("naming the cure", |line| {
-        line.contains("peername routes add -4 10.81.0.1:9100")
-            .then_some(())
-    });
+    rig.proxy
+        .wait_logged("peername routes add -4 10.81.0.1:9100");
     let args = ["routes", "add", "--target-v4=10.81.0.1:9100"];
     let added = Peername::run(&rig.lab.server, &args);
     assert!(added.status.success(), "{added:?}");
-    wait_for("a client is served", || {
+    wait_until("a client is served", || {
         let client = fresh_client_v4();
         let _down = rig.connect_and_send(&v1(client, destination));
         // An earlier connection, from before the probe, may be accepted first: its reply now comes back, too.
         let mut all = iter::from_fn(|| backend.accept_within(Duration::from_millis(100)));
-        all.any(|up| up.peer_addr() == client).then_some(())
+        all.any(|up| up.peer_addr() == client)
     });
 }
 
@@ -322,37 +296,20 @@ fn proxy_without_a_destination_list_does_not_start() {
         String::from_utf8(output.stderr).expect("text")
     };
     let said = usage(&["--dynamic-destination"]);
-    assert!(
-        said.contains("--allow-destination 127.0.0.1:8000-8999"),
-        "{said}"
-    );
+    assert_contains(&said, &["--allow-destination 127.0.0.1:8000-8999"]);
     let said = usage(&["--allow-destination=10.0.0.0/8"]);
-    assert!(said.contains("--dynamic-destination"), "{said}");
+    assert_contains(&said, &["--dynamic-destination"]);
     let said = usage(&["--dynamic-destination", "--allow-destination=127.0.0.1"]);
-    assert!(said.contains("name the ports"), "{said}");
+    assert_contains(&said, &["name the ports"]);
     let said = usage(&["--dynamic-destination", "--allow-destination=everything"]);
-    assert!(said.contains("[2001:db8::]/32:443"), "{said}");
-}
-
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
-}
-
-fn client_of(destination: SocketAddr) -> SocketAddr {
-    if destination.is_ipv4() {
-        fresh_client_v4()
-    } else {
-        fresh_client_v6()
-    }
+    assert_contains(&said, &["[2001:db8::]/32:443"]);
 }
 
 /// A proxy that sends headers on, and the one destination it allows.
 fn forwarding_headers() -> (ProxyRig, SocketAddr, Backend) {
-    let rig = ProxyRig::new(&[
-        "--dynamic-destination",
-        "--allow-destination=127.0.0.1:9100",
-        "--send-proxy=v2",
-    ]);
+    let rig = ProxyRig::new(&words(
+        "--dynamic-destination --allow-destination=127.0.0.1:9100 --send-proxy=v2",
+    ));
     let destination = addr("127.0.0.1:9100");
     let backend = Backend::listen(&rig.lab.server, destination);
     (rig, destination, backend)
@@ -369,16 +326,7 @@ fn assert_refused(rig: &ProxyRig, header: &[u8]) {
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, header);
     assert_eq!(down.wait_closed().0, End::Reset);
     // Another thread writes the log; the next refusal must come after this line.
-    wait_for("the refusal is logged", || {
-        (rig.proxy.outcomes().len() > before).then_some(())
+    wait_until("the refusal is logged", || {
+        rig.proxy.outcomes().len() > before
     });
 }
-
-const ONLY_MARKED: &str = "
-table inet marked {
-    chain output {
-        type filter hook output priority 0;
-        tcp dport { 9000, 9100 } meta mark != 7 reject
-    }
-}
-";

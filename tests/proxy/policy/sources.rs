@@ -84,8 +84,7 @@ fn refusal_of_an_own_address_names_the_policy_that_allows_it() {
         let rig = ProxyRig::new(&[]);
         assert_refused(&rig, LISTEN_V4, ip);
         let hint = format!("--source-policy {policy}");
-        rig.proxy
-            .wait_line(&hint, |line| line.contains(&hint).then_some(()));
+        rig.proxy.wait_logged(&hint);
     }
 }
 

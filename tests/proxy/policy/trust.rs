@@ -8,17 +8,15 @@ use crate::harness::addr::{
 };
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Scratch, assert_within};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Host, Lab, Scratch, assert_contains, assert_within};
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn proxy_does_not_start_without_trust() {
     let host = Host::new();
-    let output = Peername::run(&host, &["proxy", "--listen=127.0.0.1:8443"]);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("--trust"), "{said}");
+    let said = Peername::run_failing(&host, &["proxy", "--listen=127.0.0.1:8443"], 2);
+    assert_contains(&said, &["--trust"]);
 }
 
 #[test]
@@ -106,12 +104,7 @@ fn ipv4_trust_list_works_on_a_dual_stack_listener() {
     let lab = Lab::new();
     let backend = Backend::listen(&lab.server, TARGET_V4);
     let both = v6([0; 8], 8443);
-    let args = [
-        "proxy",
-        "--listen=[::]:8443",
-        "--target-v4=127.0.0.1:9000",
-        "--trust=10.81.0.2",
-    ];
+    let args = words("proxy --listen=[::]:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.2");
     let _proxy = Peername::start(&lab.server, &args, &[both]);
     assert_served(&lab, &backend, LISTEN_V4);
     Conn::assert_refused(&lab.balancer, LISTEN_V6);

@@ -1,17 +1,13 @@
 //! Reload of `forward`: the server gets every request, with its client.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
-use rustix::process::Signal;
-
-use super::{count_lines, wait_logged};
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
-use crate::harness::lab::{Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch};
 use crate::harness::peername::Peername;
+use crate::harness::rig::load::under_load;
 
 /// Each tenth reload is of an invalid file, each other one changes the header's version and has a listener more or less.
 #[test]
@@ -20,18 +16,9 @@ fn forward_reloads_under_load_and_loses_no_request() {
     let long = Conn::connect(&site.lab.client, FRONT_V4);
     long.send(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
     long.recv_text_until(|text| text.ends_with("203.0.113.9\n"));
-    let stop = AtomicBool::new(false);
-    let served = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let client = || {
-            while !stop.load(Ordering::Relaxed) {
-                site.assert_served(FRONT_V4);
-                served.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+    let get = || site.assert_served(FRONT_V4);
+    let served = under_load(3, get, |load| {
         for round in 1..=RELOADS {
-            let before = served.load(Ordering::Relaxed);
             match round % 10 {
                 0 => site.reload("[[forward]]\nto = 7\n", "reload refused"),
                 _ if round % 2 == 0 => site.reload(&table(FRONT_V4, 1), "\"reloaded\""),
@@ -39,16 +26,10 @@ fn forward_reloads_under_load_and_loses_no_request() {
                     let both = table(FRONT_V4, 2) + &table(SECOND, 2);
                     site.reload(&both, "\"reloaded\"");
                     site.assert_served(SECOND);
-                    served.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            wait_for("requests go on", || {
-                (served.load(Ordering::Relaxed) > before).then_some(())
-            });
+            load.wait_served(1);
         }
-        stop.store(true, Ordering::Relaxed);
-        let ended: Vec<_> = clients.into_iter().map(|one| one.join()).collect();
-        assert!(ended.iter().all(Result::is_ok), "each request is served");
     });
     // A connection keeps the configuration it began with.
     long.send(b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -58,7 +39,8 @@ fn forward_reloads_under_load_and_loses_no_request() {
     assert_eq!(totals["reloads"], RELOADS - RELOADS / 10, "{totals}");
     assert_eq!(totals["reloads_refused"], RELOADS / 10, "{totals}");
     let log = site.files.read("access.log");
-    assert_eq!(log.lines().count(), served.into_inner() + 2);
+    let of_second = (1..=RELOADS).filter(|round| round % 2 == 1).count();
+    assert_eq!(log.lines().count(), served + of_second + 2);
     let stranger = log.lines().find(|line| *line != "203.0.113.9");
     assert_eq!(stranger, None, "each request came with its client");
 }
@@ -82,7 +64,7 @@ fn forward_refuses_what_needs_a_restart() {
         site.reload(&file, key);
         site.assert_served(FRONT_V4);
     }
-    assert_eq!(count_lines(&site.forward, "\"reloaded\""), 0);
+    assert_eq!(site.forward.count_logged("\"reloaded\""), 0);
 }
 
 /// A new session is sent to the new server, though the listener's socket stays; an open one stays with its own.
@@ -108,8 +90,7 @@ fn forward_reload_moves_new_udp_sessions() {
     old.send(front, &[b"one"]);
     assert_eq!(servers[0].recv().0, b"one");
     files.write("forward.toml", &file(5002));
-    forward.signal(Signal::HUP);
-    wait_logged(&forward, "\"reloaded\"", 1);
+    forward.reload("\"reloaded\"");
     old.send(front, &[b"two"]);
     assert_eq!(servers[0].recv().0, b"two");
     let new = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 41_002));
@@ -148,10 +129,8 @@ impl Site {
 
     #[track_caller]
     fn reload(&self, content: &str, says_then: &str) {
-        let before = count_lines(&self.forward, says_then);
         self.files.write("forward.toml", content);
-        self.forward.signal(Signal::HUP);
-        wait_logged(&self.forward, says_then, before + 1);
+        self.forward.reload(says_then);
     }
 
     #[track_caller]
@@ -172,23 +151,4 @@ fn table(listen: SocketAddr, version: u8) -> String {
 const RELOADS: usize = 100;
 const SERVER: SocketAddr = v4([10, 81, 0, 1], 9000);
 const SECOND: SocketAddr = v4([203, 0, 113, 1], 8080);
-const NGINX: &str = "
-daemon off;
-user root;
-worker_processes 1;
-pid DIR/nginx.pid;
-events {}
-http {
-    log_format client '$proxy_protocol_addr';
-    access_log DIR/access.log client;
-    client_body_temp_path DIR/body;
-    proxy_temp_path DIR/proxy;
-    fastcgi_temp_path DIR/fastcgi;
-    uwsgi_temp_path DIR/uwsgi;
-    scgi_temp_path DIR/scgi;
-    server {
-        listen 10.81.0.1:9000 proxy_protocol;
-        location / { return 200 '$proxy_protocol_addr\\n'; }
-    }
-}
-";
+const NGINX: &str = include_str!("forward/nginx.conf");

@@ -1,14 +1,13 @@
 //! `/config` of the admin endpoint: the configuration in force.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Site, table, wait_logged};
+use super::{Site, table};
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::admin::{ADMIN, get, wait_metric};
-use crate::harness::browser::wait_page_shows;
-use crate::harness::lab::wait_for;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::Peername;
+use crate::harness::programs::browser::wait_page_shows;
 
 /// `/config` shows the keys of the file with their defaults, and after a reload the new ones. A refused reload changes
 /// nothing.
@@ -39,19 +38,17 @@ fn config_in_force_is_shown() {
 
     site.file
         .write("proxy.toml", &table(LISTEN_V4, &["10.81.0.0/16"]));
-    site.proxy.signal(Signal::HUP);
-    wait_logged(&site.proxy, "\"reloaded\"", 1);
-    wait_for("the new configuration", || {
-        (shown()["listen"][0]["trust"] == json!(["10.81.0.0/16"])).then_some(())
+    site.proxy.reload("\"reloaded\"");
+    wait_until("the new configuration", || {
+        shown()["listen"][0]["trust"] == json!(["10.81.0.0/16"])
     });
     assert_eq!(status()["last_reload"]["refused"], Value::Null);
     let applied = status()["last_reload"]["at"].as_u64().expect("a time");
     site.file.write("proxy.toml", "nonsense");
-    site.proxy.signal(Signal::HUP);
-    wait_logged(&site.proxy, "reload refused", 1);
+    site.proxy.reload("reload refused");
     assert_eq!(shown()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
     let refused = status()["last_reload"]["refused"].to_string();
-    assert!(refused.contains("proxy.toml, line 1"), "{refused}");
+    assert_contains(&refused, &["proxy.toml, line 1"]);
     for line in [
         "peername_reloads_total{result=\"applied\"} 1",
         "peername_reloads_total{result=\"refused\"} 1",
@@ -67,5 +64,5 @@ fn config_in_force_is_shown() {
     wait_page_shows(&site.lab.server, &["Last reload and upgrade", "refused: "]);
     let top = Peername::run(&site.lab.server, &["top", "--admin=127.0.0.1:9300"]);
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
-    assert!(top.contains("the last reload was refused: "), "{top}");
+    assert_contains(&top, &["the last reload was refused: "]);
 }

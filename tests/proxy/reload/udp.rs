@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use super::{PRIVILEGED, Site, table, wait_logged};
+use super::{PRIVILEGED, Site, table};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
@@ -43,7 +43,7 @@ fn reload_changes_udp_listeners_and_trust() {
     answered(LISTEN_V4, b"3");
     site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
     ask(LISTEN_V4, b"unheard");
-    wait_logged(&site.proxy, "datagrams refused: untrusted_peer", 1);
+    site.proxy.wait_logged("datagrams refused: untrusted_peer");
     site.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"4");
     let totals = site.stop();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
-use super::{Site, both_listeners, count_lines, table, wait_logged};
+use super::{Site, both_listeners, table};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -20,31 +20,31 @@ fn watch_reloads_the_file_and_the_lists_it_names() {
     let site = Site::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
     site.proxy.wait_started();
     site.file.write("proxy.toml", &both_listeners());
-    wait_logged(&site.proxy, "\"reloaded\"", 1);
+    site.proxy.wait_logged_times("\"reloaded\"", 1);
     site.connect(super::PRIVILEGED);
 
     let list = site.file.write("trusted", "10.81.0.0/24\n");
     let named = table(LISTEN_V4, &[&format!("@{list}")]);
     let next = site.file.write("proxy.toml.new", &named);
     fs::rename(next, site.file.path("proxy.toml")).expect("a rename");
-    wait_logged(&site.proxy, "\"reloaded\"", 2);
+    site.proxy.wait_logged_times("\"reloaded\"", 2);
     site.connect(LISTEN_V4);
 
     site.file.write("trusted", "192.0.2.0/24\n");
-    wait_logged(&site.proxy, "\"reloaded\"", 3);
+    site.proxy.wait_logged_times("\"reloaded\"", 3);
     Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
 
     site.file.write("trusted", "nonsense\n");
-    wait_logged(&site.proxy, "reload refused", 1);
+    site.proxy.wait_logged_times("reload refused", 1);
     Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
     site.file.write("trusted", "10.81.0.0/24\n");
-    wait_logged(&site.proxy, "\"reloaded\"", 4);
+    site.proxy.wait_logged_times("\"reloaded\"", 4);
     site.connect(LISTEN_V4);
 
     site.file.write("unrelated", "");
     // Longer than the time in which a change is noticed.
     thread::sleep(Duration::from_secs(1));
-    assert_eq!(count_lines(&site.proxy, "\"reloaded\""), 4);
+    assert_eq!(site.proxy.count_logged("\"reloaded\""), 4);
 }
 
 /// Kubernetes replaces a ConfigMap by replacing the link `..data` to the directory of all its files.
@@ -69,11 +69,11 @@ fn watch_reloads_a_config_map() {
     for round in 1..=3 {
         revision(&format!("..{}", 2 * round), "192.0.2.0/24");
         fs::remove_dir_all(map.path(&format!("..{}", 2 * round - 1))).expect("the old one");
-        wait_logged(&proxy, "\"reloaded\"", 2 * round - 1);
+        proxy.wait_logged_times("\"reloaded\"", 2 * round - 1);
         Conn::assert_refused(&lab.balancer, LISTEN_V4);
         revision(&format!("..{}", 2 * round + 1), "10.81.0.0/24");
         fs::remove_dir_all(map.path(&format!("..{}", 2 * round))).expect("the old one");
-        wait_logged(&proxy, "\"reloaded\"", 2 * round);
+        proxy.wait_logged_times("\"reloaded\"", 2 * round);
         let client = fresh_client_v4();
         let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
         assert_eq!(backend.accept().peer_addr(), client);

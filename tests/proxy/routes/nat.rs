@@ -7,7 +7,7 @@ use crate::harness::addr::{BALANCER_V4, TARGET_V4, TARGET_V6, v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::peername::{Peername, words};
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::udp;
 
@@ -37,8 +37,7 @@ fn tcp_backends_see_clients_in_a_network_with_nat() {
             let client: SocketAddr = client.parse().expect("an address");
             let listen = v4([10, 81, 0, 1], 8443);
             let down = Conn::connect_and_send(&site.lab.balancer, listen, &header_for(client));
-            let up = backend.accept();
-            assert_eq!(up.peer_addr(), client, "{rules}");
+            let up = backend.accept_from(client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
         }
@@ -52,16 +51,10 @@ fn udp_backends_see_clients_in_a_network_with_nat() {
         let lab = Lab::without_routes();
         lab.server.run("sh", &["-ec", rules]);
         let listen = v4([10, 81, 0, 1], 8443);
-        let args = [
-            "proxy",
-            "--listen=10.81.0.1:8443",
-            "--target-v4=127.0.0.1:9000",
-            "--target-v6=[::1]:9000",
-            "--trust=private",
-            "--protocol=udp",
-            "--setup-routes",
-            "--log-format=json",
-        ];
+        let args = words(
+            "proxy --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000 \
+             --trust=private --protocol=udp --setup-routes --log-format=json",
+        );
         let _proxy = Peername::start_udp(&lab.server, &args);
         for (client, target) in [(CLIENT_V4, TARGET_V4), (CLIENT_V6, TARGET_V6)] {
             let client: SocketAddr = client.parse().expect("an address");

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::Site;
-use crate::harness::lab::{Process, wait_for};
+use crate::harness::lab::{Process, wait_until};
 
 #[test]
 fn removed_rules_and_routes_are_restored_within_a_second() {
@@ -23,11 +23,11 @@ fn removed_rules_and_routes_are_restored_within_a_second() {
     ] {
         server.run("sh", &["-c", removal]);
         let removed_at = Instant::now();
-        wait_for(removal, || (server.routing_rules() == before).then_some(()));
+        wait_until(removal, || server.routing_rules() == before);
         assert!(removed_at.elapsed() < Duration::from_secs(1), "{removal}");
     }
-    wait_for("the probe after the loopback interface was down", || {
-        site.is_v4_client_served(8443).then_some(())
+    wait_until("the probe after the loopback interface was down", || {
+        site.is_v4_client_served(8443)
     });
     proxy.wait_line("what was restored", |line| {
         (line.contains("WARN") && line.contains("is restored: `2111: from")).then_some(())
@@ -50,9 +50,7 @@ fn rules_that_networkd_removes_are_restored() {
     );
     // It has removed what is not in its configuration.
     assert!(!rules().contains("192.0.2.99"), "{output:?}");
-    proxy.wait_line("what was restored", |line| {
-        (line.contains("is restored: `2111: from")).then_some(())
-    });
+    proxy.wait_logged("is restored: `2111: from");
     for rule in before.lines() {
         assert!(rules().contains(rule), "{rule} is not in {}", rules());
     }
@@ -74,12 +72,8 @@ fn fight_for_the_rules_backs_off() {
     let restored = proxy.log().matches("is restored").count();
     assert!((5..=10).contains(&restored), "{}", proxy.log());
     let rule = || site.lab.server.run("ip", &["rule", "show", "pref", "2111"]);
-    wait_for("the end of the fight", || {
-        rule().contains("21101").then_some(())
-    });
-    wait_for("clients are served", || {
-        site.is_v4_client_served(8443).then_some(())
-    });
+    wait_until("the end of the fight", || rule().contains("21101"));
+    wait_until("clients are served", || site.is_v4_client_served(8443));
 }
 
 /// Another rule that comes first is not removed, and the log says that it is there.
@@ -90,14 +84,9 @@ fn rule_of_another_program_before_ours_is_named() {
     site.assert_clients_served(8443);
     let other = "pref 100 from 127.0.0.0/8 iif lo blackhole";
     site.lab.server.ip(&format!("rule add {other}"));
-    proxy.wait_line("the reason", |line| {
-        line.contains("a rule with a smaller priority")
-            .then_some(())
-    });
+    proxy.wait_logged("a rule with a smaller priority");
     site.lab.server.ip(&format!("rule del {other}"));
-    wait_for("clients are served", || {
-        site.is_v4_client_served(8443).then_some(())
-    });
+    wait_until("clients are served", || site.is_v4_client_served(8443));
 }
 
 /// Without a keeper, the proxy itself notices at once.
@@ -118,9 +107,7 @@ fn removal_of_permanent_rules_is_noticed_at_once() {
     assert!(removed_at.elapsed() < Duration::from_secs(3));
     assert_eq!(server.run("sh", &["-c", READY]), "503");
     server.ip("rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100");
-    wait_for("clients are served", || {
-        site.is_v4_client_served(8443).then_some(())
-    });
+    wait_until("clients are served", || site.is_v4_client_served(8443));
 }
 
 const READY: &str = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";

@@ -7,8 +7,8 @@ use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v1;
-use crate::harness::lab::Lab;
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Lab, assert_contains};
+use crate::harness::peername::{Peername, words};
 
 /// Loopback has no network that could be congested, and no peer that could vanish. A connection that a rule
 /// brings to a loopback listener has both.
@@ -37,20 +37,17 @@ fn connection_brought_to_loopback_is_tuned_as_remote() {
         ),
         (&[], &lab.server, "127.0.0.1:25577", "reno", false),
     ] {
-        let usual = [
-            "proxy",
-            "--listen=127.0.0.1:25577",
-            "--target-v4=127.0.0.1:9000",
-            "--trust=10.81.0.0/24",
-            "--trust=loopback",
-        ];
+        let usual = words(
+            "proxy --listen=127.0.0.1:25577 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24 \
+             --trust=loopback",
+        );
         let _proxy = Peername::start_udp(&lab.server, &[&usual, args].concat());
         let (to, client) = (addr(to), fresh_client_v4());
         let down = Conn::connect_and_send(host, to, &v1(client, to));
         let _up = backend.accept();
         let filter = format!("dport = :{}", down.local_addr().port());
         let said = lab.server.run("ss", &["-tnoiH", &filter]);
-        assert!(said.contains(&format!(" {algorithm} ")), "{said}");
+        assert_contains(&said, &[&format!(" {algorithm} ")]);
         assert_eq!(said.contains("timer:(keepalive"), is_probed, "{said}");
     }
 }

@@ -2,8 +2,10 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use super::{add, addr, client_like, proxy};
-use crate::harness::addr::{BALANCER_V4, BALANCER_V6, fresh_client_v4, fresh_client_v6, v4};
+use super::{add, proxy};
+use crate::harness::addr::{
+    BALANCER_V4, BALANCER_V6, addr, fresh_client_like, fresh_client_v4, fresh_client_v6, v4,
+};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::v2_udp;
 use crate::harness::lab::{Lab, wait_for};
@@ -132,7 +134,7 @@ fn replies_to_this_hosts_own_datagrams_reach_it() {
         // flow.
         let backend = DatagramSocket::bind(&lab.server, addr(target));
         let to = addr(&format!("{own}:15001"));
-        let client = client_like(to);
+        let client = fresh_client_like(to);
         elsewhere.send(to, &[&v2_udp(client, to), b"one"]);
         backend.expect_datagram(b"one", client);
         std::thread::sleep(std::time::Duration::from_millis(1500));

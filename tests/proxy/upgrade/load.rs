@@ -2,84 +2,40 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
-use crate::harness::lab::{Lab, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Lab, WAIT_LIMIT};
 use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::rig::load::{Load, SetOnDrop, under_load};
 use crate::harness::rig::proxy::header_for;
 
-/// Clients that connect one after the other, and their backend.
-#[derive(Debug)]
-pub(crate) struct TcpLoad {
-    stop: Arc<AtomicBool>,
-    served: Arc<AtomicUsize>,
-    clients: Vec<JoinHandle<()>>,
+/// Runs `test` while clients connect one after the other, beside one long transfer. Returns how many were served.
+#[track_caller]
+pub(crate) fn under_tcp_load(lab: &Lab, test: impl FnOnce(&Load)) -> usize {
+    let listener = lab.server.enter(|| TcpListener::bind(TARGET_V4));
+    let listener = listener.expect("the backend");
+    thread::spawn(move || listener.incoming().flatten().for_each(answer));
+    let (number, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let request = || {
+        exchange(lab, number.fetch_add(1, Relaxed));
+        thread::sleep(PAUSE);
+    };
+    thread::scope(|scope| {
+        let end = SetOnDrop(&is_over);
+        let long = scope.spawn(|| transfer_until(lab, &is_over));
+        let served = under_load(CLIENTS, request, test);
+        drop(end);
+        assert!(long.join().is_ok(), "the transfer failed, see above");
+        served
+    })
 }
 
-impl TcpLoad {
-    pub(crate) fn start(lab: &Lab) -> Self {
-        let listener = lab.server.enter(|| TcpListener::bind(TARGET_V4));
-        let listener = listener.expect("the backend");
-        thread::spawn(move || listener.incoming().flatten().for_each(answer));
-        let stop = Arc::new(AtomicBool::new(false));
-        let served = Arc::new(AtomicUsize::new(0));
-        let long = {
-            let stop = Arc::clone(&stop);
-            spawn(lab, move || transfer_until(&stop))
-        };
-        let short = (0..CLIENTS).map(|number| {
-            let (stop, served) = (Arc::clone(&stop), Arc::clone(&served));
-            spawn(lab, move || {
-                for connection in 0.. {
-                    if stop.load(Relaxed) {
-                        return;
-                    }
-                    exchange(number << 20 | connection);
-                    served.fetch_add(1, Relaxed);
-                    thread::sleep(PAUSE);
-                }
-            })
-        });
-        let clients = short.chain([long]).collect();
-        Self {
-            stop,
-            served,
-            clients,
-        }
-    }
-
-    /// Waits until so many further connections were served.
-    pub(crate) fn wait_served(&self, connections: usize) {
-        let before = self.served.load(Relaxed);
-        wait_for("connections are served", || {
-            let failed = self.clients.iter().any(JoinHandle::is_finished);
-            (failed || self.served.load(Relaxed) >= before + connections).then_some(())
-        });
-    }
-
-    /// Ends the clients, asserts that none has failed, and returns how many connections were served.
-    #[track_caller]
-    pub(crate) fn finish(self) -> usize {
-        self.stop.store(true, Relaxed);
-        for client in self.clients {
-            assert!(client.join().is_ok(), "a client failed, see above");
-        }
-        self.served.load(Relaxed)
-    }
-}
-
-/// A thread on the balancer.
-fn spawn(lab: &Lab, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    lab.balancer.enter(|| thread::spawn(work))
-}
-
-fn connect(client: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&LISTEN_V4, WAIT_LIMIT);
-    let mut stream = stream.expect("not refused");
+fn connect(lab: &Lab, client: SocketAddr) -> TcpStream {
+    let connect = || TcpStream::connect_timeout(&LISTEN_V4, WAIT_LIMIT);
+    let mut stream = lab.balancer.enter(connect).expect("not refused");
     stream
         .set_read_timeout(Some(WAIT_LIMIT))
         .expect("SO_RCVTIMEO");
@@ -88,9 +44,9 @@ fn connect(client: SocketAddr) -> TcpStream {
 }
 
 /// One short connection: the backend reports the client's address, and returns what was sent.
-fn exchange(number: u64) {
+fn exchange(lab: &Lab, number: u64) {
     let client = fresh_client_v4();
-    let mut stream = connect(client);
+    let mut stream = connect(lab, client);
     let bytes = pattern(number, 3000);
     stream.write_all(&bytes).expect("not reset");
     stream.shutdown(Shutdown::Write).expect("not reset");
@@ -102,15 +58,15 @@ fn exchange(number: u64) {
 }
 
 /// One connection that is never idle for long.
-fn transfer_until(stop: &AtomicBool) {
+fn transfer_until(lab: &Lab, is_over: &AtomicBool) {
     let client = fresh_client_v4();
-    let mut stream = connect(client);
+    let mut stream = connect(lab, client);
     let greeting = format!("{client}\n");
     let mut buffer = vec![0; greeting.len()];
     stream.read_exact(&mut buffer).expect("not reset");
     assert_eq!(buffer, greeting.as_bytes());
     for number in 0.. {
-        if stop.load(Relaxed) {
+        if is_over.load(Relaxed) {
             return;
         }
         let bytes = pattern(1 << 23 | number, 4096);
@@ -133,7 +89,7 @@ fn answer(mut stream: TcpStream) {
     });
 }
 
-const CLIENTS: u64 = 4;
+const CLIENTS: usize = 4;
 /// So that no client's address and port is used twice in the minute that the proxy's end of it is in TIME_WAIT, also in
 /// a hundred upgrades.
 const PAUSE: Duration = Duration::from_millis(20);

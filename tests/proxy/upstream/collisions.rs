@@ -46,46 +46,41 @@ fn second_live_connection_is_refused_on_request() {
 /// of 100.
 #[test]
 fn endpoint_is_reused_after_the_client_closed() {
-    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
-    for gap in GAPS {
-        let client = fresh_client_v4();
-        for _ in 0..100 {
-            let (down, up) = rig.connect_client(client);
-            down.shutdown_write();
-            assert_eq!(up.recv_to_end(), (vec![], End::Fin));
-            drop(up);
-            assert_eq!(down.recv_to_end(), (vec![], End::Fin));
-            sleep(gap);
-        }
-    }
+    assert_reused(|down, up| {
+        down.shutdown_write();
+        assert_eq!(up.recv_to_end(), (vec![], End::Fin));
+        drop(up);
+        assert_eq!(down.recv_to_end(), (vec![], End::Fin));
+    });
 }
 
 #[test]
 fn endpoint_is_reused_after_the_backend_closed() {
-    let rig = ProxyRig::new(&["--on-port-collision=fail"]);
-    for gap in GAPS {
-        let client = fresh_client_v4();
-        for _ in 0..100 {
-            let (down, up) = rig.connect_client(client);
-            up.shutdown_write();
-            assert_eq!(down.recv_to_end(), (vec![], End::Fin));
-            drop(down);
-            assert_eq!(up.recv_to_end(), (vec![], End::Fin));
-            sleep(gap);
-        }
-    }
+    assert_reused(|down, up| {
+        up.shutdown_write();
+        assert_eq!(down.recv_to_end(), (vec![], End::Fin));
+        drop(down);
+        assert_eq!(up.recv_to_end(), (vec![], End::Fin));
+    });
 }
 
 /// The same when one side resets, which leaves no TIME_WAIT.
 #[test]
 fn endpoint_is_reused_after_a_reset() {
+    assert_reused(|down, up| {
+        down.reset();
+        assert_eq!(up.recv_to_end(), (vec![], End::Reset));
+    });
+}
+
+#[track_caller]
+fn assert_reused(close: impl Fn(Conn, Conn)) {
     let rig = ProxyRig::new(&["--on-port-collision=fail"]);
     for gap in GAPS {
         let client = fresh_client_v4();
         for _ in 0..100 {
             let (down, up) = rig.connect_client(client);
-            down.reset();
-            assert_eq!(up.recv_to_end(), (vec![], End::Reset));
+            close(down, up);
             sleep(gap);
         }
     }

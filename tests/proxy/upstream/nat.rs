@@ -6,7 +6,7 @@ use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::admin::{ADMIN, get};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Process, wait_for};
+use crate::harness::lab::{Lab, Process, wait_until};
 use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
@@ -24,22 +24,18 @@ fn client_that_a_rule_masquerades_is_refused() {
         }
         rig.assert_serves(fresh_client_v4());
         rig.assert_serves(fresh_client_v6());
-        rig.proxy
-            .wait_line("the commands that list the rules", |line| {
-                line.contains("iptables -t nat -S POSTROUTING")
-                    .then_some(())
-            });
+        rig.proxy.wait_logged("iptables -t nat -S POSTROUTING");
         rig.proxy.wait_outcome("source_translated");
-        wait_for(rules.program, || {
+        wait_until(rules.program, || {
             let said = get(&rig.lab.server, &[], "/readyz");
-            (said.starts_with("ready; but clients like") && said.ends_with("200")).then_some(())
+            said.starts_with("ready; but clients like") && said.ends_with("200")
         });
         NatRules::remove(&rig.lab.server);
         for client in rules.clients() {
             rig.assert_serves(client);
         }
-        wait_for("ready again", || {
-            (get(&rig.lab.server, &[], "/readyz") == "ready\n200").then_some(())
+        wait_until("ready again", || {
+            get(&rig.lab.server, &[], "/readyz") == "ready\n200"
         });
     }
 }

@@ -4,16 +4,18 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, fres
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw, tlv, v1, v2};
 use crate::harness::lab::{Lab, Process, Scratch, wait_for};
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::Haproxy;
+use crate::harness::programs::server::nginx;
 use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
-use crate::harness::sender::Haproxy;
-use crate::harness::server::nginx;
 
 /// SO_MARK on every connection to the backend, those without a client included (go-mmproxy forgot these, so
 /// that health checks took another route).
 #[test]
 fn every_connection_to_the_backend_is_marked() {
     let mut rig = ProxyRig::new(&["--mark=7"]);
-    rig.lab.server.nft(ONLY_MARKED);
+    rig.lab
+        .server
+        .add_filter("output", "tcp dport 9000 meta mark != 7 reject");
     rig.assert_serves(fresh_client_v4());
     rig.assert_serves(fresh_client_v6());
     for unnamed in [raw(LOCAL, STREAM_V4, &[]), b"PROXY UNKNOWN\r\n".to_vec()] {
@@ -86,15 +88,6 @@ fn nginx_reads_the_outbound_header() {
         assert_eq!(logged, "203.0.113.9 40054 203.0.113.9 40054", "{version}");
     }
 }
-
-const ONLY_MARKED: &str = "
-table inet marked {
-    chain output {
-        type filter hook output priority 0;
-        tcp dport 9000 meta mark != 7 reject
-    }
-}
-";
 
 /// The log format: the client by the connection and by the header.
 const BOTH: &str = "$remote_addr $remote_port $proxy_protocol_addr $proxy_protocol_port";

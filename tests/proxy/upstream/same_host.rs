@@ -15,9 +15,9 @@ use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
 use crate::harness::lab::Lab;
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::Haproxy;
+use crate::harness::programs::server::{Redis, Server};
 use crate::harness::rig::proxy::front_of;
-use crate::harness::sender::Haproxy;
-use crate::harness::server::{Redis, Server};
 
 /// From loopback and from another address of the host, to listeners on either.
 #[test]

@@ -174,8 +174,11 @@ fn value_of(text: &str, label: &str) -> i64 {
         .lines()
         .filter_map(|line| line.strip_prefix("Udp: "))
         .collect();
-    let columns = udp.first().zip(udp.get(1)).into_iter();
-    let mut pairs = columns.flat_map(|(names, values)| names.split(' ').zip(values.split(' ')));
+    let mut pairs = udp
+        .first()
+        .zip(udp.get(1))
+        .into_iter()
+        .flat_map(|(names, values)| names.split(' ').zip(values.split(' ')));
     let line = || {
         text.lines()
             .find_map(|line| line.strip_prefix(label)?.trim().parse().ok())

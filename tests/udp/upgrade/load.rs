@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, WAIT_LIMIT, wait_for};
+use crate::harness::lab::{Lab, WAIT_LIMIT, wait_until};
 use crate::harness::rig::proxy::front_of;
 
 /// Which datagrams have a header.
@@ -81,9 +81,9 @@ impl UdpLoad {
     /// Waits for so many further answers.
     pub(crate) fn wait_answered(&self, answers: usize) {
         let before = self.answered.load(Relaxed);
-        wait_for("answers", || {
+        wait_until("answers", || {
             let failed = self.clients.iter().any(JoinHandle::is_finished);
-            (failed || self.answered.load(Relaxed) >= before + answers).then_some(())
+            failed || self.answered.load(Relaxed) >= before + answers
         });
     }
 

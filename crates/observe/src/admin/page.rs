@@ -4,7 +4,7 @@
 pub(super) const PAGE: &str = include_str!("page.html");
 
 /// Only the script and the style of this page are executed and applied, and the script can't turn text into markup. After
-/// a change of the page, Chromium's error in `tests/proxy/page.rs` has the new hash.
+/// a change of the page, Chromium's error in `tests/proxy/observe/page.rs` has the new hash.
 pub(super) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'; ",

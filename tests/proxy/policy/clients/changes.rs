@@ -13,7 +13,7 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Scratch, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -104,7 +104,7 @@ fn broken_list_leaves_the_old_one_in_force() {
         })
     };
     let line = warning("denied, line 2: neither a network nor an address");
-    assert!(line.contains("the lists of before stay in force"), "{line}");
+    assert_contains(&line, &["the lists of before stay in force"]);
     let refused = stale(1);
     let why = refused["refused"].as_str().expect("a reason");
     assert!(why.contains("denied, line 2"), "{refused}");
@@ -116,7 +116,7 @@ fn broken_list_leaves_the_old_one_in_force() {
     assert_refused(&rig, fresh_client_v4());
     rig.proxy.signal(Signal::HUP);
     let line = warning("reload refused");
-    assert!(line.contains("No such file"), "{line}");
+    assert_contains(&line, &["No such file"]);
     assert_refused(&rig, fresh_client_v4());
     assert_eq!(reads(), 0, "{}", rig.proxy.log());
     list.write("denied", "192.0.2.1\n");
@@ -166,9 +166,7 @@ fn ban_ends_connections_of_a_draining_process() {
     let (down, _up) = rig.connect_client(fresh_client_v4());
     let (stays, up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
     rig.proxy.signal(Signal::TERM);
-    rig.proxy.wait_line("that it drains", |line| {
-        line.contains("waiting for open connections").then_some(())
-    });
+    rig.proxy.wait_logged("waiting for open connections");
     list.write("denied", "198.51.100.7\n");
     assert_eq!(down.wait_closed().0, End::Reset);
     stays.send(b"still");

@@ -1,0 +1,105 @@
+//! Every call by which a program waits for connections: all see the client, and an incomplete header delays
+//! no other client.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::rig::exec::{Libc, MECHANISMS, ProgramRig, ServerRig, compiled_server, v1, v2};
+
+macro_rules! modes {
+    ($($name:ident $mode:literal)*) => { $(
+        #[test]
+        fn $name() {
+            for mechanism in MECHANISMS {
+                assert_serves(&ServerRig::by(mechanism, $mode, &[]));
+            }
+        }
+    )* };
+}
+
+modes! {
+    blocking "--accept=block"
+    threads "--accept=threads"
+    forked "--accept=fork"
+    poll "--accept=poll"
+    select "--accept=select"
+    level_triggered_epoll "--accept=level"
+    edge_triggered_epoll "--accept=edge"
+    exclusive_epoll "--accept=exclusive"
+    oneshot_epoll "--accept=oneshot"
+    blocking_v6 "--accept=block --family=6"
+    forked_v6 "--accept=fork --family=6"
+    edge_triggered_epoll_v6 "--accept=edge --family=6"
+}
+
+/// The same library in a program with another C library.
+#[test]
+fn musl_program_sees_its_clients() {
+    for mode in ["--accept=block", "--accept=edge"] {
+        assert_serves(&ServerRig::start_through(
+            &[],
+            &compiled_server(Libc::Musl),
+            mode,
+            &[],
+        ));
+    }
+}
+
+fn assert_serves(served: &ServerRig) {
+    for header in [v1, v2] {
+        let client = fresh_client_v4();
+        let conn = served.connect_and_send(&[&header(client)[..], b"hi"].concat());
+        served.assert_sees(&conn, served.shown_as(client));
+    }
+    assert_two_pieces_served(served);
+    assert_single_bytes_served(served);
+}
+
+/// While one header is incomplete, another client is served at once.
+fn assert_two_pieces_served(served: &ServerRig) {
+    let (slow, fast) = (fresh_client_v4(), fresh_client_v4());
+    let header = v2(slow);
+    let (first, second) = header.split_at(20);
+    let waiting = served.connect_and_send(first);
+    let start = Instant::now();
+    served.assert_sees(
+        &served.connect_and_send(&[&v2(fast)[..], b"hi"].concat()),
+        served.shown_as(fast),
+    );
+    assert!(start.elapsed() < DELAY_LIMIT, "{:?}", start.elapsed());
+    waiting.send(second);
+    waiting.send(b"hi");
+    served.assert_sees(&waiting, served.shown_as(slow));
+}
+
+fn assert_single_bytes_served(served: &ServerRig) {
+    for header in [v1, v2] {
+        let client = fresh_client_v4();
+        let header = header(client);
+        let conn = served.connect_and_send(&[]);
+        for byte in &header {
+            conn.send(&[*byte]);
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        conn.send(b"hi");
+        served.assert_sees(&conn, served.shown_as(client));
+    }
+}
+
+/// Far below the header timeout, far above what a busy machine takes.
+const DELAY_LIMIT: Duration = Duration::from_secs(2);
+
+/// The option returns what getpeername(2) does (SO_PEERNAME).
+#[test]
+fn peername_option_returns_the_client() {
+    let program = ProgramRig::start(&["/usr/bin/python3", "-uc", BY_OPTION]);
+    let client = fresh_client_v4();
+    let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(client));
+    let (shown, _) = conn.recv_to_end();
+    let expected = format!("{client} EINVAL\n");
+    assert_eq!(String::from_utf8_lossy(&shown), expected);
+}
+
+/// The kernel refuses a buffer that is larger than the address.
+const BY_OPTION: &str = include_str!("accept_calls/by_option.py");

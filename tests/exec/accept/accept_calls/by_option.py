@@ -1,0 +1,11 @@
+import errno, socket, struct
+listener = socket.create_server(("10.81.0.1", 8443))
+while True:
+    connection, _ = listener.accept()
+    _, port, ip = struct.unpack("!HH4s8x", connection.getsockopt(socket.SOL_SOCKET, 28, 16))
+    try:
+        connection.getsockopt(socket.SOL_SOCKET, 28, 17)
+    except OSError as error:
+        result = errno.errorcode[error.errno]
+    connection.sendall(f"{socket.inet_ntoa(ip)}:{port} {result}\n".encode())
+    connection.close()

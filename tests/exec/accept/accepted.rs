@@ -1,0 +1,34 @@
+//! A server that is started with a connection that was accepted before, as by inetd or by systemd's `Accept=yes`: nothing would
+//! read its header.
+
+use std::process::Command;
+
+use crate::harness::lab::Host;
+use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::built_library;
+
+#[test]
+fn connection_that_was_accepted_before_is_refused_at_the_start() {
+    built_library();
+    for mode in ["preload", "notify", "netns"] {
+        for descriptor in ["0", "3"] {
+            let said = start_with_connection(mode, descriptor, "8443");
+            let about = format!("descriptor {descriptor} is a connection that was accepted before");
+            assert!(said.starts_with("exit 125"), "{mode}: {said}");
+            assert!(said.contains(&about), "{mode}: {said}");
+        }
+    }
+    // A port that expects no headers.
+    let said = start_with_connection("preload", "0", "25");
+    assert!(said.starts_with("exit 0"), "{said}");
+}
+
+/// The exit code, and standard error.
+fn start_with_connection(mode: &str, descriptor: &str, ports: &str) -> String {
+    let mut command = Command::new("python3");
+    command.args(["-c", START, BINARY, mode, descriptor, ports]);
+    let output = Host::new().output(&mut command, "");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const START: &str = include_str!("accepted/start.py");

@@ -1,0 +1,81 @@
+//! Listeners of MPTCP: the kernel gives the sockets that they accept one SO_COOKIE, the listener's own.
+
+use std::time::Duration;
+
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::wait_until;
+use crate::harness::rig::exec::{NOTIFY, PRELOAD, ServerRig, v2};
+
+/// Clients of both protocols, more than the table has slots, so that entries are freed as well.
+#[test]
+fn clients_of_both_protocols_are_not_confused() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=edge --multipath --brief");
+        for number in 0..count() {
+            let client = fresh_client_v4();
+            let header = v2(client);
+            let at = if number % 16 == 0 { 20 } else { header.len() };
+            let conn = connect(&served, number);
+            conn.send(&header[..at]);
+            conn.send(&header[at..]);
+            conn.send(b"hi");
+            served.assert_sees(&conn, client);
+        }
+    }
+}
+
+/// A duplicate, a forked child, an executed program, and a descriptor that was passed on.
+#[test]
+fn multipath_client_is_seen_in_other_processes() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=block --multipath");
+        for number in 0..4 {
+            let client = fresh_client_v4();
+            let conn = connect(&served, number);
+            conn.send(&[&v2(client)[..], b"hi"].concat());
+            served.assert_sees(&conn, client);
+        }
+    }
+}
+
+/// Sweeps spare open connections, and free the slots of closed ones.
+#[test]
+fn full_table_refuses_multipath_clients_until_others_close() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = start(mechanism, "--accept=level --multipath --hold");
+        let answered = || {
+            let client = fresh_client_v4();
+            let conn = Conn::connect_multipath(&served.lab.balancer, LISTEN_V4);
+            conn.send(&[&v2(client)[..], b"hi"].concat());
+            let answered = conn.is_answered_after(Duration::from_secs(5));
+            if answered {
+                let said = String::from_utf8(conn.recv_some()).expect("text");
+                served.assert_report(&said, client);
+            }
+            (conn, answered)
+        };
+        let all: Vec<_> = (0..80).map(|_| answered()).collect();
+        let held = all.iter().filter(|(_, answered)| *answered).count();
+        assert_eq!(held, 64, "{mechanism}: {}", served.process.log());
+        drop(all);
+        wait_until("a free slot", || answered().1);
+    }
+}
+
+fn start(mechanism: &str, mode: &str) -> ServerRig {
+    ServerRig::with_mode(mechanism, mode, &["--max-connections=64"])
+}
+
+/// Every third client connects by TCP.
+fn connect(served: &ServerRig, number: u32) -> Conn {
+    match number % 3 {
+        0 => Conn::connect(&served.lab.balancer, LISTEN_V4),
+        _ => Conn::connect_multipath(&served.lab.balancer, LISTEN_V4),
+    }
+}
+
+/// PEERNAME_TEST_CHURN sets how many.
+fn count() -> u32 {
+    std::env::var("PEERNAME_TEST_CHURN").map_or(400, |n| n.parse().expect("a number"))
+}

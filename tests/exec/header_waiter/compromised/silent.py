@@ -1,0 +1,7 @@
+kept = []
+while True:
+    kept.append(channel())
+    if len(kept) == 200:
+        print("begun")
+    if len(kept) > 500:
+        kept.pop(0)

@@ -1,0 +1,15 @@
+import socket, time
+
+listeners = [socket.create_server(("", 8443)),
+             socket.create_server(("::", 8444), family=socket.AF_INET6)]
+for listener in listeners:
+    listener.setblocking(False)
+while True:
+    for listener in listeners:
+        try:
+            client, (ip, port, *_) = listener.accept()
+            client.close()
+            print(f"accepted [{ip}]:{port}" if ":" in ip else f"accepted {ip}:{port}")
+        except BlockingIOError:
+            pass
+        time.sleep(0.1)

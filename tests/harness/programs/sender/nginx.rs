@@ -1,0 +1,42 @@
+//! nginx's stream module, which sends version 1.
+
+use std::net::SocketAddr;
+
+use super::wait_listening_in_front;
+use crate::harness::lab::{Lab, Process, Scratch};
+
+#[derive(Debug)]
+pub(crate) struct NginxStream {
+    _process: Process,
+    _scratch: Scratch,
+}
+
+impl NginxStream {
+    pub(crate) fn start(lab: &Lab, to: SocketAddr) -> Self {
+        Self::with(lab, to, "", "")
+    }
+
+    /// The same behind another balancer, whose header names the client (the realip module).
+    pub(crate) fn start_behind_balancer(lab: &Lab, to: SocketAddr) -> Self {
+        let realip = "set_real_ip_from 0.0.0.0/0; set_real_ip_from ::/0;";
+        Self::with(lab, to, "proxy_protocol", realip)
+    }
+
+    fn with(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> Self {
+        let scratch = Scratch::new();
+        let config = CONFIG
+            .replace("LISTEN", listen)
+            .replace("SERVER", server)
+            .replace("TO", &to.to_string())
+            .replace("DIR", &scratch.path_text("."));
+        let config = scratch.write("nginx.conf", &config);
+        let args = ["-c", &config, "-e", "stderr"];
+        let process = Process::start_in_pid_namespace(&lab.balancer, "nginx", &args);
+        Self {
+            _process: wait_listening_in_front(process),
+            _scratch: scratch,
+        }
+    }
+}
+
+const CONFIG: &str = include_str!("nginx/nginx.conf");

@@ -1,0 +1,85 @@
+//! PostgreSQL: `pg_hba.conf` admits the true clients only, and SQL returns the client's address.
+
+use std::net::SocketAddr;
+
+use super::Server;
+use crate::harness::addr::{TARGET_V4, TARGET_V6};
+use crate::harness::lab::{Host, OWN_PID_NAMESPACE, Process, Scratch};
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    process: Process,
+    _scratch: Scratch,
+}
+
+impl Server for Postgres {
+    fn start(host: &Host) -> Self {
+        let scratch = Scratch::new();
+        let data = scratch.path_text("data");
+        // PostgreSQL refuses to run as root.
+        let postgres = ["runuser", "-u", "postgres", "--"];
+        let (initdb, server) = (program("initdb"), program("postgres"));
+        host.run(
+            "runuser",
+            &[
+                "-u", "postgres", "--", &initdb, "-N", "-A", "trust", "-D", &data,
+            ],
+        );
+        scratch.write("data/pg_hba.conf", HBA);
+        scratch.write(
+            "data/postgresql.conf",
+            &CONFIG.replace("DIR", &scratch.path_text(".")),
+        );
+        let through = [OWN_PID_NAMESPACE, &postgres[..]].concat();
+        let process = Process::start_through(host, &through, &server, &["-D", &data]);
+        Self {
+            process: process.wait_listening(&[TARGET_V4, TARGET_V6]),
+            _scratch: scratch,
+        }
+    }
+
+    fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
+        let (host, port) = (front.ip().to_string(), front.port().to_string());
+        let sql = "select host(inet_client_addr()), inet_client_port()";
+        let args = [
+            "-X", "-A", "-t", "-F", " ", "-h", &host, "-p", &port, "-U", "postgres", "-c", sql,
+        ];
+        let said = client.run(
+            "psql",
+            &[&args[..], &["-d", "sslmode=disable dbname=postgres"]].concat(),
+        );
+        let (ip, port) = said.trim().split_once(' ').expect("an address and a port");
+        let told = SocketAddr::new(ip.parse().expect("an IP"), port.parse().expect("a port"));
+        let logged = format!("connection received: host={ip} port={port}");
+        self.process.wait_logged(&logged);
+        told
+    }
+}
+
+/// The path of a server program, which Debian installs by version and off the search path.
+fn program(name: &str) -> String {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
+    let newest = versions
+        .map(|entry| entry.expect("a version").path())
+        .max()
+        .expect("a version");
+    newest
+        .join("bin")
+        .join(name)
+        .to_str()
+        .expect("text")
+        .to_owned()
+}
+
+const HBA: &str = "
+host all all 203.0.113.9/32 trust
+host all all 2001:db8:9::9/128 trust
+";
+
+const CONFIG: &str = "
+listen_addresses = '127.0.0.1,::1'
+port = 9000
+unix_socket_directories = 'DIR'
+fsync = off
+log_connections = on
+";

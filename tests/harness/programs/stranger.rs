@@ -1,0 +1,29 @@
+//! A program on the same host that passes a descriptor to a process which did not ask for one.
+
+use rustix::process::Signal;
+
+use crate::harness::lab::{Host, Process};
+use crate::harness::peername::AS_NOBODY;
+
+/// Sends a socket whose close lingers to each abstract Unix socket that listens on this host, as an ordinary user, for `process`
+/// to close. Returns the sender, which keeps the close from completing while it runs.
+pub(crate) fn send_lingering_sockets(host: &Host, process: &Process) -> Process {
+    start(host, process, AS_NOBODY, "")
+}
+
+/// Sends one on a connection to the Unix socket at this path, as root.
+pub(crate) fn send_lingering_socket_to(host: &Host, process: &Process, path: &str) -> Process {
+    start(host, process, &[], path)
+}
+
+/// The process is stopped meanwhile, so that its close is the last one.
+fn start(host: &Host, process: &Process, user: &[&str], path: &str) -> Process {
+    process.suspend();
+    let stranger = Process::start_through(host, user, "/usr/bin/python3", &["-c", SCRIPT, path]);
+    stranger.wait_logged("sent");
+    process.signal(Signal::CONT);
+    stranger
+}
+
+/// The last reference of each socket is in flight once it is closed here. Its peer never reads, so that unsent bytes remain.
+const SCRIPT: &str = include_str!("stranger/script.py");

@@ -1,0 +1,61 @@
+import ctypes, os, socket, sys, threading, time
+
+libc = ctypes.CDLL(None)
+path = sys.argv[1]
+
+def serve(server, name):
+    while True:
+        connection, _ = server.accept()
+        print(name, flush=True)
+        connection.sendall(b"hello")
+        connection.close()
+
+def unix(address, kind=socket.SOCK_STREAM):
+    server = socket.socket(socket.AF_UNIX, kind)
+    server.bind(address)
+    if address[0] != "\0":
+        os.chmod(address, 0o777)
+    if kind != socket.SOCK_DGRAM:
+        server.listen()
+    return server
+
+def linked():
+    server = unix(path + ".first")
+    os.link(path + ".first", path + ".linked")
+    os.unlink(path + ".first")
+    return server
+
+def renamed():
+    server = unix(path + ".second")
+    os.rename(path + ".second", path + ".renamed")
+    return server
+
+def later():
+    while True:
+        server = unix(path + ".third")
+        os.rename(path + ".third", path + ".later")
+        server.settimeout(0.3)
+        try:
+            serve(server, "later")
+        except OSError:
+            pass
+
+def datagrams():
+    server = unix(path + ".datagrams", socket.SOCK_DGRAM)
+    while True:
+        server.recv(100)
+        print("datagram", flush=True)
+
+libc.shmget(0x70000000 + os.getpid(), 4096, 0o1600)
+queue = b"/peername-canary-%d" % os.getpid()
+ctypes.CDLL("librt.so.1").mq_open(queue, 0o102, 0o600, None)
+servers = [
+    (unix(path), "path"), (unix("\0peername-canary"), "abstract"), (linked(), "linked"), (renamed(), "renamed"),
+    (unix(path + ".packets", socket.SOCK_SEQPACKET), "packets"), (socket.create_server(("127.0.0.1", 7001)), "loopback"),
+]
+for server, name in servers:
+    threading.Thread(target=serve, args=(server, name)).start()
+threading.Thread(target=later).start()
+threading.Thread(target=datagrams).start()
+time.sleep(0.2)
+print("ready", flush=True)

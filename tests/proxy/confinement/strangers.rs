@@ -1,0 +1,73 @@
+//! Other users of the host: what they send to a process holds nothing up.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{CLIENT_V4, FRONT_V4, fresh_client_v4, v4};
+use crate::harness::admin::{ADMIN, get};
+use crate::harness::header_bytes;
+use crate::harness::lab::{Host, Process, Scratch, poll_until};
+use crate::harness::programs::stranger::{send_lingering_socket_to, send_lingering_sockets};
+use crate::harness::rig::proxy::ProxyRig;
+
+/// Health, bans, this host's own addresses and the drain go on, whatever is sent to a control socket.
+#[test]
+fn lingering_socket_of_a_stranger_holds_nothing_up() {
+    assert_nothing_is_held_up(|host, process, _| send_lingering_sockets(host, process));
+}
+
+/// A user that may ask the admin endpoint can't stop it, or anything else, by a descriptor.
+#[test]
+fn lingering_socket_sent_to_the_admin_endpoint_holds_nothing_up() {
+    assert_nothing_is_held_up(send_lingering_socket_to);
+}
+
+fn assert_nothing_is_held_up(send: impl FnOnce(&Host, &Process, &str) -> Process) {
+    let scratch = Scratch::new();
+    let list = scratch.write("denied", "");
+    let socket = scratch.path_text("admin.sock");
+    let mut rig = ProxyRig::new(&[
+        ADMIN,
+        &format!("--admin=unix:{socket}"),
+        &format!("--deny-client=@{list}"),
+    ]);
+    rig.assert_serves(fresh_client_v4());
+    let _stranger = send(&rig.lab.server, &rig.proxy, &socket);
+    assert_healthy(&rig.lab.server);
+    scratch.write("denied", &format!("{}\n", CLIENT_V4.ip()));
+    assert_refused_within_a_second(&rig, CLIENT_V4, "client_denied");
+    let own = v4([10, 81, 0, 77], 4000);
+    rig.lab.server.add_addresses("eth0", &["10.81.0.77/24"]);
+    assert_refused_within_a_second(&rig, own, "source_own_address");
+    rig.assert_serves(fresh_client_v4());
+    assert_ends(&mut rig.proxy);
+}
+
+#[track_caller]
+fn assert_healthy(host: &Host) {
+    let answer = get(host, &["--max-time", "2"], "/healthz");
+    assert!(answer.ends_with("200"), "{answer}");
+}
+
+/// A connection that claims `client` is refused, at the latest a second from now, with this outcome.
+#[track_caller]
+fn assert_refused_within_a_second(rig: &ProxyRig, client: SocketAddr, outcome: &str) {
+    let refused = poll_until(Instant::now() + Duration::from_secs(1), || {
+        let header = header_bytes::v2(client, FRONT_V4, &[]);
+        let down = rig.connect_and_send(&header);
+        let is_open = down.is_open_after(Duration::from_millis(50));
+        // Until then it is served.
+        drop(rig.backend_v4.accept_within(Duration::from_millis(1)));
+        (!is_open && rig.proxy.outcomes().iter().any(|seen| seen == outcome)).then_some(())
+    });
+    assert!(refused.is_some(), "{outcome}:\n{}", rig.proxy.log());
+}
+
+/// SIGTERM ends the process at once: no connection is open.
+#[track_caller]
+fn assert_ends(process: &mut Process) {
+    process.signal(Signal::TERM);
+    process.wait_success(Duration::from_secs(5));
+}

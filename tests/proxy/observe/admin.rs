@@ -1,0 +1,273 @@
+//! The admin endpoint of `proxy` and `forward`: metrics that agree with what happened, health and readiness.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
+use crate::harness::admin::{ADMIN, get, list, wait_metric};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::peername::Peername;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+#[test]
+fn metrics_count_what_happened_by_listener_and_outcome() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let (down, up) = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+    wait_metric(host, &[], "peername_connections_active 1");
+    up.send(b"a reply");
+    assert_eq!(down.recv(7), b"a reply");
+    drop((down, up));
+    // Two connections that are not served: one without a header, and one with a header that claims loopback.
+    let no_header = rig.connect_and_send(b"GET / HTTP/1.1\r\n\r\n");
+    no_header.wait_closed();
+    let denied = rig.connect_and_send(b"PROXY TCP4 127.0.0.1 198.51.100.10 56324 443\r\n");
+    denied.wait_closed();
+    rig.proxy.wait_line("what to do", |line| {
+        let is_refusal = line.contains("connections refused: source_loopback");
+        is_refusal.then(|| assert_contains(line, &["have it send LOCAL"]))
+    });
+
+    for line in [
+        "peername_connections_active 0",
+        "peername_connections_accepted_total 3",
+        &format!(
+            "peername_connections_total{{listener=\"{LISTEN_V4}\",protocol=\"tcp\",outcome=\"finished\"}} 1"
+        ),
+        "peername_header_errors_total{reason=\"no_header\"} 1",
+        "peername_denied_total{reason=\"source_loopback\"} 1",
+        "peername_bytes_total{direction=\"to_upstream\"} 4",
+        "peername_bytes_total{direction=\"to_downstream\"} 7",
+        "peername_connect_seconds_bucket{le=\"+Inf\"} 1",
+        "peername_connect_seconds_count 1",
+    ] {
+        wait_metric(host, &[], line);
+    }
+    assert_eq!(get(host, &[], "/healthz"), "ok\n200");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let elsewhere = get(host, &["-H", "Host: evil.example"], "/metrics");
+    assert!(elsewhere.ends_with("421"), "{elsewhere}");
+}
+
+/// Clients are sent elsewhere while open connections go on.
+#[test]
+fn draining_proxy_is_not_ready() {
+    let rig = ProxyRig::new(&[ADMIN, "--drain=60s"]);
+    let host = &rig.lab.server;
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    rig.proxy.signal(Signal::TERM);
+    wait_until("unreadiness", || {
+        get(host, &[], "/readyz") == "draining\n503"
+    });
+    wait_metric(host, &[], "peername_ready 0");
+    wait_metric(host, &[], "peername_connections_active 1");
+    assert_eq!(get(host, &[], "/healthz"), "ok\n200");
+    drop(open);
+}
+
+/// `doctor --admin` is a probe for containers without an HTTP client.
+#[test]
+fn doctor_reports_readiness_of_a_running_proxy() {
+    let scratch = Scratch::new();
+    let socket = format!("unix:{}", scratch.path_text("admin.sock"));
+    let rig = ProxyRig::new(&["--admin", &socket, "--drain=60s"]);
+    let host = &rig.lab.server;
+    let probe = || {
+        let output = Peername::run(host, &["doctor", "--admin", &socket]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said)
+    };
+    let ready = "ok    readiness: clients should be sent here\n";
+    assert_eq!(probe(), (Some(0), ready.to_owned()));
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    rig.proxy.signal(Signal::TERM);
+    let said = wait_for("unreadiness", || match probe() {
+        (Some(3), said) => Some(said),
+        _ => None,
+    });
+    assert!(said.starts_with("FAIL  readiness: "), "{said}");
+    assert!(
+        said.ends_with("503 Service Unavailable: draining\n"),
+        "{said}"
+    );
+    drop(open);
+    wait_for("its exit", || match probe() {
+        (Some(3), said) => said.contains("connect(2)").then_some(()),
+        _ => None,
+    });
+}
+
+/// Replies that leave this host are an outage for every client.
+#[test]
+fn broken_reply_path_is_not_ready() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let lab = Lab::without_routes();
+    let proxy = Peername::proxy(&lab, &[ADMIN]);
+    let ready = get(&lab.server, &[], "/readyz");
+    assert!(
+        ready.contains("do not come back to this host") && ready.ends_with("503"),
+        "{ready}\n{}",
+        proxy.log()
+    );
+}
+
+/// The first client that gets no answer shows it; the probe of the next minute would be too late.
+#[test]
+fn reply_path_that_breaks_makes_the_proxy_unready_at_once() {
+    let rig = ProxyRig::new(&[ADMIN, "--connect-timeout=500ms"]);
+    let host = &rig.lab.server;
+    drop(rig.connect_client(v4([203, 0, 113, 7], 56324)));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    host.run(
+        "sh",
+        &["-c", "ip rule flush && ip rule add lookup main pref 32766"],
+    );
+    let lost = rig.connect_and_send(&header_for(v4([203, 0, 113, 8], 56325)));
+    lost.wait_closed();
+    rig.proxy.wait_outcome("connect_timeout");
+    wait_until("unreadiness", || {
+        let ready = get(host, &[], "/readyz");
+        ready.contains("do not come back") && ready.ends_with("503")
+    });
+}
+
+/// Prometheus over TCP, and the operator over a Unix socket, which alone may change something; by options and by a file.
+#[test]
+fn endpoint_is_served_on_each_address() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let socket = format!("unix:{path}");
+    let assert_served = |host: &Host| {
+        let by_path = ["--unix-socket", &path];
+        let put = ["-X", "PUT", "-d", "debug"];
+        let level = |by: &[&str]| get(host, &[by, &put].concat(), "/log-level");
+        for by in [&[][..], &by_path] {
+            assert_eq!(get(host, by, "/readyz"), "ready\n200");
+            wait_metric(host, by, "peername_connections_active 0");
+        }
+        assert!(level(&[]).ends_with("403"));
+        assert_eq!(level(&by_path), "debug\n200");
+        let config = get(host, &[], "/config");
+        assert_contains(&config, &["\"127.0.0.1:9300\"", &socket]);
+    };
+    let rig = ProxyRig::new(&[ADMIN, "--admin", &socket]);
+    assert_served(&rig.lab.server);
+    drop(rig);
+
+    let lab = Lab::new();
+    let file = scratch.path_text("peername.toml");
+    let text = format!(
+        "admin = [\"127.0.0.1:9300\", \"{socket}\"]\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\n\
+         target-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n"
+    );
+    fs::write(&file, text).expect("a file");
+    let mut proxy = Peername::start(&lab.server, &["proxy", "--config", &file], &[LISTEN_V4]);
+    assert_served(&lab.server);
+    proxy.stop();
+    assert!(!fs::exists(&path).expect("stat"));
+}
+
+/// No other user reaches it: the socket belongs to the owner and the group.
+#[test]
+fn unix_socket_serves_the_same() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let mode = rig.lab.server.run("stat", &["-c", "%a %F", &path]);
+    assert_eq!(mode.trim(), "660 socket");
+    let args = ["--unix-socket", &path];
+    assert_eq!(get(&rig.lab.server, &args, "/readyz"), "ready\n200");
+    wait_metric(&rig.lab.server, &args, "peername_connections_active 0");
+}
+
+/// `ssh -L PORT:/run/peername/admin.sock` lets a browser reach the socket. A web page that makes its own name resolve to
+/// 127.0.0.1 can neither read nor change anything.
+#[test]
+fn forwarded_unix_socket_refuses_other_hosts_and_origins() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let socket = format!("UNIX-CONNECT:{path}");
+    let forward = ["TCP-LISTEN:9300,bind=127.0.0.1,reuseaddr,fork", &socket];
+    let _forward =
+        Process::start(host, "socat", &forward).wait_listening(&[v4([127, 0, 0, 1], 9300)]);
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    let listed = list(host, &[], "/connections");
+    let id = format!("/connections/{}", listed[0]["id"]);
+    let put = ["-X", "PUT", "-d", "debug"];
+    for stranger in ["Host: evil.example", "Origin: http://evil.example"] {
+        for (args, path) in [
+            (&[][..], "/connections"),
+            (&["-X", "DELETE"], &*id),
+            (&put, "/log-level"),
+        ] {
+            let answer = get(host, &[args, &["-H", stranger]].concat(), path);
+            assert!(answer.ends_with("421"), "{stranger}: {path}: {answer}");
+        }
+    }
+    open.0.send(b"ping");
+    assert_eq!(open.1.recv(4), b"ping");
+    assert_eq!(
+        get(host, &["--http1.0", "-H", "Host:"], "/readyz"),
+        "ready\n200"
+    );
+    assert_eq!(get(host, &put, "/log-level"), "debug\n200");
+}
+
+/// A balancer sends no clients to a node in maintenance, and the node serves those that it has or that come nevertheless.
+#[test]
+fn maintenance_makes_a_node_unready_and_keeps_it_serving() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[ADMIN, &format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let put = |by: &[&str], word| get(host, &[by, &["-X", "PUT", "-d", word]].concat(), "/readyz");
+    let by_path = ["--unix-socket", &path];
+    let open = rig.connect_client(v4([203, 0, 113, 7], 56324));
+    assert!(put(&[], "maintenance").ends_with("403"));
+    assert!(put(&by_path, "nonsense").ends_with("400"));
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    assert_eq!(put(&by_path, "maintenance"), "maintenance\n200");
+    let unready = get(host, &[], "/readyz");
+    assert!(
+        unready.starts_with("maintenance") && unready.ends_with("503"),
+        "{unready}"
+    );
+    let status = get(host, &[], "/status");
+    assert_contains(&status, &["\"not_ready\": \"maintenance"]);
+    wait_metric(host, &[], "peername_ready 0");
+    open.0.send(b"ping");
+    assert_eq!(open.1.recv(4), b"ping");
+    drop(rig.connect_client(v4([203, 0, 113, 7], 56325)));
+    assert_eq!(put(&by_path, "ready"), "ready\n200");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    wait_metric(host, &[], "peername_ready 1");
+}
+
+/// Clients that stay silent or do not read are evicted, so that a probe is answered at once.
+#[test]
+fn silent_clients_do_not_delay_a_probe() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let slow: Vec<_> = (0..64)
+        .map(|number| {
+            let bytes: &[u8] = if number % 2 == 0 {
+                b"GET /hea"
+            } else {
+                request
+            };
+            Conn::connect_and_send(host, v4([127, 0, 0, 1], 9300), bytes)
+        })
+        .collect();
+    assert_eq!(get(host, &["--max-time", "5"], "/healthz"), "ok\n200");
+    drop(slow);
+}

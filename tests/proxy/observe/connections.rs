@@ -1,0 +1,276 @@
+//! `/connections`: each open connection with its client, its state and its live byte counts; and what may be changed
+//! over a Unix socket.
+
+use rustix::process::Signal;
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::admin::{ADMIN, get, list, wait_listed, wait_metric};
+use crate::harness::lab::{Scratch, wait_until};
+use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::rig::proxy::ProxyRig;
+use crate::harness::rig::service::{Service, ServiceRig};
+
+#[test]
+fn open_connection_is_listed_with_its_addresses_and_state() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    assert_eq!(get(host, &[], "/connections"), "200");
+    let waiting = rig.connect_and_send(b"PROXY ");
+    let listed = wait_listed(host, &[], "/connections", |one| one["state"] == "header");
+    assert_eq!(listed[0]["balancer"], waiting.local_addr().to_string());
+    assert!(listed[0]["client"].is_null() && listed[0]["relay"].is_null());
+    drop(waiting);
+
+    let client = v4([203, 0, 113, 7], 56324);
+    let (down, up) = rig.connect_client(client);
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+    up.send(b"a reply");
+    assert_eq!(down.recv(7), b"a reply");
+    let listed = wait_listed(host, &[], "/connections", |one| one["bytes_out"] == 7);
+    let [one] = listed.as_slice() else {
+        panic!("{listed:?}")
+    };
+    assert_eq!(one["listener"], LISTEN_V4.to_string());
+    assert_eq!(one["protocol"], "tcp");
+    assert_eq!(one["balancer"], down.local_addr().to_string());
+    assert_eq!(one["client"], client.to_string());
+    assert_eq!(one["target"], TARGET_V4.to_string());
+    assert_eq!(one["state"], "open");
+    assert_eq!(one["bytes_in"], 4);
+    assert_eq!(one["relay"], "copy");
+    assert!(one["idle_s"].as_f64() <= one["age_s"].as_f64());
+
+    down.shutdown_write();
+    wait_listed(host, &[], "/connections", |one| {
+        one["state"] == "half_closed"
+    });
+    let other = rig.connect_client(v4([198, 51, 100, 9], 1234));
+    let clients = |query: &str| {
+        let listed = list(host, &[], &format!("/connections?{query}"));
+        let client = |one: &serde_json::Value| one["client"].as_str().unwrap_or("").to_owned();
+        listed.iter().map(client).collect::<Vec<_>>()
+    };
+    let (first, second) = (client.to_string(), "198.51.100.9:1234".to_owned());
+    assert_eq!(clients("client=198.51.100.0/24"), [&*second]);
+    assert_eq!(clients("state=half_closed"), [&*first]);
+    assert_eq!(clients("sort=bytes"), [&*first, &second]);
+    assert_eq!(clients("sort=age&limit=1"), [&*first]);
+    assert_eq!(clients("sort=idle&limit=1"), [&*first]);
+    assert_eq!(clients("min_idle=0&sort=age"), [&*first, &second]);
+    assert!(clients("min_idle=1h").is_empty());
+    assert!(clients("listener=192.0.2.1:1").is_empty());
+    let balancer = down.local_addr().ip();
+    assert_eq!(
+        clients(&format!("balancer={balancer}&sort=age&limit=1")),
+        [&*first]
+    );
+    assert!(clients("balancer=192.0.2.0/24").is_empty());
+    assert_eq!(clients("client=::ffff:198.51.100.9"), [&*second]);
+    let invalid = get(host, &[], "/connections?limit=5&sort=name");
+    assert!(
+        invalid.contains("sort=name: use") && invalid.ends_with("400"),
+        "{invalid}"
+    );
+    drop((up, other));
+}
+
+/// What moves the bytes makes no difference: they are counted while they move.
+#[test]
+fn byte_counts_are_live_for_each_relay_method() {
+    for method in ["copy", "splice", "uring"] {
+        let rig = ProxyRig::new(&[ADMIN, &format!("--relay={method}")]);
+        let host = &rig.lab.server;
+        let (down, up) = rig.connect_client(fresh_client_v4());
+        for _ in 0..40 {
+            down.send(b"ping");
+            assert_eq!(up.recv(4), b"ping");
+            up.send(b"pongs");
+            assert_eq!(down.recv(5), b"pongs");
+        }
+        let is_counted = |one: &serde_json::Value| {
+            one["bytes_in"] == 160 && one["bytes_out"] == 200 && one["relay"] == method
+        };
+        wait_listed(host, &[], "/connections", is_counted);
+        let metric = |count| format!("peername_relay_backend{{backend=\"{method}\"}} {count}");
+        wait_metric(host, &[], &metric(1));
+        drop((down, up));
+        wait_metric(host, &[], &metric(0));
+    }
+    let rig = ProxyRig::new(&[ADMIN]);
+    let (down, up) = rig.connect_client(fresh_client_v4());
+    let large = pattern(1, 4 << 20);
+    down.send(&large);
+    assert_same(&up.recv(large.len()), &large);
+    wait_listed(&rig.lab.server, &[], "/connections", |one| {
+        one["bytes_in"] == 4 << 20 && one["relay"] == "splice"
+    });
+}
+
+/// Balance is visible: each connection is counted by the worker that serves it.
+#[test]
+fn connections_are_counted_by_worker() {
+    let rig = ProxyRig::new(&[ADMIN]);
+    let host = &rig.lab.server;
+    let open: Vec<_> = (0..40)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
+    let by_worker = || {
+        let scrape = get(host, &[], "/metrics");
+        let counts = scrape.lines().filter_map(|line| {
+            let (_, count) = line
+                .strip_prefix("peername_worker_connections{")?
+                .split_once(' ')?;
+            count.parse::<usize>().ok()
+        });
+        counts.collect::<Vec<_>>()
+    };
+    let counts = by_worker();
+    assert_eq!((counts.len(), counts.iter().sum()), (2, 40), "{counts:?}");
+    assert!(counts[0].abs_diff(counts[1]) <= 8, "{counts:?}");
+    assert!(get(host, &[], "/metrics").contains("peername_worker_handoffs_total{worker=\"1\"}"));
+    drop(open);
+    wait_until("no connection", || by_worker() == [0, 0]);
+}
+
+/// An operator who waits for the last connections has to see which they are.
+#[test]
+fn draining_proxy_lists_its_connections() {
+    let rig = ProxyRig::new(&[ADMIN, "--drain=60s"]);
+    let host = &rig.lab.server;
+    let client = fresh_client_v4();
+    let open = rig.connect_client(client);
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_line("the drain", |line| {
+        (get(host, &[], "/readyz") == "draining\n503" || line.contains("drain")).then_some(())
+    });
+    wait_listed(host, &[], "/connections", |one| {
+        one["client"] == client.to_string()
+    });
+    drop(open);
+}
+
+#[test]
+fn forward_lists_and_counts_its_connections() {
+    let rig = ServiceRig::start(Service::Forward, &[ADMIN]);
+    let host = &rig.lab.server;
+    let (down, up) = rig.connect();
+    wait_metric(host, &[], "peername_connections_active 1");
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let listed = wait_listed(host, &[], "/connections", |one| one["state"] == "open");
+    assert_eq!(listed[0]["client"], down.local_addr().to_string());
+    assert_eq!(listed[0]["target"], TARGET_V4.to_string());
+    drop((down, up));
+    wait_metric(host, &[], "peername_connections_active 0");
+}
+
+/// Both sides are reset, as after any end that is none of theirs, and the log says why.
+#[test]
+fn connection_is_ended_over_a_unix_socket_only() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let unix = ["--unix-socket", &path];
+    let delete = ["--unix-socket", &path, "-X", "DELETE"];
+    let connections: Vec<_> = (0..6)
+        .map(|_| rig.connect_client(fresh_client_v4()))
+        .collect();
+    let wanted = connections[3].1.peer_addr().to_string();
+    let all = list(host, &unix, "/connections");
+    assert_eq!(all.len(), 6);
+    let one = all
+        .iter()
+        .find(|one| one["client"] == wanted.as_str())
+        .expect("it");
+    let id = format!("/connections/{}", one["id"]);
+    assert_eq!(get(host, &delete, &id), "ended\n200");
+    connections[3].0.wait_closed();
+    connections[3].1.wait_closed();
+    rig.proxy.wait_outcome("closed_by_admin");
+    let ended = format!("connection {} was ended", one["id"]);
+    rig.proxy.wait_line("the process that ended it", |line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_audit = line["message"].as_str()?.contains(&ended) && line["level"] == "INFO";
+        let names = [
+            ("client", "client"),
+            ("peer", "balancer"),
+            ("upstream", "target"),
+        ];
+        let has_addresses = names
+            .iter()
+            .all(|(field, listed)| line[field] == one[listed]);
+        (is_audit && has_addresses && line["uid"] == 0 && line["pid"].as_u64()? > 1).then_some(())
+    });
+    assert_eq!(list(host, &unix, "/connections").len(), 5);
+    assert!(get(host, &delete, &id).ends_with("404"));
+    assert!(get(host, &delete, "/connections/x").ends_with("400"));
+    let session = get(host, &delete, "/sessions/1");
+    assert!(
+        session.contains("only connections can be ended") && session.ends_with("404"),
+        "{session}"
+    );
+    connections[2].0.send(b"ping");
+    assert_eq!(connections[2].1.recv(4), b"ping");
+
+    let rig = ProxyRig::new(&[ADMIN]);
+    let open = rig.connect_client(fresh_client_v4());
+    for args in [&["-X", "DELETE"][..], &["-X", "PUT", "-d", "info"]] {
+        let answer = get(&rig.lab.server, args, "/connections/0");
+        assert!(
+            answer.contains("Unix socket only") && answer.ends_with("403"),
+            "{answer}"
+        );
+    }
+    open.0.send(b"ping");
+    assert_eq!(open.1.recv(4), b"ping");
+}
+
+/// A line for each connection can be had for as long as it takes to find a fault.
+#[test]
+fn log_level_is_changed_over_a_unix_socket() {
+    let scratch = Scratch::new();
+    let path = scratch.path_text("admin.sock");
+    let rig = ProxyRig::new(&[&format!("--admin=unix:{path}")]);
+    let host = &rig.lab.server;
+    let put = |level: &str| {
+        get(
+            host,
+            &["--unix-socket", &path, "-X", "PUT", "-d", level],
+            "/log-level",
+        )
+    };
+    assert_eq!(put("warn"), "warn\n200");
+    let wait_audited = |change: &str| {
+        rig.proxy.wait_line(change, |line| {
+            let is_audit = line.contains(change) && line.contains("\"uid\":0");
+            is_audit.then_some(())
+        });
+    };
+    wait_audited("the level of the log was changed from debug to warn");
+    drop(rig.connect_client(fresh_client_v4()));
+    wait_ended(&rig, &path, 1);
+    assert!(
+        !rig.proxy.log().contains("connection ended"),
+        "{}",
+        rig.proxy.log()
+    );
+    assert!(put("loud").ends_with("400"));
+    assert_eq!(
+        get(host, &["--unix-socket", &path], "/log-level"),
+        "warn\n200"
+    );
+    assert_eq!(put("debug"), "debug\n200");
+    wait_audited("the level of the log was changed from warn to debug");
+    drop(rig.connect_client(fresh_client_v4()));
+    rig.proxy.wait_outcome("finished");
+}
+
+/// Waits until so many connections have ended.
+#[track_caller]
+fn wait_ended(rig: &ProxyRig, path: &str, count: usize) {
+    let line = format!(
+        "peername_connections_total{{listener=\"{LISTEN_V4}\",protocol=\"tcp\",outcome=\"finished\"}} {count}"
+    );
+    wait_metric(&rig.lab.server, &["--unix-socket", path], &line);
+}

@@ -1,0 +1,188 @@
+//! One log line per connection, at its end: client, target, bytes and outcome. Nothing a peer sends can
+//! become more than text in it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::sync::mpsc;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::datagram::DatagramSocket;
+use crate::harness::header_bytes::{self, tlv, v2};
+use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, assert_contains};
+use crate::harness::peername::{Peername, words};
+use crate::harness::rig::proxy::ProxyRig;
+
+#[test]
+fn each_connection_has_one_log_line() {
+    let rig = ProxyRig::new(&[]);
+    let client = fresh_client_v4();
+    let (down, up) = rig.connect_client(client);
+    down.send(b"question");
+    down.shutdown_write();
+    up.recv_to_end();
+    up.send(b"the answer");
+    drop(up);
+    down.recv_to_end();
+    let line = connection_line(&rig.proxy);
+    assert_eq!(line["client"], client.to_string());
+    assert_eq!(line["peer"], down.local_addr().to_string());
+    assert_eq!(line["listener"], "10.81.0.1:8443");
+    assert_eq!(line["upstream"], "127.0.0.1:9000");
+    assert_eq!(line["bytes_to_upstream"], 8);
+    assert_eq!(line["bytes_to_downstream"], 10);
+    assert_eq!(line["outcome"], "finished");
+    assert_eq!(line["fault"], "none");
+}
+
+/// Without `-v`, strangers cannot fill a disk.
+#[test]
+fn connections_are_not_logged_without_verbose() {
+    let lab = Lab::new();
+    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --log-format=json");
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    proxy.wait_logged("listening");
+    let before = proxy.log();
+    for _ in 0..50 {
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense");
+        conn.wait_closed();
+    }
+    // The refusals are a throttled log: one line in ten seconds, whatever peers connect.
+    let log = proxy.log();
+    let added = log.strip_prefix(&before).expect("nothing is taken back");
+    assert!(added.trim().lines().count() <= 1, "{added}");
+}
+
+/// A configuration error that refuses all clients is logged without `-v`: once, with the remedy.
+#[test]
+fn refusal_of_all_clients_is_logged_with_its_cause() {
+    let local = header_bytes::v2(v4([127, 0, 0, 1], 4321), FRONT_V4, &[]);
+    let elsewhere = header_bytes::v2(fresh_client_v4(), v4([192, 0, 2, 9], 22), &[]);
+    let long = header_bytes::v2(fresh_client_v4(), FRONT_V4, &tlv(0xe0, &[0; 600]));
+    let version_3 = [V2_SIGNATURE, &[0x31, 0x11, 0, 0]].concat();
+    let only = "--trust=any --dynamic-destination --allow-destination=10.9.0.0/16";
+    for (trust, sent, said) in [
+        ("--trust=192.0.2.0/24", &b""[..], "untrusted_peer"),
+        ("--trust=any", b"GET / HTTP/1.1\r\n\r\n", "no_header"),
+        ("--trust=any", b"", "header_timeout"),
+        ("--trust=any", &V2_SIGNATURE[..7], "header_timeout"),
+        ("--trust=any", &version_3, "v2_version"),
+        ("--trust=any --max-header=536", &long, "header_too_long"),
+        ("--trust=any", &local, "source_loopback"),
+        (only, &elsewhere, "destination_not_listed"),
+    ] {
+        for protocol in ["tcp", "udp"] {
+            if protocol == "udp" && !["untrusted_peer", "no_header"].contains(&said) {
+                continue;
+            }
+            let lab = Lab::new();
+            // A short timeout only where it is to expire: elsewhere a busy machine must not miss it.
+            let limit = if said == "header_timeout" {
+                "--header-timeout=100ms"
+            } else {
+                ""
+            };
+            let args = format!(
+                "proxy --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {trust} \
+                 {limit}"
+            );
+            let args: Vec<&str> = args.split_ascii_whitespace().collect();
+            let proxy = Peername::start_udp(&lab.server, &args);
+            for _ in 0..5 {
+                match protocol {
+                    "udp" => {
+                        let from = v4([10, 81, 0, 2], 0);
+                        DatagramSocket::bind(&lab.balancer, from).send(LISTEN_V4, &[sent]);
+                    }
+                    _ if said == "untrusted_peer" => Conn::assert_refused(&lab.balancer, LISTEN_V4),
+                    _ => drop(Conn::connect_and_send(&lab.balancer, LISTEN_V4, sent).wait_closed()),
+                }
+            }
+            let line = proxy.wait_line("about the mistake", |line| {
+                line.contains("refused: ").then(|| line.to_owned())
+            });
+            for part in ["WARN", said, "10.81.0.2"] {
+                assert!(line.contains(part), "{part}: {line}");
+            }
+            let log = proxy.log();
+            assert_eq!(log.matches("refused: ").count(), 1, "{log}");
+            assert!(!log.contains("GET"), "{log}");
+        }
+    }
+}
+
+/// The proxy does not wait for the reader of its log. The lines that this costs are counted when it is read
+/// again.
+#[test]
+fn dropped_log_lines_are_counted() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let fifo = scratch.path_text("log");
+    lab.server.run("mkfifo", &[&fifo]);
+    let log = File::options().read(true).write(true).open(&fifo);
+    let log = BufReader::new(log.expect("a pipe"));
+    let script = format!("exec \"$@\" 2>{fifo}");
+    let through = ["sh", "-c", &script, "sh"];
+    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --log-format=json -v");
+    let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
+    // More lines than the queue and the pipe hold.
+    for _ in 0..18_000 {
+        Conn::connect(&lab.balancer, LISTEN_V4).reset();
+    }
+    let (found, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = log.lines().map_while(Result::ok);
+        found.send(lines.find(|line| line.contains("lines were lost")))
+    });
+    let told = told.recv_timeout(3 * WAIT_LIMIT).expect("a line in time");
+    let told: Value = serde_json::from_str(&told.expect("a line")).expect("JSON");
+    assert!(
+        told["lines"].as_u64().is_some_and(|lines| lines > 100),
+        "{told}"
+    );
+}
+
+/// A name in a header comes from the client. It must not end a line, clear a screen or pose as a field.
+#[test]
+fn bytes_from_peers_are_escaped() {
+    let name = b"a.example\n{\"outcome\":\"finished\"}\x1b[2J\xff";
+    for format in ["json", "text"] {
+        let lab = Lab::new();
+        let backend = Backend::listen(&lab.server, TARGET_V4);
+        let line = "proxy -v --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=any \
+                    --log-tlv=authority --log-format";
+        let args: Vec<&str> = line.split_ascii_whitespace().chain([format]).collect();
+        let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+        let down = Conn::connect_and_send(
+            &lab.balancer,
+            LISTEN_V4,
+            &v2(fresh_client_v4(), FRONT_V4, &tlv(2, name)),
+        );
+        drop(backend.accept());
+        down.recv_to_end();
+        drop(down);
+        let ended = proxy.wait_line("about the connection", |line| {
+            line.contains("connection ended").then(|| line.to_owned())
+        });
+        assert_contains(
+            &ended,
+            &["=a.example%0a{%22outcome%22:%22finished%22}%1b[2J%ff"],
+        );
+        for line in proxy.log().lines() {
+            assert!(!line.contains(char::is_control), "{line:?}");
+            assert_eq!(line.starts_with('{'), format == "json", "{line}");
+        }
+    }
+}
+
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+fn connection_line(proxy: &Peername) -> Value {
+    proxy.wait_line("about the connection", |line| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        (line["message"] == "connection ended").then_some(line)
+    })
+}

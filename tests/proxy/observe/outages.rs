@@ -1,0 +1,121 @@
+//! A backend that is down and the connection limit are visible: metrics, `peername top` and the page.
+
+use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
+use crate::harness::admin::{ADMIN, get, wait_metric};
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::peername::{BINARY, Peername};
+use crate::harness::programs::browser::wait_page_shows;
+use crate::harness::rig::proxy::{ProxyRig, header_for};
+
+fn top(lab: &Lab) -> String {
+    let output = Peername::run(&lab.server, &["top", "--admin=127.0.0.1:9300"]);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn backend_that_is_down_is_reported_until_it_accepts_again() {
+    let lab = Lab::new();
+    let proxy = Peername::proxy(&lab, &[ADMIN]);
+    let metric = |value| format!("peername_backend_up{{backend=\"{TARGET_V4}\"}} {value}");
+    let connect = || {
+        let header = header_for(fresh_client_v4());
+        Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header)
+    };
+    connect().wait_closed();
+    proxy.wait_outcome("connect_refused");
+    wait_metric(&lab.server, &[], &metric(0));
+    let down = format!("backend {TARGET_V4} accepts no clients, for ");
+    let shown = top(&lab);
+    assert!(shown.contains(&down), "{shown}");
+    // The state is that of the last client, so its age is there too.
+    let failed = format!("peername_backend_last_failure_seconds{{backend=\"{TARGET_V4}\"}} ");
+    let scrape = get(&lab.server, &[], "/metrics");
+    let age = scrape.lines().find_map(|line| line.strip_prefix(&failed));
+    assert!(
+        age.is_some_and(|age| age.parse::<u64>().is_ok()),
+        "{scrape}"
+    );
+    assert_contains(&shown, &[", the last one "]);
+    let cells = format!("{TARGET_V4}\taccepts no clients, for ");
+    wait_page_shows(&lab.server, &["Backends that have failed", &cells]);
+
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let open = connect();
+    let up = backend.accept();
+    wait_metric(&lab.server, &[], &metric(1));
+    let gone = format!("peername_backend_down_seconds{{backend=\"{TARGET_V4}\"}} 0");
+    wait_metric(&lab.server, &[], &gone);
+    wait_until("the backend in `top`", || !top(&lab).contains(&down));
+    drop((open, up));
+}
+
+/// Before the start and after it, by the same computation; what is open then differs by a few descriptors.
+#[test]
+fn doctor_and_the_metric_agree_on_the_connection_limit() {
+    let scratch = Scratch::new();
+    let limited = ["prlimit", "--nofile=4000:4000", BINARY];
+    for protocol in ["tcp", "both"] {
+        let lab = Lab::new();
+        let path = scratch.write(
+            "proxy.toml",
+            &format!(
+                "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"{protocol}\"\n\
+                 trust = [\"10.81.0.0/24\"]\n"
+            ),
+        );
+        let output =
+            Peername::run_with_input(&lab.server, &limited, &["doctor", "--config", &path], "");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let line = text.lines().find(|line| line.contains(" open files: "));
+        let line = line.expect("a line on open files").to_owned();
+        let expected: f64 = line
+            .split_once("about ")
+            .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{line}"));
+        let args = ["proxy", "--config", &path];
+        let _proxy = Peername::start_through(&lab.server, &limited[..2], &args, &[LISTEN_V4]);
+        let limit = wait_for("the limit", || {
+            let scrape = get(&lab.server, &[], "/metrics");
+            let limit = |line: &str| {
+                line.strip_prefix("peername_connections_limit ")?
+                    .parse::<f64>()
+                    .ok()
+            };
+            scrape.lines().find_map(limit)
+        });
+        assert!((expected - limit).abs() <= limit / 50.0, "{limit}: {line}");
+    }
+}
+
+#[test]
+fn connection_limit_is_reported_and_when_it_is_reached() {
+    let rig = ProxyRig::start_through(&["prlimit", "--nofile=96:96"], &[ADMIN]);
+    let host = &rig.lab.server;
+    let scrape = get(host, &[], "/metrics");
+    let limit = scrape
+        .lines()
+        .find_map(|line| line.strip_prefix("peername_connections_limit "))
+        .expect("a limit")
+        .to_owned();
+    wait_metric(host, &[], "peername_accept_paused 0");
+    assert!(top(&rig.lab).contains(&format!("open 0 of {limit}, ")));
+    let open = |_| rig.connect_and_send(&header_for(fresh_client_v4()));
+    let downs: Vec<Conn> = (0..30).map(open).collect();
+    let ups = rig.proxy.accept_until_full(&rig.backend_v4);
+    assert_eq!(ups.len().to_string(), limit);
+    wait_metric(host, &[], "peername_accept_paused 1");
+    let paused = format!("open {limit} of {limit}, ");
+    wait_until("the limit in `top`", || {
+        let shown = top(&rig.lab);
+        let advice = "accepting is paused: As many connections";
+        shown.contains(&paused) && shown.contains(advice)
+    });
+    assert_eq!(get(host, &[], "/readyz"), "ready\n200");
+    let card = format!("Open connections, of {limit}");
+    wait_page_shows(host, &[&card, "accepting is paused", "Raise LimitNOFILE"]);
+    drop((downs, ups));
+    wait_metric(host, &[], "peername_accept_paused 0");
+}
