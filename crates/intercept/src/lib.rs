@@ -2,9 +2,9 @@
 //! check service allows it.
 //!
 //! ```text
-//! listener ─▶ tls ─▶ http ─▶ authz ─▶ upstream
-//!             ca                         │
-//!                     audit ◀────────────┘
+//! listener ─▶ http ─▶ authz ─▶ upstream
+//! ca                              │
+//!             audit ◀─────────────┘
 //! ```
 //!
 //! The names that a client sends before its first request are combined into one value, in `request::target`; each
@@ -26,6 +26,5 @@ mod audit;
 mod http;
 mod request;
 mod stream;
-mod tls;
 
 pub use audit::{admission, otlp};

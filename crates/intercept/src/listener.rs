@@ -1,7 +1,9 @@
 //! Admission of accepted connections.
 
+pub(crate) mod client_hello;
 mod connect_proxy;
 pub mod jail;
+pub(crate) mod tunnel;
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -28,9 +30,9 @@ use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::tunnel::Tunnel;
 use crate::upstream::Upstream;
 use jail::JailListener;
+use tunnel::Tunnel;
 
 /// Which clients connect to a listener.
 #[derive(Clone, Debug)]

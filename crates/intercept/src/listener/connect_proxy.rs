@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 
+use super::tunnel::{Tunnel, no_certificate};
 use crate::authz::RequestKind;
 use crate::authz::authorize::{NO_BODY, connect_head};
 use crate::ca::mint::error::MintError;
@@ -27,7 +28,6 @@ use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::tunnel::{Tunnel, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
 #[derive(Clone)]

@@ -11,7 +11,9 @@ use peername_server::addr::canonical;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::client_hello::Opening;
 use super::connect_proxy;
+use super::tunnel::Tunnel;
 use crate::authz::Rule;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -23,8 +25,6 @@ use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::client_hello::Opening;
-use crate::tls::tunnel::Tunnel;
 use names::table::{NameLookup, SyntheticNames};
 
 /// What the connections of a jail are served by.
