@@ -25,7 +25,6 @@ mod protocol;
 mod request;
 mod response;
 pub(crate) mod rules;
-pub(crate) mod transport;
 mod verdict;
 
 use std::sync::Arc;
@@ -44,7 +43,7 @@ pub use config::error::ConfigError;
 pub use config::media_type::{MediaType, ParseMediaTypeError};
 pub use config::sent_headers::SentHeaders;
 pub use config::service::{Service, ServiceUrl};
-pub use config::tls::{CheckTls, CheckTlsFiles};
+pub use config::tls_files::CheckTlsFiles;
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;
 pub use injected_headers::{InjectedHeaders, Injection, InjectionError, ParseInjectionError};
@@ -57,6 +56,8 @@ pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{AccessRules, AccessRulesError, ParseRuleError, Rule};
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
+use crate::http_client;
+pub use crate::http_client::tls::ClientTls;
 use cache::{Cache, CacheKey};
 use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;
@@ -395,7 +396,8 @@ async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
     match &service.backend {
         Backend::Remote(remote) => {
             let version = remote.protocol.http_version();
-            transport::reach(&remote.endpoint, version, PROBE_TIMEOUT).await
+            let reached = http_client::reach(&remote.endpoint, version, PROBE_TIMEOUT).await;
+            reached.map_err(AuthzError::from)
         }
         Backend::Policy(_) => Ok(()),
     }

@@ -24,6 +24,7 @@ pub mod upstream;
 
 mod audit;
 mod http;
+mod http_client;
 mod request;
 mod stream;
 

@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::messages::{KeyValue, Resource, Value};
-use crate::authz::ConfigError;
 
 /// Why the exporter could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +15,7 @@ pub enum ExporterError {
     Variable(&'static str),
     /// The roots of this host can't be used.
     #[error(transparent)]
-    Tls(#[from] ConfigError),
+    Tls(#[from] rustls::Error),
 }
 
 /// The resource of all spans: this service, with the attributes of OTEL_RESOURCE_ATTRIBUTES, and the name of OTEL_SERVICE_NAME.
