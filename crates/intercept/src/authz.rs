@@ -38,6 +38,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
 pub use approval::{Approval, ApprovalFuture, ApprovalRequest, Approver};
+pub use authorize::stages::{Allowed, AllowedTunnel, Prepared};
 pub(crate) use config::CheckedBody;
 pub use config::error::ConfigError;
 pub use config::media_type::{MediaType, ParseMediaTypeError};

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The names that a client sends before its first request are combined into one value, in `request::target`; each
-//! request is compared with it. A request that was not authorized has no path to [`upstream`].
+//! request is compared with it. A request is [`authz::Prepared`], then [`authz::Allowed`], then [`upstream::Sent`]:
+//! [`upstream`] takes nothing that was not authorized.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -32,7 +32,7 @@ use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
 use crate::upstream::Upstream;
 use jail::JailListener;
-use tunnel::Tunnel;
+use tunnel::{Tunnel, TunnelCheck};
 
 /// Which clients connect to a listener.
 #[derive(Clone, Debug)]
@@ -193,7 +193,7 @@ impl ListenerService {
         let tunnel = Tunnel {
             destination: Destination::Redirected(destination),
             record: InFlightRecord::begin(&self.state, &connection, "CONNECT"),
-            denied_connect: None,
+            check: TunnelCheck::Pending,
         };
         tunnel
             .serve(

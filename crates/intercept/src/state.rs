@@ -280,7 +280,7 @@ impl InterceptState {
     pub(crate) fn authorizer<'a>(
         &self,
         client: &'a ClientInfo,
-        target: &'a RequestTarget,
+        target: &'a Arc<RequestTarget>,
     ) -> Authorizer<'a> {
         let rules = self.lists.load().rules.clone();
         let relays_tunnel =

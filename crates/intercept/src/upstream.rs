@@ -1,4 +1,4 @@
-//! Requests to origins: sends one, and returns the head of its response.
+//! Requests to origins: sends one that is [`Allowed`], and returns the head of its response.
 
 mod client_leases;
 pub mod config;
@@ -16,7 +16,7 @@ mod retry;
 pub mod trust;
 pub mod upstream_proxy;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,23 +27,26 @@ use hyper::body::Incoming;
 use moka::sync::Cache;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit::BodyProgress;
+use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
 use crate::policy::destination::Destinations;
 use crate::request::id::Id;
 
-pub(crate) use client_leases::{ClientLeases, Lease};
+pub use client_leases::ClientLeases;
+pub(crate) use client_leases::Lease;
 use config::UpstreamConfig;
 pub(crate) use connection::ConnectionInfo;
+pub use connection::OpenTunnel;
 use dialer::Dialer;
-pub(crate) use error::{FailedAttempt, UpstreamError};
+pub use error::FailedAttempt;
+pub(crate) use error::UpstreamError;
 use idle_pool::{IdlePool, PoolKey};
 pub(crate) use message_head::is_streaming;
 use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
-pub(crate) use request_body::RequestBody;
+pub use request_body::RequestBody;
 use retry::{RetryBudgets, RetryCopy};
 use trust::{OriginTls, TrustError};
 
@@ -59,7 +62,7 @@ pub struct Upstream {
 
 /// The head of a response, and the connection that it came through.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Lease,
     pub(crate) about: Arc<ConnectionInfo>,
@@ -138,43 +141,32 @@ impl Upstream {
         Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
 
-    /// See [`Dialer::pool_key`].
-    pub(crate) fn pool_key(
-        &self,
-        to: HostPort,
-        tls: bool,
-        http2: bool,
-        via: Option<IpAddr>,
-        client: SocketAddr,
-    ) -> PoolKey {
-        self.dialer.pool_key(to, tls, http2, via, client)
+    /// Opens a tunnel: a connection to the origin without TLS of the proxy's own.
+    ///
+    /// # Errors
+    ///
+    /// The connection cap is reached; the origin can't be resolved or reached, or is not an allowed destination.
+    pub async fn open_tunnel(&self, tunnel: &AllowedTunnel) -> Result<OpenTunnel, FailedAttempt> {
+        self.dialer.open_tunnel(tunnel).await
     }
 
-    /// See [`Dialer::connect_tunnel`].
-    pub(crate) async fn connect_tunnel(
-        &self,
-        to: &HostPort,
-        client: SocketAddr,
-    ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
-        self.dialer.connect_tunnel(to, client).await
-    }
-
-    /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts the bytes
-    /// of its body that were sent.
+    /// Sends a request (its URI has a path only), and waits for the head of the response.
     ///
     /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
-    /// for it; see [`RetryCopy::after`]. Both attempts together have the time of one.
+    /// for it; see [`RetryCopy::after`]. Both attempts have the target that was checked, and together the time of one.
     ///
     /// # Errors
     ///
     /// The origin can't be reached, its certificate is wrong, or it gives no valid response in time.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         leases: &Arc<ClientLeases>,
-        mut key: PoolKey,
-        request: Request<RequestBody>,
-        progress: &BodyProgress,
+        allowed: Allowed,
+        body: RequestBody,
     ) -> Result<Sent, FailedAttempt> {
+        let mut key = self.dialer.request_key(&allowed);
+        let progress = &Arc::clone(body.progress());
+        let request = allowed.into_request(body);
         self.retries.deposit(&key.to);
         if key.http2 && self.is_http1_only(&key.to, key.via) {
             key.http2 = false;

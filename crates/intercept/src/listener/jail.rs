@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::client_hello::Opening;
 use super::connect_proxy;
-use super::tunnel::Tunnel;
+use super::tunnel::{Tunnel, TunnelCheck};
 use crate::authz::Rule;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -123,7 +123,7 @@ impl JailListener {
         let tunnel = Tunnel {
             destination: Destination::Named(to),
             record,
-            denied_connect: None,
+            check: TunnelCheck::Pending,
         };
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let stream = ClientStream::new(socket, Vec::new());

@@ -14,8 +14,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
 use crate::audit::{AuditRecord, tls_version};
-use crate::authz::RequestKind;
-use crate::authz::authorize::{NO_BODY, connect_head};
+use crate::authz::AllowedTunnel;
+use crate::authz::authorize::{Denied, connect_head};
 use crate::ca::mint::error::MintError;
 use crate::http::client_connection::ClientConnection;
 use crate::http::http_server::HttpServer;
@@ -28,14 +28,34 @@ use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::corked::CorkedStream;
 use crate::stream::prefixed::ClientStream;
+use crate::upstream::OpenTunnel;
 
 /// A connection that has named its destination.
 pub(crate) struct Tunnel {
     pub(crate) destination: Destination,
     /// The record of the CONNECT, or of a redirected connection.
     pub(crate) record: Box<InFlightRecord>,
-    /// The CONNECT, if the check denied it and the client has to be told inside the tunnel.
-    pub(crate) denied_connect: Option<Arc<Parts>>,
+    pub(crate) check: TunnelCheck,
+}
+
+/// What the check has decided on a tunnel, before it is known what the tunnel carries.
+#[derive(Default)]
+pub(crate) enum TunnelCheck {
+    /// Nothing: a redirected or jailed connection has no CONNECT.
+    #[default]
+    Pending,
+    Allowed(AllowedTunnel),
+    /// It denied this CONNECT, and the client has to be told inside the tunnel.
+    Denied(Arc<Parts>),
+}
+
+impl TunnelCheck {
+    fn denied_connect(&self) -> Option<Arc<Parts>> {
+        match self {
+            Self::Denied(connect) => Some(Arc::clone(connect)),
+            Self::Pending | Self::Allowed(_) => None,
+        }
+    }
 }
 
 impl Tunnel {
@@ -103,7 +123,7 @@ impl Tunnel {
     ) {
         let sni = hello.sni.clone();
         let mut target = RequestTarget::from_client_hello(&self.destination, sni);
-        target.denied_connect = self.denied_connect.take();
+        target.denied_connect = self.check.denied_connect();
         let may_pass_through = target.refusal.is_none() && target.denied_connect.is_none();
         let client = &connection.info;
         if may_pass_through
@@ -143,7 +163,7 @@ impl Tunnel {
         stream: ClientStream,
     ) {
         let mut target = self.destination.to_target();
-        target.denied_connect = self.denied_connect;
+        target.denied_connect = self.check.denied_connect();
         let server = HttpServer::new(state, connection, target);
         self.record.defer_to_tunnel_requests(&server.target);
         match self.destination {
@@ -181,20 +201,27 @@ impl Tunnel {
         target: RequestTarget,
     ) {
         connection.set_opening(false);
-        let client = &connection.info;
-        let is_checked = matches!(self.destination, Destination::Connect(_));
-        if !is_checked && let Err(refusal) = check(state, client, &target, &mut self.record).await {
-            self.refuse(target, &refusal);
-            return reset(stream);
-        }
         let target = Arc::new(target);
+        let decided = match std::mem::take(&mut self.check) {
+            TunnelCheck::Allowed(allowed) => Ok(allowed),
+            TunnelCheck::Pending | TunnelCheck::Denied(_) => {
+                authorize_relay(state, &connection.info, &target, &mut self.record).await
+            }
+        };
+        let allowed = match decided {
+            Ok(allowed) => allowed,
+            Err(denied) => {
+                self.refuse(target, &denied.to_refusal());
+                return reset(stream);
+            }
+        };
         self.record.set_target(&target);
         // No certificate is verified here, so the proxy resolves a name itself, whatever address came with it.
-        match state.upstream.connect_tunnel(&target.to, client.addr).await {
-            Ok((upstream, about)) => {
+        match state.upstream.open_tunnel(&allowed).await {
+            Ok(OpenTunnel { socket, about }) => {
                 self.record.set_tunnelled(about.addr, about.tls);
                 let idle_timeout = state.rules.tunnel_timeout;
-                relay_bytes(stream, upstream, idle_timeout, &mut self.record).await;
+                relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
                 // The connection counts against the connection cap until here.
                 drop(about);
             }
@@ -207,8 +234,8 @@ impl Tunnel {
     }
 
     /// Records that nothing was forwarded, and why.
-    fn refuse(&mut self, target: RequestTarget, refusal: &Refusal) {
-        self.record.set_target(&Arc::new(target));
+    fn refuse(&mut self, target: impl Into<Arc<RequestTarget>>, refusal: &Refusal) {
+        self.record.set_target(&target.into());
         self.record.set_unanswered(refusal);
     }
 }
@@ -291,19 +318,18 @@ pub(crate) fn no_certificate(error: &MintError) -> Refusal {
     Refusal::new(status, code, error.to_string())
 }
 
-/// Checks a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
-/// it stands for.
-async fn check(
+/// Authorizes a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT
+/// that it stands for.
+async fn authorize_relay(
     state: &InterceptState,
     client: &ClientInfo,
-    target: &RequestTarget,
+    target: &Arc<RequestTarget>,
     record: &mut AuditRecord,
-) -> Result<(), Refusal> {
+) -> Result<AllowedTunnel, Denied> {
     let connect = connect_head(Version::HTTP_11, HeaderMap::new());
     let mut authorizer = state.authorizer(client, target);
     authorizer.relays_tunnel = true;
-    let asked = authorizer.authorize(RequestKind::Connect, &connect, NO_BODY, record);
-    asked.await.map(drop).map_err(|denied| denied.to_refusal())
+    authorizer.authorize_tunnel(&connect, record).await
 }
 
 /// Relays bytes in both directions, the stream's prefix first.

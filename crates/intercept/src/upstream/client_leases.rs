@@ -26,7 +26,7 @@ use crate::request::id::Id;
 
 /// The leases of one client connection.
 #[derive(Debug)]
-pub(crate) struct ClientLeases {
+pub struct ClientLeases {
     id: Id,
     pub(super) client: IpAddr,
     /// The pool to which connections return.
