@@ -143,10 +143,11 @@ impl CheckService {
         // Where nothing answers at an address, the others have a turn within the deadline.
         let turns = u32::try_from(config.services.len()).unwrap_or(u32::MAX);
         let connect_timeout = config.timeout / turns.max(1);
-        let services = config.services.iter();
         CheckClient {
             shared: Arc::clone(&self.shared),
-            links: services
+            links: config
+                .services
+                .iter()
                 .map(|service| Link::new(service, connect_timeout))
                 .collect(),
         }
@@ -254,8 +255,9 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
-        for (link, asked) in self.links.iter().zip(self.shared.services()) {
-            match self.fetch_from(link, asked, request, deadline).await {
+        for (link, (service, breaker)) in self.links.iter().zip(self.shared.services()) {
+            let fetched = self.fetch_from(link, service, breaker, request, deadline);
+            match fetched.await {
                 // The reason why another service failed tells more.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
@@ -269,7 +271,8 @@ impl CheckClient {
     async fn fetch_from(
         &self,
         link: &Link,
-        (service, breaker): (&Service, &CircuitBreaker),
+        service: &Service,
+        breaker: &CircuitBreaker,
         request: &AuthzRequest<'_>,
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {

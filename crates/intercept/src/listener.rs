@@ -168,7 +168,7 @@ impl ListenerService {
             let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         };
-        let connection = ClientConnection::new((peer, client), listener, entry);
+        let connection = ClientConnection::new(peer, client, listener, entry);
         match &self.kind {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);

@@ -32,7 +32,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::audit::BodyProgress;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
-use crate::policy::destination::Destinations;
 use crate::request::id::Id;
 
 pub use client_leases::ClientLeases;
@@ -70,13 +69,6 @@ pub struct Sent {
     pub(crate) retried: bool,
 }
 
-/// A leased connection for a request, and since when the request waits for its response.
-struct Attempt {
-    lease: Lease,
-    reused: bool,
-    started: Instant,
-}
-
 /// Why an attempt failed, and the request, if it may be sent again.
 #[derive(Debug)]
 struct FailedExchange {
@@ -96,23 +88,14 @@ impl Upstream {
     /// # Errors
     ///
     /// [`TrustError`]: there is no trusted root, or a file of `--extra-ca` is unusable.
-    pub fn new(
-        config: UpstreamConfig,
-        destinations: Destinations,
-        own_ca: &[CertificateDer<'_>],
-    ) -> Result<Self, TrustError> {
+    pub fn new(config: UpstreamConfig, own_ca: &[CertificateDer<'_>]) -> Result<Self, TrustError> {
         let tls = OriginTls::new(&config.extra_ca, own_ca)?;
-        Ok(Self::with_dialer(Dialer::new(config, destinations, tls)))
+        Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.
-    pub(crate) fn successor(
-        &self,
-        config: UpstreamConfig,
-        destinations: Destinations,
-        tls: OriginTls,
-    ) -> Self {
-        Self::with_dialer(self.dialer.successor(config, destinations, tls))
+    pub(crate) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
+        Self::with_dialer(self.dialer.successor(config, tls))
     }
 
     fn with_dialer(dialer: Dialer) -> Self {
@@ -172,17 +155,13 @@ impl Upstream {
             key.http2 = false;
         }
         let started = Instant::now();
-        let (lease, reused) = match Lease::reuse(leases, &key) {
-            Some(lease) => (lease, true),
+        let lease = match Lease::reuse(leases, &key) {
+            Some(lease) => lease,
             // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
             None => Box::pin(self.open_lease(leases, &key)).await?,
         };
-        let attempt = Attempt {
-            lease,
-            reused,
-            started,
-        };
-        let failed = match self.exchange(attempt, &key, request, progress).await {
+        let exchange = self.exchange(lease, &key, request, progress, started);
+        let failed = match exchange.await {
             Ok(sent) => return Ok(sent),
             Err(failed) => failed,
         };
@@ -210,13 +189,8 @@ impl Upstream {
         started: Instant,
     ) -> Result<Sent, FailedAttempt> {
         let sent = async {
-            let (lease, reused) = self.open_lease(leases, key).await?;
-            let attempt = Attempt {
-                lease,
-                reused,
-                started,
-            };
-            let exchange = self.exchange(attempt, key, request, progress);
+            let lease = self.open_lease(leases, key).await?;
+            let exchange = self.exchange(lease, key, request, progress, started);
             exchange.await.map_err(|failed| failed.cause)
         };
         match sent.await {
@@ -231,19 +205,16 @@ impl Upstream {
         }
     }
 
-    /// Sends a request on a leased connection.
+    /// Sends a request on a leased connection; it waits for its response since `started`.
     async fn exchange(
         &self,
-        attempt: Attempt,
+        mut lease: Lease,
         key: &PoolKey,
         mut request: Request<RequestBody>,
         progress: &BodyProgress,
+        started: Instant,
     ) -> Result<Sent, FailedExchange> {
-        let Attempt {
-            mut lease,
-            reused,
-            started,
-        } = attempt;
+        let reused = lease.is_reused();
         let about = Arc::clone(lease.about());
         if request.body().awaits_continue() {
             let expectation = HeaderValue::from_static("100-continue");
@@ -274,7 +245,7 @@ impl Upstream {
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
         let limit = self.config().response_timeouts.get(&key.to.host);
         let limit = limit.unwrap_or_else(|| self.config().response_timeout);
-        let waited = self.wait_response(&mut lease, request, progress, (started, limit));
+        let waited = self.wait_response(&mut lease, request, progress, started, limit);
         let response = match waited.await {
             Ok(response) => response,
             Err((error, unsent)) => {
@@ -312,22 +283,22 @@ impl Upstream {
         })
     }
 
-    /// Leases a new connection, or one that another request has opened meanwhile; tells whether it is a reused one.
+    /// Leases a new connection, or one that another request has opened meanwhile.
     async fn open_lease(
         &self,
         leases: &Arc<ClientLeases>,
         key: &PoolKey,
-    ) -> Result<(Lease, bool), FailedAttempt> {
+    ) -> Result<Lease, FailedAttempt> {
         let asked = Instant::now();
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.dialer.connect(key, leases.client).await?;
-            return Ok((Lease::new(leases, key, connection), false));
+            return Ok(Lease::new(leases, key, connection));
         }
         // Single flight: of requests that come together one dials, and the others then have its connection or its error.
         // If it turns out that each needs a connection of its own, they dial at the same time.
         let mut last_failure = leases.dialling.lock().await;
         if let Some(lease) = Lease::reuse_opened_since(leases, key, asked) {
-            return Ok((lease, true));
+            return Ok(lease);
         }
         if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failed.clone());
@@ -353,7 +324,7 @@ impl Upstream {
             http2: connected.is_http2(),
             ..key.clone()
         };
-        Ok((Lease::new(leases, &key, connected), false))
+        Ok(Lease::new(leases, &key, connected))
     }
 
     /// Sends the request, and waits for its response until the limit has passed since `started`, or since the body last moved.
@@ -362,7 +333,8 @@ impl Upstream {
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: &BodyProgress,
-        (started, limit): (Instant, Duration),
+        started: Instant,
+        limit: Duration,
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
         let idle = self.config().idle_timeout;
         let may_be_silent = is_streaming(request.headers());

@@ -161,7 +161,7 @@ async fn serve_opened(
         return connect_proxy::serve(state, connection, stream).await;
     }
     tunnel
-        .serve_opening(state, &connection, (stream, opening), deadline)
+        .serve_opening(state, &connection, stream, opening, deadline)
         .await;
 }
 

@@ -69,7 +69,7 @@ impl Tunnel {
         let deadline = Instant::now() + state.rules.opening_timeout;
         connection.set_opening(true);
         let opening = Opening::read(&mut stream, deadline).await;
-        self.serve_opening(state, connection, (stream, opening), deadline)
+        self.serve_opening(state, connection, stream, opening, deadline)
             .await;
     }
 
@@ -78,7 +78,8 @@ impl Tunnel {
         mut self,
         state: &Arc<InterceptState>,
         connection: &Arc<ClientConnection>,
-        (stream, opening): (ClientStream, Result<Opening, OpeningError>),
+        stream: ClientStream,
+        opening: Result<Opening, OpeningError>,
         deadline: Instant,
     ) {
         match opening {

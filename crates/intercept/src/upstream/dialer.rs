@@ -33,7 +33,6 @@ use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
-use crate::policy::destination::Destinations;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
@@ -42,7 +41,6 @@ use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 pub(super) struct Dialer {
     config: UpstreamConfig,
     tls: OriginTls,
-    destinations: Destinations,
     generation: u64,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
@@ -51,32 +49,25 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    pub(super) fn new(config: UpstreamConfig, destinations: Destinations, tls: OriginTls) -> Self {
+    pub(super) fn new(config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::new(ConnectionCap::new(config.max_connections)),
             resolver: Arc::default(),
             generation: 0,
             config,
-            destinations,
             diagnoses: diagnoses(),
         }
     }
 
     /// The dialer after a reload: the cap and the limits of lookups are shared.
-    pub(super) fn successor(
-        &self,
-        config: UpstreamConfig,
-        destinations: Destinations,
-        tls: OriginTls,
-    ) -> Self {
+    pub(super) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::clone(&self.cap),
             resolver: Arc::clone(&self.resolver),
             generation: self.generation + 1,
             config,
-            destinations,
             diagnoses: diagnoses(),
         }
     }
@@ -290,7 +281,7 @@ impl Dialer {
         let mut admitted = Vec::new();
         for ip in found {
             let addr = SocketAddr::new(ip, to.port);
-            match self.destinations.admit(addr) {
+            match self.config.destinations.admit(addr) {
                 Ok(()) => admitted.push(addr),
                 Err(why) => refused = Some(UpstreamError::Destination(addr, why)),
             }
@@ -333,7 +324,7 @@ impl Dialer {
             return Ok(());
         };
         let addr = SocketAddr::new(ip, to.port);
-        let admitted = self.destinations.admit(addr);
+        let admitted = self.config.destinations.admit(addr);
         admitted.map_err(|why| UpstreamError::Destination(addr, why))
     }
 }

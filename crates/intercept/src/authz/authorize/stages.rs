@@ -97,7 +97,7 @@ impl Allowed {
         let Parts {
             headers, method, ..
         } = &mut self.request.head;
-        injected.add_to(headers, method, (&self.target.to, self.target.tls))
+        injected.add_to(headers, method, &self.target)
     }
 
     /// The changes that the check service wants made to request and response; `None` where no check service is configured.

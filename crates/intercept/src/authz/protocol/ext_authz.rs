@@ -103,7 +103,7 @@ impl EncodedRequest for GrpcRequest {
             } = *self;
             let call = |request| {
                 let metadata = MetadataMap::from_headers(metadata.clone());
-                call(&pool, &origin, (metadata, request), timeout)
+                call(&pool, &origin, metadata, request, timeout)
             };
             let reply = match call(request.clone()).await {
                 // The service may have closed an idle connection as this was written to it: one retry.
@@ -124,7 +124,8 @@ impl EncodedRequest for GrpcRequest {
 async fn call(
     pool: &Pool,
     origin: &Uri,
-    (metadata, request): (MetadataMap, CheckRequest),
+    metadata: MetadataMap,
+    request: CheckRequest,
     timeout: Duration,
 ) -> Result<CheckResponse, AuthzError> {
     let mut client =

@@ -18,7 +18,7 @@ use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
-use peername_intercept::authz::CheckService;
+use peername_intercept::authz::{Approver, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
@@ -159,28 +159,29 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let mut inherited = inherited.into_iter();
-        let (channel, program) = (inherited.next(), inherited.next());
-        let (channel, program) = channel.zip(program).context("no channel")?;
-        let program = PidFd::from(program);
-        let log = self.log.as_ref().and_then(|_| inherited.next());
-        let (log, helper) = (log.map(File::from), inherited.next());
+        let mut fds = inherited.into_iter();
+        let inherited = Inherited {
+            channel: fds.next().context("no channel")?,
+            program: fds.next().context("no program")?.into(),
+            log: self.log.as_ref().and_then(|_| fds.next()).map(File::from),
+            helper: fds.next(),
+        };
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
         }
-        let Some(sockets) = receive_sockets(&channel)? else {
+        let Some(sockets) = receive_sockets(&inherited.channel)? else {
             return Ok(());
         };
-        block_on(self.serve(sockets, (channel, program), log, helper))
+        block_on(self.serve(sockets, inherited))
     }
 
-    async fn serve(
-        self,
-        sockets: Vec<OwnedFd>,
-        (channel, program): (OwnedFd, PidFd),
-        log: Option<File>,
-        helper: Option<OwnedFd>,
-    ) -> anyhow::Result<()> {
+    async fn serve(self, sockets: Vec<OwnedFd>, inherited: Inherited) -> anyhow::Result<()> {
+        let Inherited {
+            channel,
+            program,
+            log,
+            helper,
+        } = inherited;
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
@@ -199,21 +200,25 @@ impl Interceptor {
         }
         let (capacity, max_upstream) =
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
-        let limits = (capacity.connections, max_upstream);
+        let upstream = setup.options.upstream(max_upstream, destinations);
         let exporter = setup.start_exporter()?;
-        let state = new_state(&setup, self.authority, destinations, check.clone(), limits)?;
+        let connections = capacity.connections;
+        let state = new_state(&setup, self.authority, upstream, check.clone(), connections)?;
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
         let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
         confinement.log();
-        let approver = self.mode.zip(helper);
-        let approver = approver.map(|(mode, channel)| OutsideApprover::new(mode, channel));
-        let approver = approver.transpose()?.map(|one| Arc::new(one) as _);
-        let spans = exporter.as_ref().map(SpanExporter::queue);
-        let state = state.with_approver(approver).with_admission_log(admissions);
-        let state = Arc::new(state.with_spans(spans));
+        let approver: Option<Arc<dyn Approver>> = match (self.mode, helper) {
+            (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
+            _ => None,
+        };
+        let state = state
+            .with_approver(approver)
+            .with_admission_log(admissions)
+            .with_spans(exporter.as_ref().map(SpanExporter::queue));
+        let state = Arc::new(state);
         setup.warn_of_exposed_secrets();
         if let Some(check) = check {
             check.await_services();
@@ -235,7 +240,7 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         end(listeners.workers).await;
-        if let Some((path, written)) = self.log.as_ref().zip(written) {
+        if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
         }
         if let Some(exporter) = exporter {
@@ -243,6 +248,16 @@ impl Interceptor {
         }
         Ok(())
     }
+}
+
+/// What the process of the interceptor inherits.
+struct Inherited {
+    channel: OwnedFd,
+    program: PidFd,
+    /// The file of [`Interceptor::open_log`].
+    log: Option<File>,
+    /// The channel of [`Interceptor::start_helper`].
+    helper: Option<OwnedFd>,
 }
 
 /// Drains the connections of the program, which has exited, and ends those that other processes of the jail keep open: each
