@@ -372,8 +372,12 @@ impl Shared {
             ),
             Transition::Closed => info!(%service, "the check service answers again"),
         }
-        let suspended = self.breakers.iter().filter(|one| one.is_suspended());
-        self.metrics.set_suspended(suspended.count());
+        let suspended = self
+            .breakers
+            .iter()
+            .filter(|one| one.is_suspended())
+            .count();
+        self.metrics.set_suspended(suspended);
     }
 
     fn warn_of_refused_mutations(&self, decision: &Decision) {

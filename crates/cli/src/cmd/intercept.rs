@@ -136,10 +136,10 @@ impl Command for Args {
 
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         let mut needs = usual_needs(Some(setup.ca()?));
-        let policies = setup.options.check.policies().map(PathBuf::from);
+        let policies = setup.options.check.policies();
         needs
             .directories
-            .extend(policies.filter(|path| path.is_dir()));
+            .extend(policies.filter(|path| path.is_dir()).map(PathBuf::from));
         Ok(Needs {
             removes: setup.process.admin.socket_files(),
             watches: self.watches(setup),

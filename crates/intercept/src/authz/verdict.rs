@@ -87,9 +87,12 @@ impl Denial {
 
     /// Approximate memory in bytes.
     pub(crate) fn weight(&self) -> usize {
-        let headers = self.headers.iter();
-        let text = headers.map(|(name, value)| name.as_str().len() + value.len());
-        text.sum::<usize>() + self.body.len() + self.reason.len()
+        self.headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum::<usize>()
+            + self.body.len()
+            + self.reason.len()
     }
 }
 

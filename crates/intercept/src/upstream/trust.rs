@@ -62,9 +62,12 @@ impl OriginTls {
         let mut roots = RootCertStore::empty();
         let own_keys = OwnCaKeys::new(own_ca);
         let native = rustls_native_certs::load_native_certs();
-        let foreign = native.certs.into_iter();
-        let foreign = foreign.filter(|one| !own_keys.certify(one));
-        roots.add_parsable_certificates(foreign);
+        roots.add_parsable_certificates(
+            native
+                .certs
+                .into_iter()
+                .filter(|one| !own_keys.certify(one)),
+        );
         for path in extra {
             add_roots(&mut roots, path, &own_keys)?;
         }

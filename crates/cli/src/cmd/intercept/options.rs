@@ -153,16 +153,15 @@ impl Intercept {
 
     /// The files that the options name, but for those of the authority.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let words = self.allow_client.iter().chain(&self.accept_proxy);
-        let lists = words.filter_map(|word| list_file(word));
         let paths = self.proxy_auth.iter().chain(&self.extra_ca);
-        let paths = paths.map(PathBuf::as_path);
-        let secrets = self.inject.iter().map(Injection::file);
-        lists
-            .chain(paths)
+        self.allow_client
+            .iter()
+            .chain(&self.accept_proxy)
+            .filter_map(|word| list_file(word))
+            .chain(paths.map(PathBuf::as_path))
             .chain(self.rules.files())
             .chain(self.check.tls_files())
-            .chain(secrets)
+            .chain(self.inject.iter().map(Injection::file))
     }
 
     pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {

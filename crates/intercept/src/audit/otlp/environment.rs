@@ -48,9 +48,9 @@ fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource
         name => set("service.name", name, true),
     }
     set("service.version", env!("CARGO_PKG_VERSION"), false);
-    let attributes = attributes.into_iter();
     Resource {
         attributes: attributes
+            .into_iter()
             .map(|(key, value)| KeyValue::new(&key, Value::String(value)))
             .collect(),
     }
@@ -70,7 +70,6 @@ fn headers_of(text: &str) -> Result<HeaderMap, ExporterError> {
 
 /// Parses a list in the format of W3C Baggage, without properties.
 fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, ExporterError> {
-    let entries = text.split(',').filter(|entry| !entry.trim().is_empty());
     let pair = |entry: &str| {
         let (key, value) = entry.split_once('=')?;
         let decode = |part: &str| {
@@ -79,8 +78,10 @@ fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, Export
         };
         Some((decode(key)?, decode(value)?)).filter(|(key, _)| !key.is_empty())
     };
-    let pairs = entries.map(|entry| pair(entry).ok_or(ExporterError::Variable(name)));
-    pairs.collect()
+    text.split(',')
+        .filter(|entry| !entry.trim().is_empty())
+        .map(|entry| pair(entry).ok_or(ExporterError::Variable(name)))
+        .collect()
 }
 
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";

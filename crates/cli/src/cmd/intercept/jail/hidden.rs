@@ -18,10 +18,15 @@ use super::options::Args;
 ///
 /// [`Usage`]: what `--hide` names is needed by the jail.
 pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
-    let secrets = args.intercept.0.secret_files().map(Path::to_owned);
-    let own = args.ca().map(Path::to_owned).into_iter().chain(secrets);
-    let hidden = args.hide.iter().cloned().chain(own);
-    let hidden = outermost(hidden.map(resolve).collect::<Result<_, _>>()?);
+    let secrets = args.ca().into_iter().chain(args.intercept.0.secret_files());
+    let hidden = args
+        .hide
+        .iter()
+        .cloned()
+        .chain(secrets.map(Path::to_owned))
+        .map(resolve)
+        .collect::<Result<_, _>>()?;
+    let hidden = outermost(hidden);
     refuse_needed(&hidden)?;
     Ok(hidden)
 }
