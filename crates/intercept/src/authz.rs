@@ -105,10 +105,6 @@ impl CheckService {
 
     /// The service after a reload: this one, with its cache, where the configuration is the same; else another one with the
     /// same metrics.
-    ///
-    /// # Errors
-    ///
-    /// As [`CheckService::new`].
     pub fn successor(&self, config: CheckConfig) -> Result<Self, ConfigError> {
         if config == self.shared.config {
             return Ok(self.clone());

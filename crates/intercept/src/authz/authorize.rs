@@ -102,10 +102,6 @@ impl Authorizer<'_> {
     }
 
     /// Authorizes a tunnel by its CONNECT, as [`Self::authorize`] does a request.
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`].
     pub(crate) async fn authorize_tunnel(
         self,
         connect: &Parts,

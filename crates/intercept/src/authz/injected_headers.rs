@@ -90,10 +90,6 @@ pub enum InjectionError {
 
 impl InjectedHeaders {
     /// Reads the values.
-    ///
-    /// # Errors
-    ///
-    /// [`InjectionError`].
     pub fn read(injections: &[Injection]) -> Result<Self, InjectionError> {
         let mut all = Self::default();
         for injection in injections {

@@ -50,10 +50,6 @@ pub(crate) struct JailPlan {
 
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
         let config = match &args.source.config {
             Some(path) => {
@@ -73,10 +69,6 @@ impl Setup {
     }
 
     /// Validates the table of a file, or the options of a command line.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         config.set_default_workers(default_workers());
         let json = config.to_json();
@@ -88,10 +80,6 @@ impl Setup {
     }
 
     /// Validates the options of a jail, which has no listeners but its own.
-    ///
-    /// # Errors
-    ///
-    /// The first error.
     pub(crate) fn for_jail(
         process: Process,
         options: Intercept,

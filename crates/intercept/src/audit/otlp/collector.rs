@@ -35,10 +35,6 @@ pub(super) struct Failure {
 
 impl Collector {
     /// Reads the environment, and the trusted roots of this host if the URL is one of https. Connects to nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`ExporterError`].
     pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
         let tls = url
             .is_https()
@@ -66,10 +62,6 @@ impl Collector {
     }
 
     /// Sends an encoded batch. Returns what the collector has rejected of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`].
     pub(super) async fn send(&self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
         let mut request = Request::new(batch);
         *request.method_mut() = Method::POST;

@@ -65,10 +65,6 @@ pub(super) struct Interceptor {
 
 impl Interceptor {
     /// Reads and validates the options.
-    ///
-    /// # Errors
-    ///
-    /// [`Usage`].
     pub(super) fn new(args: &Args, authority: Authority) -> anyhow::Result<Self> {
         let mut process = Given::<Process>::default().options;
         process.sandbox = args.sandbox;
