@@ -196,11 +196,7 @@ impl ListenerService {
             check: TunnelCheck::Pending,
         };
         tunnel
-            .serve(
-                &self.state,
-                &connection,
-                ClientStream::new(socket, Vec::new()),
-            )
+            .serve(&self.state, ClientStream::new(socket, Vec::new()))
             .await;
     }
 }

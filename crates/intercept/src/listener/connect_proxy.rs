@@ -66,7 +66,7 @@ pub(crate) async fn serve(
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
         Some(NextProtocol::Tunnel(tunnel)) => {
-            tunnel.serve(state, &connection, stream).await;
+            tunnel.serve(state, stream).await;
         }
     }
 }

@@ -133,7 +133,7 @@ impl JailListener {
             return tunnel.refuse_unread(stream, &refusal);
         }
         match (is_tunnelled, is_opened) {
-            (true, _) => tunnel.serve_unread(state, &connection, stream).await,
+            (true, _) => tunnel.serve_unread(state, stream).await,
             (false, true) => serve_opened(state, connection, tunnel, stream).await,
             (false, false) => {
                 let detail = "a port that is open to the destinations of --allow-tcp only";
@@ -160,9 +160,7 @@ async fn serve_opened(
         tunnel.record.defer_to_tunnel_requests(&target);
         return connect_proxy::serve(state, connection, stream).await;
     }
-    tunnel
-        .serve_opening(state, &connection, stream, opening, deadline)
-        .await;
+    tunnel.serve_opening(state, stream, opening, deadline).await;
 }
 
 #[cfg(test)]
