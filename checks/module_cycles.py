@@ -53,9 +53,12 @@ def imports(module, file, all_modules):
     # A re-export counts, too: who reads the one module has to know the other.
     uses = re.compile(r"(?m)^\s*(?:pub(?:\(\w+\))?\s+)?use ([^;]+);")
     paths = [p for tree in uses.findall(text) for p in use_paths(tree)]
-    paths += re.findall(r"\b((?:crate|super|self)(?:::\w+)+)", uses.sub("", text))
+    body = uses.sub("", text)
+    paths += re.findall(r"\b((?:crate|super|self)(?:::\w+)+)", body)
+    children = [names[-1] for names in all_modules if names and names[:-1] == module]
+    paths += [f"{child}::" for child in children if re.search(rf"(?<![\w:]){child}::", body)]
     for path in paths:
-        names = [name.strip() for name in path.split("::")]
+        names = [name.strip() for name in path.split("::") if name.strip()]
         base = list(module)
         if names[0] == "crate":
             base, names = [], names[1:]

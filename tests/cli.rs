@@ -8,4 +8,5 @@ mod docs;
 mod journal;
 mod options;
 mod service_manager;
+mod start_order;
 mod subcommands;

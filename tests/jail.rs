@@ -13,6 +13,7 @@ mod files;
 mod host_sockets;
 mod learn;
 mod lists;
+mod ports;
 mod process;
 mod tcp;
 mod tools;

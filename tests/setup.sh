@@ -35,6 +35,7 @@ packages=(
     sudo             # and a program that does it on purpose
     cron             # what starts servers with an environment of its own
     runit            # the same, and starts them again
+    strace           # the order of system calls at a start
     man-db           # the manual pages
     netcat-openbsd   # the README's backend and balancer
     socat
@@ -68,6 +69,7 @@ packages=(
     erlang-base
     default-jdk-headless
     linux-perf       # what a proxy spends its time on, for the benchmark's profile
+    gh               # a client of an API, in a jail
 )
 
 # A Go that was installed otherwise will do.
@@ -75,6 +77,10 @@ command -v go >/dev/null || packages+=(golang-go)
 
 # The packages of Node's authors have npm in them, and conflict with Debian's.
 command -v npm >/dev/null || packages+=(npm)
+
+# Clients of APIs, in a jail. The packages of their authors conflict with Debian's.
+command -v aws >/dev/null || packages+=(awscli)
+command -v kubectl >/dev/null || packages+=(kubernetes-client)
 
 # What Debian doesn't have, and comes from its authors as source: each a Go module beside the tests that drive
 # it, with a go.sum that says what exactly is built. OPA takes a few minutes, once.

@@ -25,6 +25,8 @@ manifest=$(cargo metadata --quiet --format-version 1 --manifest-path fetch/Cargo
 rm -rf source
 cp -r "${manifest%/*}" source
 patch --quiet --strip 1 --directory source <"$here/httpjail.patch"
+# Cargo would take it for a member of the workspace that this directory is in.
+printf '\n[workspace]\n' >>source/Cargo.toml
 # Without --locked: cargo removes V8 from the lock file. AWS-LC as httpjail has it: peername's own .cargo/config.toml may apply here.
 export AWS_LC_SYS_NO_JITTER_ENTROPY=0
 CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort \

@@ -6,9 +6,11 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use peername_intercept::listener::jail::names::answer::answer;
+use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 
-static NAMES: LazyLock<SyntheticNames> = LazyLock::new(|| SyntheticNames::new(true));
+static NAMES: LazyLock<SyntheticNames> =
+    LazyLock::new(|| SyntheticNames::new(NameRanges::default(), true));
 
 fuzz_target!(|query: &[u8]| {
     if let Some(response) = answer(query, &NAMES) {

@@ -11,7 +11,11 @@ fn every_error_has_its_position() {
     let table = "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\n";
     let cases = [
         ("workers = 0\n", "line 1, workers: ", "from 1 to 1024"),
-        ("wrokers = 2\n", "line 1, wrokers: ", "unknown field"),
+        (
+            "wrokers = 2\n",
+            "line 1, wrokers: ",
+            "did you mean `workers`?",
+        ),
         ("[[listen]\n", "line 1: ", "]"),
         ("drain = \"1s\"\n", "", "listen"),
         (

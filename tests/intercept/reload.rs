@@ -149,7 +149,7 @@ fn intercept_reload_changes_rules_and_refuses_the_rest() {
         ),
         (
             file(&rig, "").replace("allow-client", "trust"),
-            "unknown field `trust`",
+            "trust: unknown key",
         ),
     ] {
         reload(&rig, &text, key);

@@ -55,13 +55,38 @@ fn names_have_synthetic_addresses_whether_they_exist_or_not() {
     let printed = rig.succeeds(User::Nobody, &[], script);
     let addresses: Vec<_> = printed.split_whitespace().collect();
     assert!(
-        printed.matches("198.18.0.").count() >= 9 && printed.contains("fd70:6565:726e:616d::"),
+        printed.matches("44.128.0.").count() >= 9 && printed.contains("3e70:6565:726e:616d::"),
         "{printed}"
     );
     assert!(
         addresses.contains(&"127.0.0.1") && addresses.contains(&"502"),
         "{printed}"
     );
+}
+
+/// A program that makes no request to private addresses makes those to names in a jail.
+#[test]
+fn guards_take_the_addresses_of_names_for_public() {
+    let rig = JailRig::new();
+    let script = "import ipaddress, socket
+for found in socket.getaddrinfo('a.test', 443, type=socket.SOCK_STREAM):
+    ip = ipaddress.ip_address(found[4][0])
+    print(ip.is_global and not (ip.is_private or ip.is_reserved), *(ip in ipaddress.ip_network(n) for n in ['10.9.0.0/16', '2001:db8::/64'] if ip.version == ipaddress.ip_network(n).version))";
+    let script = rig.scratch().write("guard.py", script);
+    let script = format!("/usr/bin/python3 {script} && curl -sS -o /dev/null https://a.test/echo");
+    let printed = rig.succeeds(User::Nobody, &["-q"], &script);
+    assert_eq!(printed, "True False\nTrue False\n");
+    let ranges = [
+        "-q",
+        "--name-range=10.9.0.0/16",
+        "--name-range=2001:db8::/64",
+    ];
+    let printed = rig.succeeds(User::Nobody, &ranges, &script);
+    assert_eq!(printed, "False True\nFalse True\n");
+    for wrong in ["--name-range=127.1.0.0/16", "--name-range=10.9.0.0/30"] {
+        let refused = rig.run(User::Nobody, &[wrong], "true");
+        assert_eq!(refused.status.code(), Some(2), "{wrong}: {refused:?}");
+    }
 }
 
 #[test]

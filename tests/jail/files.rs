@@ -73,6 +73,41 @@ fn hidden_directory_stays_hidden_while_files_in_it_are_replaced() {
     assert!(!program.log().contains("SECRET"), "{}", program.log());
 }
 
+/// As package managers, systemd-resolved and NetworkManager replace them: without the cover, names would have the addresses of
+/// the host's file.
+#[test]
+fn files_that_are_replaced_outside_are_covered_again() {
+    let rig = JailRig::new();
+    let scratch = |name: &str| rig.scratch().path_text(name);
+    let users = [
+        (User::Root, vec![]),
+        (User::Nobody, [AS_NOBODY, NO_CAPABILITIES].concat()),
+    ];
+    for (user, prefix) in users {
+        let [etc, ready, go] =
+            ["etc", "ready", "go"].map(|name| scratch(&format!("{name}-{user:?}")));
+        let program = format!(
+            "echo >{ready}; read line <{go}; for i in $(seq 50); do cat /etc/hosts /etc/resolv.conf | grep -q replaced || break; sleep 0.1; done; \
+             cat /etc/hosts /etc/resolv.conf | grep -c replaced; curl -sS https://a.test/echo"
+        );
+        let script = format!(
+            "cp -a /etc {etc}; mount --bind {etc} /etc; mkfifo -m 666 {ready} {go}; \
+             {} {} jail -q --extra-ca {} --allow-destination=10.81.0.0/24 -- sh -c '{program}' & read line <{ready}; \
+             for file in hosts resolv.conf; do cp /etc/$file /etc/new; echo '# replaced' >>/etc/new; mv /etc/new /etc/$file; done; \
+             echo >{go}; wait",
+            prefix.join(" "),
+            scratch("peername"),
+            scratch("root.pem"),
+        );
+        let output = rig.run_outside(User::Root, &script);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            printed.starts_with("0\nGET a.test "),
+            "{user:?}: {output:?}"
+        );
+    }
+}
+
 /// The key that signs for every host, and the lines that are to tell what the program did.
 #[test]
 fn key_of_the_authority_and_audit_log_are_out_of_reach() {

@@ -138,6 +138,38 @@ fn proxies_that_programs_are_configured_for_are_not_needed() {
     );
 }
 
+/// Clients of services, which have trust and configuration of their own.
+#[test]
+fn clients_of_apis_reach_the_allowed_host_only() {
+    let rig = JailRig::new();
+    publish(&rig, API);
+    let gh = |host: &str| format!("GH_HOST={host} GH_ENTERPRISE_TOKEN=x gh api user");
+    let kubectl =
+        |host: &str| format!("kubectl --server=https://{host} --token=x get --raw /version");
+    let aws = |host: &str| {
+        format!(
+            "aws --no-sign-request --region us-east-1 --endpoint-url https://{host} s3api get-object --bucket mirror --key tiny out >&2 && cat out"
+        )
+    };
+    for client in [&gh as &dyn Fn(&str) -> String, &kubectl, &aws] {
+        let at_home = |host| {
+            format!(
+                "cd $(mktemp -d); trap 'rm -rf $PWD' EXIT; export HOME=$PWD; {}",
+                client(host)
+            )
+        };
+        let printed = rig.succeeds(User::Root, &ALLOW, &at_home("a.test"));
+        assert!(printed.contains("from the mirror"), "{printed}");
+        let denied = rig.run(User::Root, &ALLOW, &at_home("b.test"));
+        let errors = [denied.stdout, denied.stderr].concat();
+        let errors = String::from_utf8_lossy(&errors);
+        assert!(
+            errors.contains("403") || errors.contains("Forbidden"),
+            "{errors}"
+        );
+    }
+}
+
 /// As root it gives up its user for its downloads.
 #[test]
 fn apt_updates_from_the_allowed_repository_only() {
@@ -188,6 +220,14 @@ with zipfile.ZipFile(directory + "/" + name, "w") as wheel:
     wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     wheel.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
 open(directory + "/index.html", "w").write(f"<!DOCTYPE html><a href='{name}'>{name}</a>")
+"#;
+
+const API: &str = r#"
+import json, os, sys
+for path in ("api/v3/user", "version", "mirror/tiny"):
+    path = sys.argv[1] + "/" + path
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    json.dump({"text": "from the mirror"}, open(path, "w"))
 "#;
 
 const NPM_PACKAGE: &str = r#"

@@ -186,7 +186,7 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
 /// # Errors
 ///
 /// Those of `read`; or it took longer than [`REREAD_TIMEOUT`].
-pub async fn reread<T: Send + 'static>(
+async fn reread<T: Send + 'static>(
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let reading = tokio::task::spawn_blocking(read);

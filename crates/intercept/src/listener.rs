@@ -208,6 +208,12 @@ impl Serve for Intercept {
         self.services.load().get(listener).map(Arc::clone)
     }
 
+    /// A server of the jailed program has taken the port.
+    fn can_lose(&self, listener: ListenerId) -> bool {
+        let service = self.context(listener);
+        service.is_some_and(|service| matches!(service.kind, ListenerKind::Jail(_)))
+    }
+
     async fn serve(
         self: Arc<Self>,
         connection: Incoming,

@@ -14,6 +14,7 @@ use http::HeaderMap;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
+use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
 
 use crate::audit::admission::AdmissionLog;
@@ -188,7 +189,7 @@ impl InterceptState {
     ) -> Result<Reload, ReloadError> {
         Ok(Reload {
             lists,
-            tls: OriginTls::new(extra_ca, &authority.certificates())?,
+            tls: OriginTls::new(&load_native_certs(), extra_ca, &authority.certificates())?,
             epoch: self.mint.prepare(authority)?,
         })
     }

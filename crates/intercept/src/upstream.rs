@@ -27,6 +27,7 @@ use hyper::body::Incoming;
 use moka::sync::Cache;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
+use rustls_native_certs::CertificateResult;
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit::BodyProgress;
@@ -83,13 +84,18 @@ impl From<FailedAttempt> for FailedExchange {
 }
 
 impl Upstream {
-    /// `own_ca` are the certificates of the proxy's own authority, which no origin may be certified by.
+    /// `native` are the roots of this host, and `own_ca` the certificates of the proxy's own authority, which no origin may be
+    /// certified by.
     ///
     /// # Errors
     ///
     /// [`TrustError`]: there is no trusted root, or a file of `--extra-ca` is unusable.
-    pub fn new(config: UpstreamConfig, own_ca: &[CertificateDer<'_>]) -> Result<Self, TrustError> {
-        let tls = OriginTls::new(&config.extra_ca, own_ca)?;
+    pub fn new(
+        config: UpstreamConfig,
+        native: &CertificateResult,
+        own_ca: &[CertificateDer<'_>],
+    ) -> Result<Self, TrustError> {
+        let tls = OriginTls::new(native, &config.extra_ca, own_ca)?;
         Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 

@@ -1,6 +1,7 @@
 //! What the program sees instead of files of the host, in its mount namespace alone.
 
 mod browser_policies;
+mod cover;
 mod devices;
 mod hashed_dirs;
 mod kernel_mounts;
@@ -17,27 +18,19 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::{FileId, mounts};
 
 use crate::JailError;
+use cover::cover_existing;
 use mount_table::Mount;
+
+pub use cover::{Cover, TrustFiles};
 pub use private_dir::PrivateDir;
 
-/// The authorities that the program trusts: the interceptor's, and the host's.
-#[derive(Clone, Debug)]
-pub struct TrustFiles {
-    /// The interceptor's certificates (PEM).
-    pub own: Vec<u8>,
-    /// These, and those of the host.
-    pub bundle: Vec<u8>,
-    /// The same as a keystore for Java.
-    pub java: Vec<u8>,
-    /// The interceptor's certificates (PEM), each by the name that OpenSSL looks it up by.
-    pub hashed: Vec<(String, Vec<u8>)>,
-}
-
 /// What was found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Covered {
     /// Whether the keystores of a Java were: it needs no option to trust the interceptor.
     pub java: bool,
+    /// Files that the mediator covers again where processes outside replace them.
+    pub files: Vec<Cover>,
 }
 
 /// Mounts the directory's file system, writes the files there, and covers the host's by them: bundles of trusted authorities,
@@ -45,7 +38,8 @@ pub struct Covered {
 /// empty (`--hide`). To be called in the jail's mount namespace, which no mount outside reaches from then on.
 ///
 /// A cover stays while processes outside write to the file; where they replace it by another (rename(2), unlink(2)), the
-/// kernel removes the cover of a file, and keeps that of a directory above it.
+/// kernel removes the cover of a file, and keeps that of a directory above it. [`Covered::files`] can be covered again: mounts that
+/// are made in this namespace later reach the program's.
 ///
 /// # Errors
 ///
@@ -70,15 +64,30 @@ pub fn cover(
     // Before anything is bound: a bind mount takes over that its source is read-only.
     dir.make_read_only()?;
     covers.iter().try_for_each(Cover::mount)?;
-    for target in trust_stores::bundles() {
-        cover_existing(&target, &dir.bundle())?;
-    }
+    let bundles = trust_stores::bundles().into_iter();
     let keystores = trust_stores::java();
-    for target in &keystores {
-        cover_existing(target, &dir.truststore())?;
+    let files: Vec<_> = bundles
+        .map(|bundle| Cover::new(bundle, dir.bundle()))
+        .chain(
+            keystores
+                .iter()
+                .map(|path| Cover::new(path, dir.truststore())),
+        )
+        .chain([
+            Cover::new("/etc/resolv.conf", dir.resolv_conf()),
+            Cover::new("/etc/hosts", dir.hosts()),
+        ])
+        // Where a link leads now.
+        .map(|cover| {
+            Cover::new(
+                cover.original.canonicalize().unwrap_or(cover.original),
+                cover.copy,
+            )
+        })
+        .collect();
+    for file in &files {
+        cover_existing(&file.original, &file.copy)?;
     }
-    cover_existing(Path::new("/etc/resolv.conf"), &dir.resolv_conf())?;
-    cover_existing(Path::new("/etc/hosts"), &dir.hosts())?;
     kernel_mounts
         .iter()
         .try_for_each(kernel_mounts::KernelMount::cover)?;
@@ -86,30 +95,11 @@ pub fn cover(
     hide(dir, hidden, &all)?;
     dir.hide_copies()?;
     reenter_working_directory()?;
+    mounts::start_propagation().map_err(|source| JailError::cover(Path::new("/"), source))?;
     Ok(Covered {
         java: !keystores.is_empty(),
+        files,
     })
-}
-
-/// A file or directory of the host, and the copy that covers it.
-#[derive(Debug)]
-struct Cover {
-    original: PathBuf,
-    copy: PathBuf,
-}
-
-impl Cover {
-    fn new(original: impl Into<PathBuf>, copy: PathBuf) -> Self {
-        Self {
-            original: original.into(),
-            copy,
-        }
-    }
-
-    fn mount(&self) -> Result<(), JailError> {
-        let covered = mounts::bind_recursively_over(&self.original, &self.copy);
-        covered.map_err(|source| JailError::cover(&self.original, source))
-    }
 }
 
 /// Without a search list: names are completed outside, where the host's list applies. In the jail every completed name would
@@ -152,17 +142,6 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
         _ => false,
-    }
-}
-
-/// Covers a file, unless it does not exist or this user can't reach it: then the program can't either.
-fn cover_existing(target: &Path, source: &Path) -> Result<(), JailError> {
-    match mounts::bind_over(target, source) {
-        Err(error) if error.is_permission() && target.symlink_metadata().is_ok() => {
-            Err(JailError::cover(target, error))
-        }
-        Err(error) if error.is_permission() || error.source.kind() == ErrorKind::NotFound => Ok(()),
-        covered => covered.map_err(|source| JailError::cover(target, source)),
     }
 }
 

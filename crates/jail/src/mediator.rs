@@ -20,19 +20,24 @@
 //! | [`allowed`] | the sockets of `--allow-unix` |
 //! | `bound` | the sockets that the program has bound |
 //! | `caller` | the directories and the identity of a caller |
+//! | `covers` | covers files again that were replaced outside |
 //! | `connects` | connections, and those that wait |
 //! | `failed` | the error of a call, or of the mediator |
+//! | [`ports`] | the ports of the jail's listeners, which the program's own servers take |
 
 pub mod allowed;
 mod bound;
 mod caller;
 mod connects;
+mod covers;
 mod failed;
+pub mod ports;
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::foreign_fd::ForeignFd;
@@ -46,15 +51,17 @@ use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{
     AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
 };
-use peername_sys::socket::addressed;
 use peername_sys::{Errno, Result};
 
 use crate::JailError;
+use crate::files::Cover;
 use allowed::AllowedSockets;
 use bound::BoundSockets;
-use caller::{Caller, Directories, UnixName};
+use caller::{Caller, CallerDirectories, Directories, UnixName};
 use connects::{Connecting, PendingConnects, Target};
+use covers::WatchedCovers;
 use failed::Failed;
+use ports::ListenerPorts;
 
 /// The program's end of the channel to its mediator, which exits when this is closed and nothing was sent.
 #[derive(Debug)]
@@ -68,19 +75,21 @@ pub struct MediatorChannel(OwnedFd);
 /// [`JailError::Mediator`].
 pub fn spawn(
     allowed: AllowedSockets,
+    ports: ListenerPorts,
+    covers: Vec<Cover>,
     reports: bool,
 ) -> std::result::Result<MediatorChannel, JailError> {
     let spawned = || -> Result<OwnedFd> {
         let (here, there) = fd_passing::seqpacket_pair()?;
         let program = std::process::id();
         let (pinned, watched) = allowed.into_parts();
-        let mut inherited = vec![there, PidFd::current()?.into()];
+        let (to_interceptor, ports) = ports.into_parts();
+        let mut inherited = vec![there, PidFd::current()?.into(), to_interceptor];
         inherited.extend(pinned);
         daemonize::spawn_detached(inherited, |mut inherited| {
             daemonize::set_thread_name(c"peername-jail");
-            let allowed = AllowedSockets::from_parts(inherited.split_off(2), watched);
-            let mut inherited = inherited.into_iter();
-            let (Some(channel), Some(exit)) = (inherited.next(), inherited.next()) else {
+            let allowed = AllowedSockets::from_parts(inherited.split_off(3), watched);
+            let Ok([channel, exit, to_interceptor]) = <[OwnedFd; 3]>::try_from(inherited) else {
                 return 1;
             };
             match serve(
@@ -89,7 +98,7 @@ pub fn spawn(
                     id: program,
                     exit: exit.into(),
                 },
-                allowed,
+                (allowed, ports(to_interceptor), covers),
                 reports,
             ) {
                 Ok(()) => 0,
@@ -130,7 +139,12 @@ struct Program {
     exit: PidFd,
 }
 
-fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: bool) -> Result<()> {
+fn serve(
+    channel: OwnedFd,
+    program: Program,
+    (allowed, ports, covers): (AllowedSockets, ListenerPorts, Vec<Cover>),
+    reports: bool,
+) -> Result<()> {
     secrets::disable_core_dumps()?;
     let max_files = limits::raise_open_files().unwrap_or(0);
     let Some((_, Some(listener))) = fd_passing::receive_word(&channel)? else {
@@ -146,6 +160,8 @@ fn serve(channel: OwnedFd, program: Program, allowed: AllowedSockets, reports: b
         bound: BoundSockets::new(max_files),
         pending: PendingConnects::default(),
         allowed,
+        ports,
+        covers: WatchedCovers::new(covers),
         reports,
     };
     mediator.calls.enable_sync_wakeup();
@@ -166,6 +182,8 @@ struct Mediator {
     bound: BoundSockets,
     allowed: AllowedSockets,
     pending: PendingConnects,
+    ports: ListenerPorts,
+    covers: Option<WatchedCovers>,
     reports: bool,
 }
 
@@ -173,11 +191,11 @@ impl Mediator {
     /// Serves until the program has exited.
     fn run(&mut self) -> Result<()> {
         loop {
-            match self
-                .calls
-                .wait(&self.program, self.pending.next_attempt())?
-            {
+            let replaced = self.covers.as_ref().map(AsFd::as_fd);
+            let next_attempt = self.pending.next_attempt();
+            match self.calls.wait(&self.program, replaced, next_attempt)? {
                 Waited::Pending => self.take()?,
+                Waited::Other => self.covers.iter().try_for_each(WatchedCovers::restore)?,
                 Waited::TimedOut => {}
                 Waited::Exited => return Ok(()),
             }
@@ -216,6 +234,7 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(name) = UnixName::of(&address, &socket) else {
+            let address = self.ports.redirect(&socket, address)?;
             return self.attempt(call, socket, Target::Address(address));
         };
         let Some(caller) = self.caller(call)? else {
@@ -225,7 +244,10 @@ impl Mediator {
             UnixName::Abstract => Target::Abstract { address, caller },
             UnixName::Path(path) => {
                 let path = caller.own_path(&path);
-                let file = self.directories.open(&caller, &path)?;
+                let Some(directories) = self.directories_of(call, &path)? else {
+                    return Ok(Made::CallOver);
+                };
+                let file = self.directories.open(&caller, &directories, &path)?;
                 let about = file.metadata()?;
                 if !about.file_type().is_socket() {
                     return Err(Errno::CONNREFUSED.into());
@@ -267,13 +289,18 @@ impl Mediator {
             return Ok(Made::CallOver);
         };
         let Some(UnixName::Path(path)) = UnixName::of(&address, &socket) else {
-            return Ok(addressed::bind(&socket, &address).map(|()| Made::Done)?);
+            return Ok(self.ports.bind(&socket, &address).map(|()| Made::Done)?);
         };
         let Some(caller) = self.caller(call)? else {
             return Ok(Made::CallOver);
         };
         let path = caller.own_path(&path);
-        let file = self.directories.bind(&caller, &socket, &path)?;
+        let Some(directories) = self.directories_of(call, &path)? else {
+            return Ok(Made::CallOver);
+        };
+        let file = self
+            .directories
+            .bind(&caller, &directories, &socket, &path)?;
         if !file.is_some_and(|file| self.bound.insert(file)) {
             try_write_line(
                 "peername: the program has too many Unix sockets: it can't connect to the next ones",
@@ -297,9 +324,22 @@ impl Mediator {
 
     /// The thread that makes the call; `None` if the call is over.
     fn caller(&self, call: &Notification) -> io::Result<Option<Caller>> {
-        let caller = Caller::of(call, &self.namespace);
+        self.if_pending(call, Caller::of(call, &self.namespace))
+    }
+
+    /// The caller's directories; `None` if the call is over.
+    fn directories_of(
+        &self,
+        call: &Notification,
+        path: &Path,
+    ) -> io::Result<Option<CallerDirectories>> {
+        self.if_pending(call, CallerDirectories::of(call, path))
+    }
+
+    /// What was found by the caller's thread id; `None` if the call is over, and the id may be another thread's.
+    fn if_pending<T>(&self, call: &Notification, found: io::Result<T>) -> io::Result<Option<T>> {
         match self.calls.is_pending(call.id) {
-            true => caller.map(Some),
+            true => found.map(Some),
             false => Ok(None),
         }
     }
@@ -322,7 +362,7 @@ impl Mediator {
         }
     }
 
-    fn report(&self, path: &std::path::Path) {
+    fn report(&self, path: &Path) {
         if self.reports {
             try_write_line(&format!(
                 "peername: refused: connecting to the Unix socket {path:?} (--allow-unix allows it)"

@@ -1,6 +1,6 @@
 //! The namespaces of the jail, and the sockets that are opened in its network.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
@@ -32,8 +32,16 @@ pub fn is_jailed() -> bool {
     source().is_ok_and(|source| source.ip() == nobody)
 }
 
+/// The port at which the jail listens, too, for each of these: connections to other hosts arrive there once a server of the
+/// program has taken the port itself.
+#[must_use]
+pub fn alternate_ports(ports: &BTreeSet<u16>) -> BTreeMap<u16, u16> {
+    let unused = (1..).filter(|port| *port != DNS_PORT && !ports.contains(port));
+    ports.iter().copied().zip(unused).collect()
+}
+
 /// Moves this process, which must have one thread only, into the jail's namespaces, and opens listening sockets on every
-/// address there: TCP on these ports, and the name server's, TCP and UDP on [`DNS_PORT`].
+/// address there: TCP on these ports and their alternates ([`alternate_ports`]), and the name server's, TCP and UDP on [`DNS_PORT`].
 ///
 /// The sockets stay in that network wherever they are passed to, and each is bound to `0.0.0.0` or `[::]`; where the host has
 /// no IPv6, there are none of the latter.
@@ -49,9 +57,10 @@ pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailErr
     let _ = allow_unprivileged_ports();
     let v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let everywhere = [Some(v4), has_v6.then_some(Ipv6Addr::UNSPECIFIED.into())];
+    let alternates = alternate_ports(ports);
     let mut sockets = Vec::new();
     for ip in everywhere.into_iter().flatten() {
-        for &port in ports.iter().chain([&DNS_PORT]) {
+        for &port in ports.iter().chain(alternates.values()).chain([&DNS_PORT]) {
             let opened = listener::listen((ip, port).into(), V6_ONLY);
             sockets.push(opened.map_err(|source| failed(port, source))?.into());
         }
@@ -73,7 +82,7 @@ fn listen_udp(addr: SocketAddr) -> Result<OwnedFd> {
 
 /// Addresses that are not loopback ones, without which programs take the jail for a host without a network: the dummy address
 /// of RFC 7600, and a unique local one beside those of the name server.
-const OWN: [IpAddr; 2] = [
+pub(crate) const OWN: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8)),
     IpAddr::V6(Ipv6Addr::new(0xfd70, 0x6565, 0x726e, 0x616e, 0, 0, 0, 8)),
 ];

@@ -5,6 +5,7 @@
 
 mod calls;
 mod files;
+mod needs;
 
 use std::path::PathBuf;
 
@@ -14,27 +15,7 @@ use peername_sys::process::confine::{
     files as landlock, require_single_thread, system_calls as seccomp,
 };
 
-/// What a command needs after its start, beyond what all of them do.
-#[derive(Clone, Debug, Default)]
-pub struct Needs {
-    /// Files that a reload reads again. Their directories may be read: editors and configuration management replace a file
-    /// by a new one.
-    pub files: Vec<PathBuf>,
-    /// Directories that may be read.
-    pub directories: Vec<PathBuf>,
-    /// Files that are removed at the end.
-    pub removes: Vec<PathBuf>,
-    /// Names are resolved, for connections or at a reload.
-    pub names: bool,
-    /// io_uring(7). Its operations are not subject to the filter of system calls.
-    pub io_uring: bool,
-    /// Files are watched for changes (inotify(7)).
-    pub watches: bool,
-    /// The entries of eBPF maps (`--data-path kernel`).
-    pub bpf_maps: bool,
-    /// Packets are sent that show how NAT rules of this host change them.
-    pub raw_packets: bool,
-}
+pub use needs::Needs;
 
 /// The confinement that is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]

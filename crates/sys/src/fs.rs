@@ -1,14 +1,19 @@
 //! Files that an operator writes, mounts, and files that are opened to be compared.
 
 pub mod mounts;
+pub mod replacements;
 pub mod text_file;
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat, openat2, readlinkat,
+    symlinkat,
+};
 
 /// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
 /// once the file is gone: compare it while the file is open.
@@ -37,6 +42,27 @@ impl From<&Metadata> for FileId {
 pub fn open_path(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// The same for a path without symbolic links, also of directories (openat2(2), since Linux 5.6).
+///
+/// # Errors
+///
+/// ELOOP where one is a link; else those of [`open_path`].
+pub fn open_path_without_links(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    Ok(opened?.into())
+}
+
+/// Copies a symbolic link as such, to the same name in another directory. Both directories are opened by [`open_path`].
+///
+/// # Errors
+///
+/// EINVAL where it is no symbolic link; EEXIST, EACCES, ENOENT.
+pub fn copy_symlink(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
+    let target = readlinkat(from, name, Vec::new())?;
+    Ok(symlinkat(target, to, name)?)
 }
 
 /// Whether this process's real user may write to the file, or change the entries of the directory (access(2)).

@@ -76,7 +76,7 @@ fn forward_refuses_what_needs_a_restart() {
             "close-after",
         ),
         (udp.replace("10.81.0.1", "203.0.113.1"), "itself"),
-        (table(SECOND, 2) + "colour = 1\n", "unknown field `colour`"),
+        (table(SECOND, 2) + "colour = 1\n", "colour: unknown key"),
         ("[[listen]]\ntrust = [\"any\"]\n".to_owned(), "[[forward]]"),
     ] {
         site.reload(&file, key);

@@ -44,6 +44,7 @@ use peername_server::workers::{Capacity, Workers};
 use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
 use peername_sys::process::secrets;
 use prometheus_client::registry::Registry;
+use rustls_native_certs::{CertificateResult, load_native_certs};
 
 pub(crate) use options::Args;
 use reload::Control;
@@ -121,8 +122,15 @@ impl Command for Args {
         let (capacity, max_upstream) = split_capacity(capacity);
         let upstream = setup.options.upstream(max_upstream, destinations);
         let exporter = setup.start_exporter()?;
-        let connections = capacity.connections;
-        let state = new_state(setup, authority, upstream, check.clone(), connections)?;
+        let roots = load_native_certs();
+        let state = new_state(
+            setup,
+            authority,
+            &roots,
+            upstream,
+            check.clone(),
+            capacity.connections,
+        )?;
         Ok(Prepared {
             state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
             check,
@@ -223,15 +231,16 @@ impl Running for Control {
 pub(crate) fn new_state(
     setup: &Setup,
     authority: Authority,
+    native: &CertificateResult,
     upstream: UpstreamConfig,
     check: Option<CheckService>,
     connections: usize,
 ) -> anyhow::Result<InterceptState> {
-    let upstream =
-        Upstream::new(upstream, &authority.certificates()).map_err(|error| match error {
-            TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
-            error => error.into(),
-        })?;
+    let upstream = Upstream::new(upstream, native, &authority.certificates());
+    let upstream = upstream.map_err(|error| match error {
+        TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
+        error => error.into(),
+    })?;
     let mint = Mint::with_config(
         authority,
         MintConfig {

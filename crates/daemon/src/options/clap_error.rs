@@ -43,6 +43,15 @@ pub(super) fn missing_options(error: &clap::Error) -> Vec<String> {
     }
 }
 
+/// The name of the option that an unknown one is similar to.
+pub(super) fn similar_option(error: &clap::Error) -> Option<String> {
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(usage) => option_of(usage),
+        ContextValue::Strings(usages) => option_of(usages.first()?),
+        _ => None,
+    }
+}
+
 /// The name in `--name <VALUE>`.
 fn option_of(usage: &str) -> Option<String> {
     let name = usage.strip_prefix("--")?;

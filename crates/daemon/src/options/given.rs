@@ -1,6 +1,6 @@
 //! Options with the words that gave them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
@@ -172,13 +172,13 @@ fn show(arg: &Arg, matches: &ArgMatches) -> Option<Value> {
     match arg.get_action() {
         ArgAction::SetTrue => Some(matches.get_flag(id).into()),
         ArgAction::Count => Some(matches.get_count(id).into()),
-        ArgAction::Append => Some(values.map(|value| show_value(value)).collect()),
-        _ => values.next().map(|value| show_value(value)),
+        ArgAction::Append => Some(values.map(show_value).collect()),
+        _ => values.next().map(show_value),
     }
 }
 
 /// A number, or a text without the password of a URL.
-fn show_value(value: &std::ffi::OsStr) -> Value {
+fn show_value(value: &OsStr) -> Value {
     let text = value.to_string_lossy();
     match text.parse::<u64>() {
         Ok(number) => number.into(),

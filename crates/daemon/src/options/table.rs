@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::clap_error::{is_about_value, missing_options, reason};
+use super::clap_error::{is_about_value, missing_options, reason, similar_option};
 use super::given::{Given, Word, command, conflicts, option_word};
 use super::place::{Mistake, Origin, line_of, split_name};
 use crate::usage::Usage;
@@ -376,15 +376,12 @@ fn contradictions<'e, 'c>(
 }
 
 fn unknown_key(at: usize, key: String, command: &Command) -> Mistake {
-    let known: Vec<_> = options(command)
-        .map(|arg| format!("`{}`", option(arg)))
-        .collect();
-    Mistake {
-        at,
-        why: format!(
-            "unknown field `{key}`, expected one of {}",
-            known.join(", ")
-        ),
-        key: Some(key),
-    }
+    let attempt = command.clone().try_get_matches_from([format!("--{key}")]);
+    let similar = attempt.err().and_then(|error| similar_option(&error));
+    let why = match similar {
+        Some(name) => format!("unknown key; did you mean `{name}`?"),
+        None => "unknown key; `peername config schema` prints all".to_owned(),
+    };
+    let key = Some(key);
+    Mistake { at, key, why }
 }

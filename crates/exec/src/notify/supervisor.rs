@@ -230,7 +230,7 @@ impl Supervisor {
         if let (Some(OPEN_CHANNEL), Some(channel)) =
             (notification.spare_arguments(), &mut self.channel)
         {
-            channel::open(&self.supervised.calls, id, channel);
+            Self::open_channel(&self.supervised.calls, id, channel);
             self.supervised.inflight.remove(slot);
             return Ok(());
         }

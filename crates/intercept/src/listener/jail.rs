@@ -2,7 +2,7 @@
 
 pub mod names;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct JailListener {
     pub names: Arc<SyntheticNames>,
     /// The ports on which TLS and HTTP are opened.
     pub opened: BTreeSet<u16>,
+    /// The port that was meant, by the one at which connections to it arrive once the program has taken it.
+    pub alternates: BTreeMap<u16, u16>,
     /// The destinations of connections that are relayed as they are (`--allow-tcp`).
     pub tunnelled: Vec<TunnelledDestination>,
 }
@@ -95,6 +97,10 @@ impl TunnelledDestination {
 }
 
 impl JailListener {
+    fn original_port(&self, port: u16) -> u16 {
+        self.alternates.get(&port).copied().unwrap_or(port)
+    }
+
     /// Serves a connection to its end.
     pub(super) async fn serve(
         &self,
@@ -114,7 +120,7 @@ impl JailListener {
         };
         let to = HostPort {
             host,
-            port: original.port(),
+            port: self.original_port(original.port()),
         };
         let (is_tunnelled, is_opened) = (
             self.tunnelled.iter().any(|listed| listed.includes(&to)),

@@ -13,6 +13,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use rustls_native_certs::CertificateResult;
 
 use verifier::{OriginVerifier, OwnCaKeys};
 
@@ -49,21 +50,17 @@ pub(crate) struct OriginTls {
 }
 
 impl OriginTls {
-    /// Trusts the host's roots and those in the files `extra`, but not `own_ca`: an origin with a certificate of the
+    /// Trusts the roots `native` of the host and those in the files `extra`, but not `own_ca`: an origin with a certificate of the
     /// proxy's own authority is a loop or an attack, even if another authority has certified the key too.
     pub(crate) fn new(
+        native: &CertificateResult,
         extra: &[PathBuf],
         own_ca: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         let own_keys = OwnCaKeys::new(own_ca);
-        let native = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(
-            native
-                .certs
-                .into_iter()
-                .filter(|one| !own_keys.certify(one)),
-        );
+        let foreign = native.certs.iter().filter(|one| !own_keys.certify(one));
+        roots.add_parsable_certificates(foreign.map(|one| CertificateDer::from(one.as_ref())));
         for path in extra {
             add_roots(&mut roots, path, &own_keys)?;
         }

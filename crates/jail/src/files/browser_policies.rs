@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::cover::{Cover, TrustFiles};
 use super::private_dir::PrivateDir;
-use super::{Cover, TrustFiles};
 use crate::JailError;
 
 /// Copies the directories that exist, and adds the interceptor's authority.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
-use super::cover_existing;
+use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 
@@ -33,10 +33,14 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
     {
         mounts::make_read_only(path).map_err(|source| JailError::cover(path, source))?;
     }
-    all.iter()
+    let directories: BTreeSet<_> = all
+        .iter()
         .filter(|mount| mount.is_one_of(&["devtmpfs"]))
         .map(|mount| mount.point.as_path())
         .chain([Path::new("/dev")])
+        .collect();
+    directories
+        .into_iter()
         .flat_map(covered_devices)
         .try_for_each(|device| cover_existing(&device, empty))
 }

@@ -5,13 +5,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use peername_sys::fs::mounts;
+use peername_sys::fs::{copy_symlink, mounts, open_path};
 
+use super::cover::{Cover, TrustFiles};
 use super::private_dir::PrivateDir;
-use super::{Cover, TrustFiles};
 use crate::JailError;
 
 /// Copies each such directory, and adds the interceptor's authority. Symbolic links
@@ -30,14 +29,16 @@ pub(super) fn copy(dir: &PrivateDir, trust: &TrustFiles) -> Result<Vec<Cover>, J
 }
 
 fn copy_entries(dir: &PrivateDir, from: &Path, to: &Path) -> Result<(), JailError> {
+    let open = |dir| open_path(dir).map_err(|source| JailError::write(dir, source));
+    let (from_dir, to_dir) = (open(from)?, open(to)?);
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let (original, copy) = (entry.path(), to.join(entry.file_name()));
         let Ok(kind) = entry.file_type() else {
             continue;
         };
         if kind.is_symlink() {
-            let target = fs::read_link(&original);
-            let copied = target.and_then(|target| symlink(target, &copy));
+            // By their names alone: most entries are links, several hundred in all.
+            let copied = copy_symlink(&from_dir, &to_dir, &entry.file_name());
             copied.map_err(|source| JailError::write(&copy, source))?;
         } else if kind.is_dir() {
             fs::create_dir(&copy).map_err(|source| JailError::write(&copy, source))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use peername_sys::process::user;
 
-use super::Cover;
+use super::cover::Cover;
 use super::private_dir::PrivateDir;
 use crate::JailError;
 

@@ -23,25 +23,38 @@ use super::failed::Failed;
 pub(super) struct Caller {
     tid: u32,
     status: TaskStatus,
+}
+
+/// The directories of a caller by which it finds a path.
+#[derive(Debug)]
+pub(super) struct CallerDirectories {
     root: File,
-    working: File,
+    /// For a relative path. The working directory may not be searchable any more, and an absolute path does not need it.
+    working: Option<File>,
+}
+
+impl CallerDirectories {
+    /// Opens them by the thread's id, which another thread may have if the call is over: check afterwards.
+    pub(super) fn of(call: &Notification, path: &Path) -> io::Result<Self> {
+        let open = |name| open_path(Path::new(&format!("/proc/{}/{name}", call.tid)));
+        Ok(Self {
+            root: open("root")?,
+            working: path.is_relative().then(|| open("cwd")).transpose()?,
+        })
+    }
 }
 
 impl Caller {
     /// Reads everything by the thread's id, which another thread may have if the call is over: check afterwards. Of its
     /// capabilities those count that it has in the program's namespace: in one below, they are about fewer users.
     pub(super) fn of(call: &Notification, program: &UserNamespace) -> io::Result<Self> {
-        let directory = |name| open_path(Path::new(&format!("/proc/{}/{name}", call.tid)));
         let mut status = TaskStatus::read(call.tid)?;
-        let namespace = UserNamespace::of_process(call.tid).map_err(|error| error.source)?;
-        if !namespace.is_same(program) {
+        if !program.has_process(call.tid)? {
             status.capabilities = CapabilitySet::empty();
         }
         Ok(Self {
             tid: call.tid,
             status,
-            root: directory("root")?,
-            working: directory("cwd")?,
         })
     }
 
@@ -70,14 +83,21 @@ impl Caller {
         &self,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, Failed> {
-        let result = act_as(&self.status, work);
-        // With another's identity the mediator must not go on.
-        let is_own = result.as_ref().err().is_none_or(|error| !error.is_lasting);
-        let idle = set_effective(IDLE);
-        match result {
-            Err(error) if !is_own => Err(Failed::Mediator(error.source)),
-            Err(error) => idle.map_err(Failed::Mediator).and(Err(error.source.into())),
-            Ok(made) => idle.map_err(Failed::Mediator).and(Ok(made?)),
+        let result = self.assume_identity(work);
+        set_effective(IDLE).map_err(Failed::Mediator)?;
+        result
+    }
+
+    /// Runs `work` with the caller's identity. The effective capabilities are others afterwards.
+    fn assume_identity<T>(
+        &self,
+        work: impl FnOnce() -> io::Result<T>,
+    ) -> std::result::Result<T, Failed> {
+        match act_as(&self.status, work) {
+            Ok(made) => Ok(made?),
+            // With another's identity the mediator must not go on.
+            Err(error) if error.is_lasting => Err(Failed::Mediator(error.source)),
+            Err(error) => Err(error.source.into()),
         }
     }
 }
@@ -99,19 +119,25 @@ impl Directories {
 
     /// Opens a file as the caller would, following symbolic links. The descriptor is for fstat(2) and for its path in
     /// /proc/self/fd (O_PATH).
-    pub(super) fn open(&self, caller: &Caller, path: &Path) -> std::result::Result<File, Failed> {
-        self.within(caller, path, || open_path(path))
+    pub(super) fn open(
+        &self,
+        caller: &Caller,
+        directories: &CallerDirectories,
+        path: &Path,
+    ) -> std::result::Result<File, Failed> {
+        self.within(caller, directories, || open_path(path))
     }
 
     /// Binds the socket as the caller would. Returns the file that it is bound to; `None` without a free descriptor.
     pub(super) fn bind(
         &self,
         caller: &Caller,
+        directories: &CallerDirectories,
         socket: impl AsFd,
         path: &Path,
     ) -> std::result::Result<Option<File>, Failed> {
         let address = unix_address(path)?;
-        self.within(caller, path, || addressed::bind(&socket, &address))?;
+        self.within(caller, directories, || addressed::bind(&socket, &address))?;
         // The socket is bound now, whatever comes.
         set_effective(CapabilitySet::NET_ADMIN).map_err(Failed::Mediator)?;
         let file = addressed::bound_file(&socket);
@@ -119,25 +145,21 @@ impl Directories {
         Ok(file.ok().map(File::from))
     }
 
-    /// Runs `work`, which uses the path, in the caller's directories and with its identity.
+    /// Runs `work` in the caller's directories and with its identity.
     fn within<T>(
         &self,
         caller: &Caller,
-        path: &Path,
+        directories: &CallerDirectories,
         work: impl FnOnce() -> io::Result<T>,
     ) -> std::result::Result<T, Failed> {
-        // The working directory may not be searchable any more, and an absolute path does not need it.
-        let working = match path.is_absolute() {
-            true => &caller.root,
-            false => &caller.working,
-        };
+        let working = directories.working.as_ref().map(File::as_fd);
         // The caller is in these already, with or without the right to search them.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)?;
-        let entered = enter_directories(&caller.root, working).map_err(Failed::from);
-        let result = entered.and_then(|()| caller.act(work));
+        let entered = enter_directories(&directories.root, working).map_err(Failed::from);
+        let result = entered.and_then(|()| caller.assume_identity(work));
         // Without its own root, the mediator would take the caller's /proc for the kernel's.
         set_effective(CapabilitySet::SYS_CHROOT | CapabilitySet::DAC_READ_SEARCH)
-            .and_then(|()| enter_directories(&self.root, &self.root))
+            .and_then(|()| enter_directories(&self.root, None))
             .and_then(|()| set_effective(IDLE))
             .map_err(Failed::Mediator)?;
         result
@@ -185,7 +207,7 @@ pub(super) fn unix_address(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What the mediator needs between calls: the descriptors and the memory of the program.
-const IDLE: CapabilitySet = CapabilitySet::SYS_PTRACE;
+pub(super) const IDLE: CapabilitySet = CapabilitySet::SYS_PTRACE;
 const AF_UNIX: i32 = 1;
 /// Of `sun_path` in `struct sockaddr_un`.
 const MAX_PATH: usize = 108;

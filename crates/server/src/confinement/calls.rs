@@ -6,7 +6,7 @@
 
 use peername_sys::process::confine::system_calls::{AllowedCalls, SocketFamilies, Sysno};
 
-use super::Needs;
+use super::needs::Needs;
 
 pub(super) fn allowed(needs: &Needs) -> AllowedCalls {
     let mut calls = AllowedCalls::default();

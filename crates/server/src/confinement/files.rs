@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use peername_sys::process::confine::files::AllowedFiles;
 
-use super::Needs;
+use super::needs::Needs;
 
 pub(super) fn allowed(needs: &Needs) -> AllowedFiles {
     let mut read: Vec<PathBuf> = ALWAYS.iter().map(PathBuf::from).collect();

@@ -196,7 +196,14 @@ impl<S: Serve> Acceptor<S> {
                         self.last = token;
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) if is_broken_listener(&error) => return Err(error),
+                    Err(error) if is_broken_listener(&error) => {
+                        if !self.service.can_lose(listener.id) {
+                            return Err(error);
+                        }
+                        let _ = self.poller.delete(&listener.socket);
+                        self.listeners.remove(&token);
+                        break;
+                    }
                     Err(error) if is_per_connection_error(&error) => {}
                     Err(error) => {
                         exhausted = Some(error);

@@ -16,6 +16,11 @@ pub trait Serve: Send + Sync + 'static {
     /// listener may be over before the connection is served.
     fn context(&self, listener: ListenerId) -> Self::Context;
 
+    /// Whether the worker goes on without this listener once its socket does not listen any more. By default, the worker fails.
+    fn can_lose(&self, _listener: ListenerId) -> bool {
+        false
+    }
+
     /// Serves one connection to its end, and reports in `entry` what is known of it. An open connection costs little more than this future, so state that is
     /// needed only at the start should be boxed.
     fn serve(

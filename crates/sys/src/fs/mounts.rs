@@ -53,6 +53,17 @@ pub fn stop_propagation() -> Result<()> {
     mount_change("/", flags).call("mount(MS_PRIVATE)")
 }
 
+/// Lets mounts that are made in this namespace from now on reach the namespaces that are copied from it into another user
+/// namespace (MS_SHARED; the copies are MS_SLAVE).
+///
+/// # Errors
+///
+/// EPERM without the capability.
+pub fn start_propagation() -> Result<()> {
+    let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    mount_change("/", flags).call("mount(MS_SHARED)")
+}
+
 /// Makes `target` and everything mounted below it read-only in this namespace (mount_setattr(2), since Linux 5.12). Where
 /// `target` is no mount, it becomes one.
 ///

@@ -212,12 +212,22 @@ impl UserNamespace {
     }
 
     /// Whether both are the same namespace.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         match (self.0.metadata(), other.0.metadata()) {
             (Ok(one), Ok(other)) => FileId::from(&one) == FileId::from(&other),
             _ => false,
         }
+    }
+
+    /// Whether a process is in this namespace itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`UserNamespace::of_process`].
+    pub fn has_process(&self, pid: u32) -> io::Result<bool> {
+        // One call: to open its namespace takes two more.
+        let its = fs::metadata(format!("/proc/{pid}/ns/user"))?;
+        Ok(FileId::from(&its) == FileId::from(&self.0.metadata()?))
     }
 
     /// `None` beyond the namespace of this process.

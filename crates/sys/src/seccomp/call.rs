@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use super::Notification;
 #[cfg(target_arch = "x86_64")]
 use super::i386;
+use super::listener::Notification;
 use crate::process::memory;
 
 /// A call that the filter intercepts.

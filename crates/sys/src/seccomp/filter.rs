@@ -15,7 +15,30 @@ use super::bpf::{
 };
 #[cfg(target_arch = "x86_64")]
 use super::i386;
-use super::{Bypass, Getsockname};
+
+/// Whether getsockname(2) is intercepted. Programs may call it often, so intercept it only if needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Getsockname {
+    /// The holder of the [`NotificationListener`](super::NotificationListener) answers.
+    Notify,
+    /// The kernel answers.
+    Allow,
+}
+
+/// Calls that bypass the supervisor: those of a preloaded library in the program, which does the supervisor's work itself.
+/// It marks its calls by secrets in the fifth and the sixth argument, which the kernel ignores.
+///
+/// Only for native system calls: those of 32-bit programs are always intercepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Bypass {
+    /// Arguments by which accept4(2), listen(2), getpeername(2) and getsockname(2) go to the kernel.
+    pub pass: [u64; 2],
+    /// Arguments by which getpeername(2) fails with `probe_errno`, so that a process without `pass` detects the
+    /// filter.
+    pub probe: [u64; 2],
+    /// See `probe`.
+    pub probe_errno: i32,
+}
 
 /// The program, for seccomp(2).
 pub(super) fn program(getsockname: Getsockname, bypass: Option<&Bypass>) -> Vec<sock_filter> {

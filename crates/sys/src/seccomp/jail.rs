@@ -21,7 +21,7 @@ use super::bpf::{
     ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, fail_within, if_equal, install,
     load, mask, ret, returns,
 };
-use super::{NotificationListener, listener_from};
+use super::listener::{NotificationListener, listener_from};
 use crate::{NameCall, Result};
 
 pub use call::{AddressArgument, MediatedCall};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use super::{Notification, NotificationListener};
+use super::listener::{Notification, NotificationListener};
 use crate::ipc::foreign_fd::ForeignFd;
 use crate::process::pidfd::PidFd;
 use crate::{Errno, Result};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::net::{AddressFamily, sockopt};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::{Errno, NameCall, Result};
 
@@ -73,6 +73,20 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Lets it bind a port that connections of an earlier listener are bound to (SO_REUSEADDR).
+///
+/// # Errors
+///
+/// EBADF.
+pub fn set_reuse_address(socket: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_reuseaddr(socket, true)?)
+}
+
+/// Whether it is a stream socket (SO_TYPE).
+pub fn is_stream(socket: impl AsFd) -> bool {
+    sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::STREAM)
 }
 
 /// Whether it is a Unix socket (SO_DOMAIN).

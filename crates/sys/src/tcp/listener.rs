@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::net::{SocketFlags, acceptfrom_with};
+use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::socket::BindOptions;
@@ -65,6 +65,18 @@ pub fn shrink_backlog(listener: impl AsFd) -> Result<()> {
     rustix::net::listen(listener, 0)
         .map_err(io::Error::from)
         .call("listen(2)")
+}
+
+/// Makes the socket no listener any more, for every process that has it open (shutdown(2)). Connections in its accept backlog
+/// are reset, and the address is free for sockets with SO_REUSEADDR.
+///
+/// # Errors
+///
+/// ENOTCONN: it does not listen.
+pub fn stop(listener: impl AsFd) -> Result<()> {
+    rustix::net::shutdown(listener, Shutdown::Read)
+        .map_err(io::Error::from)
+        .call("shutdown(2)")
 }
 
 /// The number of connections in the accept backlog (tcp(7), TCP_INFO).

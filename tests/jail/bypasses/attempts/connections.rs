@@ -60,7 +60,7 @@ print("closed" if "refused" in text or "Could" in text or "Failed" in text else 
     attempt(
         "an unknown address of the jail's name server",
         NotTried,
-        r#"tcp("198.18.77.77", 443)"#,
+        r#"tcp("44.128.77.77", 443)"#,
     ),
     attempt("UDP", Succeeds, "udp(SERVER, 7000)"),
     attempt(

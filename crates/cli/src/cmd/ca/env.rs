@@ -12,7 +12,7 @@ use peername_intercept::ca::Authority;
 use super::ca_dir::CaDir;
 use super::publish::publish;
 use super::shell::quoted;
-use super::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
+use super::trust_store::{self, BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
 
 /// Where the files are written.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,11 @@ pub(super) fn run(dir: &CaDir, output: &OutputDir) -> anyhow::Result<()> {
         file("bundle.pem"),
         file("truststore.p12"),
     );
-    let store = TrustStore::merged(&authority, Some(&into));
+    let store = TrustStore::merged(
+        &authority.certificates(),
+        &trust_store::host_roots(Some(&into)).certs,
+        Some(&into),
+    );
     publish(&own, &store.extra)?;
     publish(&bundle, &store.bundle)?;
     publish(&java, &store.java)?;

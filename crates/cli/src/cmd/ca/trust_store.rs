@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
-use peername_intercept::ca::{Authority, CertificateDer, subject_hash, to_pem};
+use peername_intercept::ca::{CertificateDer, subject_hash, to_pem};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
 use super::java_truststore;
@@ -21,8 +21,7 @@ pub(crate) struct TrustStore {
 }
 
 /// The authority's certificates (PEM), each by the name that OpenSSL looks it up by in a directory.
-pub(crate) fn hashed(authority: &Authority) -> Vec<(String, Vec<u8>)> {
-    let certificates = authority.certificates();
+pub(crate) fn hashed(certificates: &[CertificateDer<'_>]) -> Vec<(String, Vec<u8>)> {
     let named = certificates.iter().filter_map(|one| {
         let pem = to_pem(std::slice::from_ref(one)).into_bytes();
         Some((subject_hash(one)?, pem))
@@ -31,14 +30,21 @@ pub(crate) fn hashed(authority: &Authority) -> Vec<(String, Vec<u8>)> {
 }
 
 impl TrustStore {
-    /// Reads the authorities of the host and of the environment. `published` is the directory where earlier files of this authority
-    /// may be.
-    pub(crate) fn merged(authority: &Authority, published: Option<&Path>) -> Self {
-        let mut extra = authority.certificates().to_vec();
-        add_missing(&mut extra, named_by(EXTRA_CA_VARIABLES, published));
+    /// Merges an authority's certificates, those of the [`host_roots`], and those of the environment. `published` is the
+    /// directory where earlier files of this authority may be.
+    pub(crate) fn merged(
+        authority: &[CertificateDer<'static>],
+        host: &[CertificateDer<'static>],
+        published: Option<&Path>,
+    ) -> Self {
+        let extras = named_by(EXTRA_CA_VARIABLES, published);
+        let mut extra = authority.to_vec();
+        add_missing(&mut extra, extras.iter().flat_map(|path| read(path)));
         let mut all = extra.clone();
-        add_missing(&mut all, host_ca_certificates(published));
-        add_missing(&mut all, named_by(BUNDLE_VARIABLES, published));
+        add_missing(&mut all, host.iter().cloned());
+        let bundles = named_by(BUNDLE_VARIABLES, published);
+        let unread = bundles.difference(&extras).filter(|path| !is_of_host(path));
+        add_missing(&mut all, unread.flat_map(|path| read(path)));
         Self {
             extra: to_pem(&extra).into_bytes(),
             bundle: to_pem(&all).into_bytes(),
@@ -58,15 +64,19 @@ fn add_missing(
     }
 }
 
-/// The certificates of files and directories that variables name, but for those that `peername ca env` has published: an authority
+/// The files and directories that variables name, but for those that `peername ca env` has published: an authority
 /// that was trusted once would stay there for ever.
-fn named_by(variables: &[&str], published: Option<&Path>) -> Vec<CertificateDer<'static>> {
-    let paths: BTreeSet<_> = variables
+fn named_by(variables: &[&str], published: Option<&Path>) -> BTreeSet<PathBuf> {
+    variables
         .iter()
         .filter_map(|name| var_os(name).map(PathBuf::from))
         .filter(|path| path.is_absolute() && !is_published(path, published))
-        .collect();
-    paths.iter().flat_map(|path| read(path)).collect()
+        .collect()
+}
+
+/// Whether it is a file that [`host_roots`] has read: many environments name one bundle by several variables.
+fn is_of_host(path: &Path) -> bool {
+    var_os("SSL_CERT_FILE").is_some_and(|file| Path::new(&file) == path) && !path.is_dir()
 }
 
 fn read(path: &Path) -> Vec<CertificateDer<'static>> {
@@ -98,7 +108,7 @@ pub(crate) fn java_options(keystore: &str) -> String {
 
 /// The authorities that this host trusts. In a shell that has evaluated peername's variables, SSL_CERT_FILE is the
 /// bundle. The system's directories are read then.
-fn host_ca_certificates(published: Option<&Path>) -> Vec<CertificateDer<'static>> {
+pub(crate) fn host_roots(published: Option<&Path>) -> CertificateResult {
     let is_bundle_set =
         var_os("SSL_CERT_FILE").is_some_and(|file| is_published(Path::new(&file), published));
     let found = if is_bundle_set {
@@ -110,7 +120,7 @@ fn host_ca_certificates(published: Option<&Path>) -> Vec<CertificateDer<'static>
     if found.certs.is_empty() {
         eprintln!("peername: this host trusts no authority; is ca-certificates installed?");
     }
-    found.certs
+    found
 }
 
 fn system_ca_certificates() -> CertificateResult {

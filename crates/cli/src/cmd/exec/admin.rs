@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tracing::Level;
 
-use super::Args;
+use super::options::Args;
 use counters::{ExecCollector, advise};
 use health::{ExecHealth, SupervisorSocket};
 

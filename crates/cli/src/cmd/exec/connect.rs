@@ -6,37 +6,11 @@ use std::process::{Command, ExitCode};
 use peername_exec::connect::{Connect, ConnectError};
 use peername_exec::program::{Reason, examine, search_path};
 
-use super::refuse_io_uring;
+use super::options::{Args, Client, Version};
 use crate::launcher::{self, execute};
 
-/// Options for the contents of the client's headers.
-#[derive(Debug, clap::Args)]
-pub(super) struct Client {
-    /// With --connect: the client address in the headers, such as 192.0.2.1:4711 or `[2001:db8::1]:4711`
-    #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
-    pub(super) source: Option<SocketAddr>,
-    /// With --connect: the version of the headers
-    #[arg(
-        long,
-        value_name = "VERSION",
-        default_value = "2",
-        requires = "connect"
-    )]
-    proxy_version: Version,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Version {
-    /// Text
-    #[value(name = "1", alias = "v1")]
-    V1,
-    /// Binary
-    #[value(name = "2", alias = "v2")]
-    V2,
-}
-
 /// Becomes the client; returns only if that fails.
-pub(super) fn run(args: &super::Args, source: SocketAddr) -> ExitCode {
+pub(super) fn run(args: &Args, source: SocketAddr) -> ExitCode {
     let mut command = launcher::command(&args.command);
     match prepare(args, source, &mut command) {
         Ok(reason) => warn(&reason),
@@ -46,11 +20,7 @@ pub(super) fn run(args: &super::Args, source: SocketAddr) -> ExitCode {
     execute(command)
 }
 
-fn prepare(
-    args: &super::Args,
-    source: SocketAddr,
-    command: &mut Command,
-) -> Result<Reason, ConnectError> {
+fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Reason, ConnectError> {
     let program = examine(command.get_program(), &search_path())?;
     if args.verbose > 0 {
         eprintln!("peername: {}", program.reason);
@@ -86,4 +56,11 @@ fn warn(reason: &Reason) {
 fn failed(error: &ConnectError) -> ExitCode {
     eprintln!("peername: {error}");
     ExitCode::from(error.exit_code())
+}
+
+/// Refuses io_uring, because the library does not see operations of a ring.
+fn refuse_io_uring(consequence: &str) {
+    if let Err(error) = peername_sys::seccomp::deny_io_uring() {
+        eprintln!("peername: io_uring can't be refused ({error}): {consequence}");
+    }
 }

@@ -17,7 +17,7 @@ use peername_sys::tcp::listener;
 use peername_sys::udp;
 
 use super::clients::with_absolute_path;
-use super::{Args, Header, Sources};
+use super::options::{Args, Header, Sources};
 
 /// Opens the listening sockets and moves this process into its private network.
 ///

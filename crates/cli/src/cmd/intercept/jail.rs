@@ -24,12 +24,13 @@ mod options;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use peername_daemon::usage::Usage;
-use peername_intercept::ca::{Authority, AuthorityOptions};
+use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
 use peername_jail::files::{self, PrivateDir, TrustFiles};
-use peername_jail::mediator::{self, allowed::AllowedSockets};
+use peername_jail::mediator::{self, allowed::AllowedSockets, ports::ListenerPorts};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
@@ -53,19 +54,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
     secrets::mask_arguments()?;
     let authority = authority(args)?;
-    let store = TrustStore::merged(&authority, None);
-    let trust = TrustFiles {
-        own: store.extra,
-        bundle: store.bundle,
-        java: store.java,
-        hashed: trust_store::hashed(&authority),
-    };
     let mut hidden = hidden(args)?;
     let allowed = AllowedSockets::find(&args.allow_unix)
         .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))?;
     refuse_directories_as_streams()?;
     refuse_hard_links(args)?;
-    let interceptor = Interceptor::new(args, authority)?;
+    let certificates = authority.certificates();
+    let host_roots = Arc::new(trust_store::host_roots(None));
+    let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
     if interceptor.is_unchecked() && !args.logging.quiet {
         eprintln!(
             "peername: no --check and no --allow: the program may send any request to every public host (-q silences this)"
@@ -84,15 +80,22 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
-    let channel = spawn(interceptor, &dir).inspect_err(|_| dir.remove())?;
+    let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
+    let channel = spawn(interceptor, &dir, to_mediator).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut hidden);
+    let trust = trust_files(&certificates, &host_roots.certs);
+    drop(host_roots);
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
     let covered = files::cover(&dir, &trust, &hidden)?;
-    let mediator = mediator::spawn(allowed, args.logging.verbose > 0)?;
+    // The mediator would keep a copy.
+    drop(trust);
     let mut command = launcher::command(&args.command);
-    environment::prepare(&mut command, &dir, covered)?;
+    environment::prepare(&mut command, &dir, &covered)?;
+    let listeners = ListenerPorts::new(to_interceptor, &ports);
+    let verbose = args.logging.verbose > 0;
+    let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
     if !interceptor::wait_ready(&channel)? {
         bail!("the interceptor did not start");
     }
@@ -106,10 +109,14 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
 /// channel to it.
-fn spawn(mut interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<OwnedFd> {
+fn spawn(
+    mut interceptor: Interceptor,
+    dir: &PrivateDir,
+    to_mediator: OwnedFd,
+) -> anyhow::Result<OwnedFd> {
     let (here, there) = fd_passing::seqpacket_pair()?;
     let program = PidFd::current()?;
-    let mut inherited = vec![there, program.into()];
+    let mut inherited = vec![there, program.into(), to_mediator];
     inherited.extend(interceptor.open_log()?);
     inherited.extend(interceptor.start_helper()?);
     daemonize::spawn_detached(inherited, |inherited| {
@@ -121,6 +128,20 @@ fn spawn(mut interceptor: Interceptor, dir: &PrivateDir) -> anyhow::Result<Owned
         u8::from(ended.is_err())
     })?;
     Ok(here)
+}
+
+/// The files by which the program trusts the authority with these certificates, beside the roots of the host.
+fn trust_files(
+    authority: &[CertificateDer<'static>],
+    host_roots: &[CertificateDer<'static>],
+) -> TrustFiles {
+    let store = TrustStore::merged(authority, host_roots, None);
+    TrustFiles {
+        own: store.extra,
+        bundle: store.bundle,
+        java: store.java,
+        hashed: trust_store::hashed(authority),
+    }
 }
 
 fn authority(args: &Args) -> anyhow::Result<Authority> {

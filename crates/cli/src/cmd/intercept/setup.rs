@@ -234,9 +234,18 @@ impl Setup {
     /// another network; they are destinations there, so they are allowed.
     pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
         let in_jail = self.jail_addresses();
+        let is_alternate = |port: &u16| {
+            self.jail
+                .as_ref()
+                .is_some_and(|jail| jail.listener.alternates.contains_key(port))
+        };
         Destinations {
             allowed: self.options.allowed_destinations(),
-            ports: in_jail.iter().map(SocketAddr::port).collect(),
+            ports: in_jail
+                .iter()
+                .map(SocketAddr::port)
+                .filter(|port| !is_alternate(port))
+                .collect(),
             own: own.clone(),
             listening: bound
                 .values()

@@ -31,17 +31,21 @@ impl Supervisor {
                 .note_listener(&socket, ListenerAddr { addr, namespace });
         }
     }
-}
 
-/// Answers the call with a channel to the header waiter.
-pub(super) fn open(calls: &NotificationListener, id: u64, channel: &mut RequestChannel) {
-    let rejected = match channel.open() {
-        Ok(socket) => match calls.add_fd(id, socket, true) {
-            AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
-            AddFdOutcome::Rejected(error) => error,
-        },
-        // Not EMFILE, which would mean that the program has no descriptor.
-        Err(_) => Errno::AGAIN.into(),
-    };
-    calls.fail(id, &rejected);
+    /// Answers the call with a channel to the header waiter.
+    pub(super) fn open_channel(
+        calls: &NotificationListener,
+        id: u64,
+        channel: &mut RequestChannel,
+    ) {
+        let rejected = match channel.open() {
+            Ok(socket) => match calls.add_fd(id, socket, true) {
+                AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
+                AddFdOutcome::Rejected(error) => error,
+            },
+            // Not EMFILE, which would mean that the program has no descriptor.
+            Err(_) => Errno::AGAIN.into(),
+        };
+        calls.fail(id, &rejected);
+    }
 }

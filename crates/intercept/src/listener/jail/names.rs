@@ -3,10 +3,12 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`range`] | the networks of these addresses |
 //! | [`table`] | names and their addresses |
 //! | [`answer`] | a query, and the response to it |
 //! | [`server`] | UDP and TCP |
 
 pub mod answer;
+pub mod range;
 pub mod server;
 pub mod table;

@@ -182,11 +182,12 @@ impl OwnCaKeys {
 
     /// Whether a certificate is for one of these keys, whatever else is in it: it may be cross-signed.
     pub(crate) fn certify(&self, certificate: &CertificateDer<'_>) -> bool {
-        // Searches the bytes first: nearly no certificate has the key, and parsing one takes twenty times as long.
+        // Searches the bytes first: nearly no certificate has the key, and parsing one takes many times as long. Comparing
+        // the first byte saves a call of memcmp(3) at nearly each position.
         let may_be = |own: &[u8]| {
             certificate
                 .windows(own.len().max(1))
-                .any(|part| part == own)
+                .any(|part| part.first() == own.first() && part == own)
         };
         self.0.iter().any(|own| may_be(own))
             && parse(certificate).is_some_and(|theirs| self.0.contains(&public_key(&theirs)))

@@ -1,7 +1,7 @@
 //! Making a call with another thread's identity: the kernel decides as it would for that thread.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{self, CapabilitySet};
@@ -20,7 +20,8 @@ pub struct ActError {
 }
 
 /// Runs `work` with this user, group, groups, umask, and those of the capabilities that this process is permitted. Only for
-/// processes with a single thread that is permitted CAP_SETUID and CAP_SETGID, where the identity differs.
+/// processes with a single thread that is permitted CAP_SETUID and CAP_SETGID, where the identity differs. The effective
+/// capabilities are others afterwards: set them.
 ///
 /// # Errors
 ///
@@ -42,15 +43,16 @@ pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, Act
     result.map_err(failed(false))
 }
 
-/// Moves this process below this root directory, into this working directory (chroot(2), fchdir(2)). Needs CAP_SYS_CHROOT.
+/// Moves this process below this root directory, into this working directory, or into the root (chroot(2), fchdir(2)). Needs
+/// CAP_SYS_CHROOT.
 ///
 /// # Errors
 ///
 /// EACCES or EPERM.
-pub fn enter_directories(root: impl AsFd, working: impl AsFd) -> crate::Result<()> {
+pub fn enter_directories(root: impl AsFd, working: Option<BorrowedFd<'_>>) -> crate::Result<()> {
     fchdir(root).call("fchdir(2)")?;
     chroot(".").call("chroot(2)")?;
-    fchdir(working).call("fchdir(2)")
+    working.map_or(Ok(()), fchdir).call("fchdir(2)")
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,13 +76,18 @@ impl Identity {
     }
 
     fn assume(&self, own: &Self, capabilities: CapabilitySet) -> crate::Result<()> {
-        set_effective(CapabilitySet::all())?;
-        self.set_groups(own)?;
-        self.set_user(own)?;
+        if self != own {
+            set_effective(CapabilitySet::all())?;
+            self.set_groups(own)?;
+            self.set_user(own)?;
+        }
         set_effective(capabilities)
     }
 
     fn resume(&self, assumed: &Self) -> crate::Result<()> {
+        if self == assumed {
+            return Ok(());
+        }
         set_effective(CapabilitySet::all())?;
         self.set_user(assumed)?;
         set_effective(CapabilitySet::all())?;

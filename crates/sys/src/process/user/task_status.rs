@@ -1,7 +1,7 @@
 //! The identity and the pending signals of another thread (/proc/TID/status, proc(5)).
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::str::FromStr;
 
 use crate::process::caps::CapabilitySet;
@@ -32,31 +32,47 @@ impl TaskStatus {
     ///
     /// ENOENT or ESRCH where the thread has exited; [`io::ErrorKind::InvalidData`] for a kernel before Linux 4.7.
     pub fn read(tid: u32) -> io::Result<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{tid}/status"))?)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        // Large enough for one read(2): without a size, the standard library begins with a few bytes.
+        let mut text = String::with_capacity(USUAL_SIZE);
+        File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut text)?;
+        Self::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let mut lines = text.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+        // In the order of the lines: each search begins after the line that was found before.
+        let mut field = |name: &str| {
+            let (_, value) = lines.find(|(found, _)| *found == name)?;
+            Some(value.trim())
         };
-        // Real, effective, saved, and that for files.
-        let for_files = |name| field(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
-        let mask = |name| u64::from_str_radix(field(name)?.trim(), 16).ok();
+        let umask = u32::from_str_radix(field("Umask")?, 8).ok()?;
+        let process = field("Tgid")?.parse().ok()?;
+        let user = id_for_files(field("Uid")?)?;
+        let group = id_for_files(field("Gid")?)?;
         let groups = field("Groups")?.split_ascii_whitespace();
+        let groups = groups.map(u32::from_str).collect::<Result<_, _>>().ok()?;
+        let mut mask = |name| u64::from_str_radix(field(name)?, 16).ok();
         let pending = mask("SigPnd")? | mask("ShdPnd")?;
+        let is_signalled = pending & !mask("SigBlk")? & !mask("SigIgn")? != 0;
         Some(Self {
-            process: field("Tgid")?.trim().parse().ok()?,
-            user: for_files("Uid")?,
-            group: for_files("Gid")?,
-            groups: groups.map(u32::from_str).collect::<Result<_, _>>().ok()?,
-            umask: u32::from_str_radix(field("Umask")?.trim(), 8).ok()?,
+            process,
+            user,
+            group,
+            groups,
+            umask,
             capabilities: CapabilitySet::from_bits_retain(mask("CapEff")?),
-            is_signalled: pending & !mask("SigBlk")? & !mask("SigIgn")? != 0,
+            is_signalled,
         })
     }
 }
+
+/// The last of the real, the effective and the saved id, and that for files.
+fn id_for_files(ids: &str) -> Option<u32> {
+    ids.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
+/// Of the file, without many groups.
+const USUAL_SIZE: usize = 4096;
 
 #[cfg(test)]
 mod tests {

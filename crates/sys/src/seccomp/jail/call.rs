@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use syscalls::Sysno;
 
-use super::super::Notification;
+use super::super::listener::Notification;
 use crate::process::memory;
 
 /// A call that the mediator makes for the program, or judges.

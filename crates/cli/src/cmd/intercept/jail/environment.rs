@@ -18,7 +18,7 @@ use crate::cmd::ca::trust_store::{BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, java_opt
 pub(super) fn prepare(
     command: &mut Command,
     dir: &PrivateDir,
-    covered: Covered,
+    covered: &Covered,
 ) -> anyhow::Result<()> {
     for name in BUNDLE_VARIABLES {
         command.env(name, dir.bundle());

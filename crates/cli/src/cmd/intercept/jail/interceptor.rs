@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +21,25 @@ use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
 use peername_intercept::authz::{Approver, CheckService};
 use peername_intercept::ca::Authority;
+use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
-use peername_intercept::listener::jail::names::table::{SyntheticNames, synthetic_networks};
+use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_jail::network::{DNS_PORT, is_jailed};
+use peername_jail::mediator::ports::close_requested;
+use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
+use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
+use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
 use tracing::Level;
 
@@ -51,8 +56,10 @@ pub(super) struct Interceptor {
     options: Options,
     process: Process,
     authority: Authority,
+    host_roots: Arc<CertificateResult>,
     tunnelled: Vec<TunnelledDestination>,
     opened: BTreeSet<u16>,
+    name_ranges: NameRanges,
     log: Option<PathBuf>,
     level: Level,
     /// Until it is started.
@@ -65,7 +72,11 @@ pub(super) struct Interceptor {
 
 impl Interceptor {
     /// Reads and validates the options.
-    pub(super) fn new(args: &Args, authority: Authority) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        args: &Args,
+        authority: Authority,
+        host_roots: Arc<CertificateResult>,
+    ) -> anyhow::Result<Self> {
         let mut process = Given::<Process>::default().options;
         process.sandbox = args.sandbox;
         process.logging = args.logging;
@@ -74,8 +85,10 @@ impl Interceptor {
             options: args.intercept.0.clone(),
             process,
             authority,
+            host_roots,
             tunnelled: args.tunnelled()?,
             opened: args.http_ports(),
+            name_ranges: args.name_ranges()?,
             log: args.log.clone(),
             level: level(args),
             helper: None,
@@ -96,8 +109,12 @@ impl Interceptor {
 
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
         let listener = JailListener {
-            names: Arc::new(SyntheticNames::new(has_v6)),
+            names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
             opened: self.opened.clone(),
+            alternates: alternate_ports(&self.ports())
+                .into_iter()
+                .map(|(port, alternate)| (alternate, port))
+                .collect(),
             tunnelled: self.tunnelled.clone(),
         };
         let plan = JailPlan {
@@ -142,7 +159,7 @@ impl Interceptor {
         Ok(Some(file.into()))
     }
 
-    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the file of
+    /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the mediator's channel, the file of
     /// [`Interceptor::open_log`], and the channel of [`Interceptor::start_helper`]. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
@@ -156,9 +173,11 @@ impl Interceptor {
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
         let mut fds = inherited.into_iter();
+        let mut next = || fds.next().context("no channel");
         let inherited = Inherited {
-            channel: fds.next().context("no channel")?,
-            program: fds.next().context("no program")?.into(),
+            channel: next()?,
+            program: next()?.into(),
+            mediator: next()?,
             log: self.log.as_ref().and_then(|_| fds.next()).map(File::from),
             helper: fds.next(),
         };
@@ -175,11 +194,13 @@ impl Interceptor {
         let Inherited {
             channel,
             program,
+            mediator,
             log,
             helper,
         } = inherited;
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
+        sockets.close_on_request(mediator)?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = setup.check.clone().map(CheckService::new);
         let check = check.transpose().map_err(Usage::from_error)?;
@@ -191,15 +212,23 @@ impl Interceptor {
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
-            let outer = synthetic_networks().map(|network| network.to_string().parse());
+            let outer = self.name_ranges.networks();
+            let outer = outer.map(|network| network.to_string().parse());
             destinations.allowed.extend(outer.into_iter().flatten());
         }
         let (capacity, max_upstream) =
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
         let upstream = setup.options.upstream(max_upstream, destinations);
         let exporter = setup.start_exporter()?;
-        let connections = capacity.connections;
-        let state = new_state(&setup, self.authority, upstream, check.clone(), connections)?;
+        let state = new_state(
+            &setup,
+            self.authority,
+            &self.host_roots,
+            upstream,
+            check.clone(),
+            capacity.connections,
+        )?;
+        drop(self.host_roots);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
         let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
@@ -250,6 +279,8 @@ impl Interceptor {
 struct Inherited {
     channel: OwnedFd,
     program: PidFd,
+    /// The mediator's channel.
+    mediator: OwnedFd,
     /// The file of [`Interceptor::open_log`].
     log: Option<File>,
     /// The channel of [`Interceptor::start_helper`].
@@ -289,6 +320,28 @@ impl JailSockets {
             }
         }
         Ok(sorted)
+    }
+
+    /// Closes the listeners of a port when the mediator asks for it, in a task of its own.
+    fn close_on_request(&self, mediator: OwnedFd) -> anyhow::Result<()> {
+        let listeners = self.listeners.iter();
+        let listeners = listeners.map(|one| Ok((one.addr.port(), one.try_clone()?)));
+        let listeners = listeners.collect::<peername_sys::Result<Vec<_>>>()?;
+        let mediator = UnixStream::from(mediator);
+        mediator.set_nonblocking(true)?;
+        let mediator = register_readable(mediator.into())?;
+        tokio::spawn(async move {
+            // It ends when the mediator exits.
+            while let Ok(mut ready) = mediator.readable().await {
+                let requested = ready.try_io(|mediator| {
+                    close_requested(mediator, &listeners).map_err(|error| error.source)
+                });
+                if let Ok(Ok(false) | Err(_)) = requested {
+                    break;
+                }
+            }
+        });
+        Ok(())
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {

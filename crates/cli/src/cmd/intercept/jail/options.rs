@@ -9,12 +9,14 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
+use ipnet::IpNet;
 use peername_daemon::logging;
 use peername_daemon::process::confinement;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::Rule;
 use peername_intercept::listener::jail::TunnelledDestination;
+use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_jail::network::DNS_PORT;
 
 use crate::cmd::intercept::options::Intercept;
@@ -47,6 +49,10 @@ pub(crate) struct Args {
     /// A Unix socket of this host that the program may connect to, or a directory of such; may be repeated [default: none]
     #[arg(long, value_name = "PATH")]
     pub(super) allow_unix: Vec<PathBuf>,
+    /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
+    /// 3e70:6565:726e:616d::/64]
+    #[arg(long = "name-range", value_name = "NETWORK")]
+    name_ranges: Vec<IpNet>,
     /// Let the program change mounts in mount namespaces of its own, as bwrap and container engines do; it can uncover hidden files
     /// then, and a jail in this one needs it
     #[arg(long)]
@@ -115,6 +121,16 @@ impl Args {
             all.extend(usual.into_iter().filter(is_unopened));
         }
         Ok(all)
+    }
+
+    /// The networks of the addresses of names.
+    ///
+    /// # Errors
+    ///
+    /// Two of a family, or one that can't be used.
+    pub(super) fn name_ranges(&self) -> Result<NameRanges, Usage> {
+        let ranges = NameRanges::new(&self.name_ranges);
+        ranges.map_err(|error| Usage(format!("--name-range {error}")))
     }
 
     /// The ports on which TLS and HTTP are opened.

@@ -109,6 +109,7 @@ mod tests {
     use hickory_proto::rr::Name;
     use proptest::prelude::*;
 
+    use super::super::range::NameRanges;
     use super::super::table::NameLookup;
     use super::*;
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn names_have_addresses_and_nothing_else() {
-        let names = SyntheticNames::new(true);
+        let names = SyntheticNames::new(NameRanges::default(), true);
         let host = Host::parse("a.test").unwrap();
         for kind in [RecordType::A, RecordType::AAAA] {
             let response = ask(&query("A.test.", kind), &names);
@@ -161,7 +162,7 @@ mod tests {
     fn without_ipv6_there_is_no_aaaa() {
         let response = ask(
             &query("a.test.", RecordType::AAAA),
-            &SyntheticNames::new(false),
+            &SyntheticNames::new(NameRanges::default(), false),
         );
         assert_eq!(address(&response), None);
         assert_eq!(response.metadata.response_code, ResponseCode::NoError);
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn localhost_is_loopback_and_what_is_no_host_does_not_exist() {
-        let names = SyntheticNames::new(true);
+        let names = SyntheticNames::new(NameRanges::default(), true);
         let response = ask(&query("x.localhost.", RecordType::A), &names);
         assert_eq!(address(&response), Some([127, 0, 0, 1].into()));
         for none in ["192.0.2.1.", "."] {
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn malformed_and_foreign_messages_get_errors_or_nothing() {
-        let names = SyntheticNames::new(true);
+        let names = SyntheticNames::new(NameRanges::default(), true);
         let mut foreign = query("a.test.", RecordType::A);
         foreign.metadata.op_code = OpCode::Update;
         let code = ask(&foreign, &names).metadata.response_code;
@@ -213,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_get_a_short_response_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let response = answer(&bytes, &SyntheticNames::new(true));
+            let response = answer(&bytes, &SyntheticNames::new(NameRanges::default(), true));
             prop_assert!(response.is_none_or(|response| response.len() <= 1232));
         }
     }

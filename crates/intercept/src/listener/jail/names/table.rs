@@ -1,12 +1,12 @@
-//! Synthetic addresses: one of 198.18.0.0/15 (RFC 2544) and one of a /64 of unique local addresses (RFC 4193) for each name.
+//! Synthetic addresses: an IPv4 and an IPv6 address of [`NameRanges`] for each name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use parking_lot::Mutex;
 
+use super::range::NameRanges;
 use crate::host::Host;
 
 /// A bounded table of names and their addresses. A name keeps its address until it is evicted for another name, which
@@ -14,11 +14,13 @@ use crate::host::Host;
 #[derive(Debug)]
 pub struct SyntheticNames {
     table: Mutex<Table>,
+    ranges: NameRanges,
     has_v6: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
+    max_names: usize,
     slots: Vec<Slot>,
     by_name: HashMap<Host, usize>,
     /// The slot to be examined next for eviction.
@@ -48,9 +50,18 @@ pub enum NameLookup {
 impl SyntheticNames {
     /// An empty table. `has_v6`: names get IPv6 addresses, too.
     #[must_use]
-    pub fn new(has_v6: bool) -> Self {
+    pub fn new(ranges: NameRanges, has_v6: bool) -> Self {
+        let host_bits = ranges.v4.max_prefix_len() - ranges.v4.prefix_len();
+        let slots = (1 << host_bits) / GENERATIONS;
+        let table = Table {
+            max_names: slots.saturating_sub(FIRST).min(MAX_NAMES),
+            slots: Vec::new(),
+            by_name: HashMap::new(),
+            hand: 0,
+        };
         Self {
-            table: Mutex::default(),
+            table: Mutex::new(table),
+            ranges,
             has_v6,
         }
     }
@@ -59,14 +70,16 @@ impl SyntheticNames {
     /// within [`MIN_LIFETIME`].
     pub(super) fn v4(&self, name: &Host) -> Option<Ipv4Addr> {
         let offset = self.offset(name)?;
-        Some(Ipv4Addr::from_bits(V4.addr().to_bits() + offset))
+        Some(Ipv4Addr::from_bits(
+            self.ranges.v4.addr().to_bits() + offset,
+        ))
     }
 
     /// The IPv6 address of this name, as [`SyntheticNames::v4`].
     pub(super) fn v6(&self, name: &Host) -> Option<Ipv6Addr> {
         let offset = self.offset(name)?;
         Some(Ipv6Addr::from_bits(
-            V6.addr().to_bits() + u128::from(offset),
+            self.ranges.v6.addr().to_bits() + u128::from(offset),
         ))
     }
 
@@ -79,9 +92,10 @@ impl SyntheticNames {
     #[must_use]
     pub fn find(&self, ip: IpAddr) -> NameLookup {
         let ip = ip.to_canonical();
+        let NameRanges { v4, v6 } = self.ranges;
         let offset = match ip {
-            IpAddr::V4(v4) if V4.contains(&v4) => u128::from(v4.to_bits() - V4.addr().to_bits()),
-            IpAddr::V6(v6) if V6.contains(&v6) => v6.to_bits() - V6.addr().to_bits(),
+            IpAddr::V4(ip) if v4.contains(&ip) => u128::from(ip.to_bits() - v4.addr().to_bits()),
+            IpAddr::V6(ip) if v6.contains(&ip) => ip.to_bits() - v6.addr().to_bits(),
             _ => return NameLookup::Literal(ip),
         };
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -112,7 +126,7 @@ impl Table {
             return Some(at);
         }
         let at = match self.slots.len() {
-            free if free < MAX_NAMES => {
+            free if free < self.max_names => {
                 self.slots.push(Slot {
                     name: name.clone(),
                     generation: 0,
@@ -130,7 +144,7 @@ impl Table {
     fn evict_for(&mut self, name: &Host, now: Instant) -> Option<usize> {
         for _ in 0..MAX_EXAMINED {
             let at = self.hand;
-            self.hand = (at + 1) % MAX_NAMES;
+            self.hand = (at + 1) % self.max_names;
             let slot = self.slots.get_mut(at)?;
             if now.saturating_duration_since(slot.used) < MIN_LIFETIME {
                 continue;
@@ -151,22 +165,11 @@ impl Table {
     }
 }
 
-/// The networks of synthetic addresses. In a jail within a jail, the inner interceptor's origins have such addresses.
-#[must_use]
-pub fn synthetic_networks() -> [IpNet; 2] {
-    [V4.into(), V6.into()]
-}
-
-const V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15);
-const V6: Ipv6Net = Ipv6Net::new_assert(
-    Ipv6Addr::new(0xfd70, 0x6565, 0x726e, 0x616d, 0, 0, 0, 0),
-    64,
-);
-/// Names in the table: with the longest names these are 8 MB.
+/// Names in the table: with the longest names these are 8 MB. A network with fewer than eight addresses for each has fewer names.
 const MAX_NAMES: usize = (1 << 14) - FIRST;
-/// Addresses of a slot. All slots together fill 198.18.0.0/15.
+/// Addresses of a slot.
 const GENERATIONS: usize = 1 << 3;
-/// Where the slots begin: some programs refuse 198.18.0.0.
+/// Where the slots begin: some programs refuse the first address of a network.
 const FIRST: usize = 1;
 /// How long a response may be cached.
 pub(super) const TTL: Duration = Duration::from_secs(60);
@@ -183,14 +186,19 @@ mod tests {
         Host::parse(text).unwrap()
     }
 
+    fn ranges() -> NameRanges {
+        let networks = ["198.18.0.0/15", "fd70:6565:726e:616d::/64"];
+        NameRanges::new(&networks.map(|network| network.parse().unwrap())).unwrap()
+    }
+
     #[test]
     fn a_name_keeps_its_address_and_the_address_leads_back_to_it() {
-        let names = SyntheticNames::new(true);
+        let names = SyntheticNames::new(ranges(), true);
         let (a, b) = (host("a.test"), host("b.test"));
         let (v4, v6) = (names.v4(&a).unwrap(), names.v6(&a).unwrap());
         assert_ne!(names.v4(&b), Some(v4));
         assert_eq!((names.v4(&a), names.v6(&a)), (Some(v4), Some(v6)));
-        assert!(V4.contains(&v4) && V6.contains(&v6));
+        assert!(ranges().v4.contains(&v4) && ranges().v6.contains(&v6));
         for ip in [v4.into(), v6.into(), v4.to_ipv6_mapped().into()] {
             assert_eq!(names.find(ip), NameLookup::Name(a.clone()));
         }
@@ -198,7 +206,7 @@ mod tests {
 
     #[test]
     fn addresses_without_a_name_are_unassigned_or_literal() {
-        let names = SyntheticNames::new(true);
+        let names = SyntheticNames::new(ranges(), true);
         names.v4(&host("a.test")).unwrap();
         for unassigned in [
             "198.18.0.0",
@@ -226,7 +234,7 @@ mod tests {
     /// A flood of names neither takes over the addresses of others nor grows the table.
     #[test]
     fn full_table_evicts_unused_names_only() {
-        let names = SyntheticNames::new(false);
+        let names = SyntheticNames::new(ranges(), false);
         let nth = |n: usize| host(&format!("n{n}.test"));
         for n in 0..MAX_NAMES {
             names.v4(&nth(n)).unwrap();
@@ -248,5 +256,17 @@ mod tests {
         names.v4(&nth(MAX_NAMES + 1)).unwrap();
         assert_eq!(names.find(kept.into()), NameLookup::Name(nth(1)));
         assert_eq!(names.table.lock().by_name.len(), MAX_NAMES);
+    }
+
+    #[test]
+    fn small_network_has_fewer_names() {
+        let network = "10.9.0.0/24".parse().unwrap();
+        let names = SyntheticNames::new(NameRanges::new(&[network]).unwrap(), true);
+        let assigned = (0..40).map_while(|n| names.v4(&host(&format!("n{n}.test"))));
+        let assigned: Vec<_> = assigned.collect();
+        assert_eq!(assigned.len(), 31);
+        for ip in assigned {
+            assert!(matches!(names.find(ip.into()), NameLookup::Name(_)), "{ip}");
+        }
     }
 }

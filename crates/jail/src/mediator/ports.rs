@@ -1,0 +1,160 @@
+//! The ports of the jail's listeners, each of which a server of the program gets when it binds it.
+//!
+//! ```text
+//!   bind(0.0.0.0:443) ─▶ the interceptor closes its listeners on 443
+//!   connect(127.0.0.1:443) ─▶ the program's server
+//!   connect(198.51.100.7:443) ─▶ 198.51.100.7, at the alternate port of 443 ─▶ interceptor
+//! ```
+//!
+//! The mediator tells the interceptor the port by a channel, because a listener that it held itself would outlive the
+//! interceptor, and connections to it would hang.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use peername_sys::ipc::fd_passing;
+use peername_sys::socket::addressed;
+use peername_sys::tcp::listener;
+use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
+use peername_sys::{Errno, Result};
+
+use crate::network::{OWN, alternate_ports};
+
+/// The ports of the jail's listeners, and which of them the program has taken.
+#[derive(Debug)]
+pub struct ListenerPorts {
+    /// To the interceptor's [`close_requested`].
+    channel: OwnedFd,
+    alternates: BTreeMap<u16, u16>,
+    taken: BTreeSet<u16>,
+    /// The jail's network namespace: what binds in another one is none of these ports.
+    network: u64,
+}
+
+impl ListenerPorts {
+    /// Those of listeners on `ports`. To be called in the jail's network.
+    #[must_use]
+    pub fn new(channel: OwnedFd, ports: &BTreeSet<u16>) -> Self {
+        Self {
+            channel,
+            alternates: alternate_ports(ports),
+            taken: BTreeSet::new(),
+            network: current_netns_cookie(),
+        }
+    }
+
+    /// The parts, for a process that is forked.
+    pub(super) fn into_parts(self) -> (OwnedFd, impl FnOnce(OwnedFd) -> Self) {
+        let (alternates, taken, network) = (self.alternates, self.taken, self.network);
+        let build = move |channel| Self {
+            channel,
+            alternates,
+            taken,
+            network,
+        };
+        (self.channel, build)
+    }
+
+    /// Binds the socket. Where a listener of the jail has the port, it is closed first.
+    pub(super) fn bind(&mut self, socket: impl AsFd, address: &[u8]) -> io::Result<()> {
+        let bound = addressed::bind(&socket, address);
+        let is_in_use =
+            |error: &io::Error| error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error());
+        match inet_address(address) {
+            Some(addr) if bound.as_ref().is_err_and(is_in_use) && self.take(&socket, addr) => {
+                // Connections that the interceptor has accepted there are still bound to the port.
+                addressed::set_reuse_address(&socket)?;
+                addressed::bind(&socket, address)
+            }
+            _ => bound,
+        }
+    }
+
+    /// Takes the port from the interceptor, unless it is taken already. `false` if it is no port of the jail's listeners.
+    fn take(&mut self, socket: impl AsFd, addr: SocketAddr) -> bool {
+        let port = addr.port();
+        if !self.alternates.contains_key(&port) || !is_own(addr.ip()) || !self.concerns(socket) {
+            return false;
+        }
+        self.taken.contains(&port) || {
+            let closed = fd_passing::send_word(&self.channel, port.into(), None)
+                .and_then(|()| fd_passing::receive_word(&self.channel));
+            let is_closed = matches!(closed, Ok(Some(_)));
+            is_closed && self.taken.insert(port)
+        }
+    }
+
+    /// The address to connect to instead of this one.
+    ///
+    /// # Errors
+    ///
+    /// ECONNREFUSED for an alternate port: the program has no use for it.
+    pub(super) fn redirect(&self, socket: impl AsFd, mut address: Vec<u8>) -> io::Result<Vec<u8>> {
+        let Some(addr) = inet_address(&address) else {
+            return Ok(address);
+        };
+        let is_alternate = || self.alternates.values().any(|&port| port == addr.port());
+        let is_elsewhere = self.taken.contains(&addr.port()) && !is_own(addr.ip());
+        if !(is_elsewhere || is_alternate()) || !self.concerns(socket) {
+            return Ok(address);
+        }
+        match self.alternates.get(&addr.port()) {
+            Some(alternate) if is_elsewhere => {
+                address[PORT].copy_from_slice(&alternate.to_be_bytes());
+                Ok(address)
+            }
+            _ => Err(Errno::CONNREFUSED.into()),
+        }
+    }
+
+    /// Whether it is a TCP socket of the jail's network.
+    fn concerns(&self, socket: impl AsFd) -> bool {
+        addressed::is_stream(&socket) && netns_cookie(socket) == self.network
+    }
+}
+
+/// Receives a request of the mediator and closes the listeners of that port, in the interceptor. `false` if the mediator has
+/// exited.
+///
+/// # Errors
+///
+/// EAGAIN on a non-blocking channel without a request; those of shutdown(2).
+pub fn close_requested(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<bool> {
+    let Some((word, _)) = fd_passing::receive_word(&channel)? else {
+        return Ok(false);
+    };
+    for (_, socket) in listeners
+        .iter()
+        .filter(|(port, _)| u64::from(*port) == word)
+    {
+        listener::stop(socket)?;
+    }
+    fd_passing::send_word(channel, word, None)?;
+    Ok(true)
+}
+
+/// Whether servers of the program are reached at this address: every loopback address, those that the jail has, and the unspecified
+/// ones, which mean all.
+fn is_own(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_loopback() || ip.is_unspecified() || OWN.contains(&ip)
+}
+
+/// The address and port of a `struct sockaddr_in` or `sockaddr_in6`; `None` of another family.
+fn inet_address(address: &[u8]) -> Option<SocketAddr> {
+    let family = i32::from(u16::from_ne_bytes(*address.first_chunk()?));
+    let port = u16::from_be_bytes(*address.get(PORT)?.first_chunk()?);
+    let ip = match family {
+        AF_INET => Ipv4Addr::from(*address.get(4..)?.first_chunk::<4>()?).into(),
+        AF_INET6 => Ipv6Addr::from(*address.get(8..)?.first_chunk::<16>()?).into(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// In both structs.
+const PORT: std::ops::Range<usize> = 2..4;
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;

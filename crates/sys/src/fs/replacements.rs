@@ -1,0 +1,54 @@
+//! Notices files that take another one's place in a directory (inotify(7)).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::inotify;
+
+use crate::{NameCall, Result};
+
+/// Directories, and whether a file was created in them or renamed into them.
+#[derive(Debug)]
+pub struct WatchedDirectories(OwnedFd);
+
+impl WatchedDirectories {
+    /// Watches none yet.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE beyond `fs.inotify.max_user_instances`.
+    pub fn new() -> Result<Self> {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let inotify = inotify::init(flags).map_err(io::Error::from);
+        inotify.call("inotify_init1(2)").map(Self)
+    }
+
+    /// Watches this one, too.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT, ENOTDIR or EACCES for the path; ENOSPC beyond `fs.inotify.max_user_watches`.
+    pub fn add(&self, directory: &Path) -> Result<()> {
+        use inotify::WatchFlags;
+        let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        let added = inotify::add_watch(&self.0, directory, events);
+        added
+            .map_err(io::Error::from)
+            .call("inotify_add_watch(2)")?;
+        Ok(())
+    }
+
+    /// Discards the events so far.
+    pub fn clear(&self) {
+        let mut buffer = [0; 4096];
+        while rustix::io::read(&self.0, &mut buffer).is_ok_and(|read| read > 0) {}
+    }
+}
+
+impl AsFd for WatchedDirectories {
+    /// Readable when there are events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,233 @@
+//! The supervisor's end of a filter: pending calls, and their answers.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::bpf;
+use crate::process::pidfd::PidFd;
+use crate::{Errno, NameCall, Result};
+
+/// The supervisor's end. Once every copy of it is closed, the calls fail with ENOSYS. Readable when a call
+/// is pending; reports a hang-up once no process with the filter is left.
+#[derive(Debug)]
+pub struct NotificationListener(OwnedFd);
+
+/// A pending system call.
+#[derive(Clone, Copy, Debug)]
+pub struct Notification {
+    /// Its id, never reused by this listener.
+    pub id: u64,
+    /// The thread id in this process's pid namespace; 0 if the thread is outside of it.
+    pub tid: u32,
+    pub(super) data: libc::seccomp_data,
+}
+
+/// The result of returning a descriptor from a call.
+#[derive(Debug)]
+pub enum AddFdOutcome {
+    /// The call has returned the descriptor.
+    Installed,
+    /// The call is over: a signal has interrupted it, or the thread has exited.
+    CallOver,
+    /// The program can't take another descriptor (EMFILE); the call is still pending.
+    Rejected(io::Error),
+}
+
+/// Why [`NotificationListener::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// A call is pending.
+    Pending,
+    /// No call is, and the other descriptor is readable.
+    Other,
+    /// The time is over, or a signal has come.
+    TimedOut,
+    /// The process has exited, or none with the filter is left.
+    Exited,
+}
+
+/// The listener of a filter that was just installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
+pub(super) fn listener_from(fd: libc::c_long) -> Result<NotificationListener> {
+    let fd = RawFd::try_from(fd)
+        .map_err(io::Error::other)
+        .call("seccomp(2)")?;
+    // SAFETY: the kernel has just made this descriptor, closed on exec, for us alone.
+    Ok(NotificationListener(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+impl Notification {
+    /// The fifth and sixth argument, which the intercepted calls do not have. `None` for a call of another ABI.
+    pub fn spare_arguments(&self) -> Option<[u64; 2]> {
+        let [_, _, _, _, fifth, sixth] = self.data.args;
+        (self.data.arch == bpf::NATIVE).then_some([fifth, sixth])
+    }
+}
+
+impl NotificationListener {
+    /// Makes the kernel wake the supervisor synchronously on the CPU of the waiting thread (since Linux 6.6); answers
+    /// take half the time. Returns whether the kernel supports it.
+    pub fn enable_sync_wakeup(&self) -> bool {
+        // The flags are the argument itself, not behind a pointer.
+        // SAFETY: this command takes an integer and touches no memory.
+        let rc = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+                SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP,
+            )
+        };
+        rc == 0
+    }
+
+    /// Waits for a call, until this process has exited or `other` is readable, for this time at most; `None` without a limit.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn wait(
+        &self,
+        process: &PidFd,
+        other: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> Result<Waited> {
+        let limit = limit.map(Timespec::try_from).transpose();
+        let limit = limit.map_err(io::Error::other).call("poll(2)")?;
+        let mut polled = [
+            PollFd::new(&self.0, PollFlags::IN),
+            PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN),
+            other.map_or_else(
+                || PollFd::from_borrowed_fd(process.as_fd(), PollFlags::empty()),
+                |other| PollFd::from_borrowed_fd(other, PollFlags::IN),
+            ),
+        ];
+        let ready = match poll(&mut polled, limit.as_ref()) {
+            Err(Errno::INTR) => return Ok(Waited::TimedOut),
+            ready => ready.call("poll(2)")?,
+        };
+        let [calls, exit, other] = polled.map(|polled| polled.revents());
+        Ok(match ready {
+            0 => Waited::TimedOut,
+            _ if !exit.is_empty() => Waited::Exited,
+            _ if calls == PollFlags::IN => Waited::Pending,
+            _ if calls.is_empty() && other == PollFlags::IN => Waited::Other,
+            _ => Waited::Exited,
+        })
+    }
+
+    /// Receives the next pending call. Blocks if there is none, so call it when the listener is readable.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT where the call was over before it was received.
+    pub fn receive(&self) -> io::Result<Notification> {
+        // SAFETY: all-zero is a valid seccomp_notif, and what the kernel requires.
+        let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut notification)?;
+        Ok(Notification {
+            id: notification.id,
+            tid: notification.pid,
+            data: notification.data,
+        })
+    }
+
+    /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its
+    /// thread id, was that thread's.
+    pub fn is_pending(&self, mut id: u64) -> bool {
+        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
+            .is_ok()
+    }
+
+    /// Makes the call return 0. No effect if it is over.
+    pub fn succeed(&self, id: u64) {
+        self.answer(id, 0, 0);
+    }
+
+    /// Makes the call fail with this error. No effect if it is over.
+    pub fn fail(&self, id: u64, error: &io::Error) {
+        self.answer(id, -error.raw_os_error().unwrap_or(libc::EIO), 0);
+    }
+
+    /// Lets the kernel execute the call as if it had not been intercepted (SECCOMP_USER_NOTIF_FLAG_CONTINUE). Its arguments
+    /// may have changed by then (seccomp_unotify(2)), so this can't enforce a policy against the program.
+    pub fn continue_syscall(&self, id: u64) {
+        self.answer(id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
+    }
+
+    fn answer(&self, id: u64, error: i32, flags: u32) {
+        let mut response = libc::seccomp_notif_resp {
+            id,
+            val: 0,
+            error,
+            flags,
+        };
+        // ENOENT: the call is over. EINPROGRESS is impossible: a listener has one reader.
+        let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response);
+    }
+
+    /// Duplicates `fd` into the program and makes the call return it, atomically
+    /// (SECCOMP_ADDFD_FLAG_SEND, since Linux 5.14).
+    pub fn add_fd(&self, id: u64, fd: impl AsFd, close_on_exec: bool) -> AddFdOutcome {
+        let mut addfd = libc::seccomp_notif_addfd {
+            id,
+            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            srcfd: fd.as_fd().as_raw_fd().cast_unsigned(),
+            newfd: 0,
+            newfd_flags: if close_on_exec {
+                libc::O_CLOEXEC.cast_unsigned()
+            } else {
+                0
+            },
+        };
+        match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut addfd) {
+            Ok(()) => AddFdOutcome::Installed,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => AddFdOutcome::CallOver,
+            Err(error) => AddFdOutcome::Rejected(error),
+        }
+    }
+
+    /// Duplicates the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn try_clone(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
+    }
+
+    fn ioctl<T>(&self, command: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+        // SAFETY: each command is used with the struct that its number was made from, which lives
+        // across the call.
+        let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), command, &raw mut *argument) };
+        if rc < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl AsFd for NotificationListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<NotificationListener> for OwnedFd {
+    fn from(listener: NotificationListener) -> Self {
+        listener.0
+    }
+}
+
+/// For a descriptor that came from another process, by SCM_RIGHTS or fork(2).
+impl From<OwnedFd> for NotificationListener {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+/// From `linux/seccomp.h`.
+const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
+const SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP: libc::c_ulong = 1;
