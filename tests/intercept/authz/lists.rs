@@ -269,7 +269,7 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
         (&["--allow=a b"], "use a host (example.com)"),
         (
             &["--allow=a.test", "--auto-passthrough"],
-            "--auto-passthrough can't be combined",
+            "cannot be used with '--auto-passthrough'",
         ),
     ] {
         let ca = stage.scratch.path_text("ca");
