@@ -142,7 +142,7 @@ impl Upstream {
     /// Sends a request (its URI has a path only), and waits for the head of the response.
     ///
     /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
-    /// for it; see [`RetryCopy::after`]. Both attempts have the target that was checked, and together the time of one.
+    /// for it; see `RetryCopy::after`. Both attempts have the target that was checked, and together the time of one.
     ///
     /// # Errors
     ///
