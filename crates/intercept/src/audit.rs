@@ -1,7 +1,7 @@
 //! The audit log: one line per request, at its end.
 //!
-//! Plain data, except for [`otlp`], which sends it by the HTTP client of the check: the stages fill in an [`AuditRecord`], which is written once the request is over. Text from a
-//! peer is escaped and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
+//! Plain data: the stages fill in an [`AuditRecord`], which is written once the request is over. Text from a peer is escaped
+//! and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
 
 pub mod admission;
 mod line;

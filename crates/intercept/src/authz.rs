@@ -25,7 +25,6 @@ mod protocol;
 mod request;
 mod response;
 pub(crate) mod rules;
-pub(crate) mod transport;
 mod verdict;
 
 use std::sync::Arc;
@@ -39,12 +38,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
 pub use approval::{Approval, ApprovalFuture, ApprovalRequest, Approver};
+pub use authorize::stages::{Allowed, AllowedTunnel, Prepared};
 pub(crate) use config::CheckedBody;
 pub use config::error::ConfigError;
 pub use config::media_type::{MediaType, ParseMediaTypeError};
 pub use config::sent_headers::SentHeaders;
 pub use config::service::{Service, ServiceUrl};
-pub use config::tls::{CheckTls, CheckTlsFiles};
+pub use config::tls_files::CheckTlsFiles;
 pub use config::{CheckConfig, FailureMode};
 pub use header_mutations::HeaderMutations;
 pub use injected_headers::{InjectedHeaders, Injection, InjectionError, ParseInjectionError};
@@ -57,6 +57,8 @@ pub use response::{AuthzResponse, CacheLifetime};
 pub use rules::{AccessRules, AccessRulesError, ParseRuleError, Rule};
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
+use crate::http_client;
+pub use crate::http_client::tls::ClientTls;
 use cache::{Cache, CacheKey};
 use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;
@@ -103,10 +105,6 @@ impl CheckService {
 
     /// The service after a reload: this one, with its cache, where the configuration is the same; else another one with the
     /// same metrics.
-    ///
-    /// # Errors
-    ///
-    /// As [`CheckService::new`].
     pub fn successor(&self, config: CheckConfig) -> Result<Self, ConfigError> {
         if config == self.shared.config {
             return Ok(self.clone());
@@ -141,10 +139,11 @@ impl CheckService {
         // Where nothing answers at an address, the others have a turn within the deadline.
         let turns = u32::try_from(config.services.len()).unwrap_or(u32::MAX);
         let connect_timeout = config.timeout / turns.max(1);
-        let services = config.services.iter();
         CheckClient {
             shared: Arc::clone(&self.shared),
-            links: services
+            links: config
+                .services
+                .iter()
                 .map(|service| Link::new(service, connect_timeout))
                 .collect(),
         }
@@ -252,8 +251,9 @@ impl CheckClient {
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
         let mut failure = AuthzError::Suspended;
-        for (link, asked) in self.links.iter().zip(self.shared.services()) {
-            match self.fetch_from(link, asked, request, deadline).await {
+        for (link, (service, breaker)) in self.links.iter().zip(self.shared.services()) {
+            let fetched = self.fetch_from(link, service, breaker, request, deadline);
+            match fetched.await {
                 // The reason why another service failed tells more.
                 Err(AuthzError::Suspended) => {}
                 Err(error) if error.is_unreachable() => failure = error,
@@ -267,7 +267,8 @@ impl CheckClient {
     async fn fetch_from(
         &self,
         link: &Link,
-        (service, breaker): (&Service, &CircuitBreaker),
+        service: &Service,
+        breaker: &CircuitBreaker,
         request: &AuthzRequest<'_>,
         deadline: Instant,
     ) -> Result<AuthzResponse, AuthzError> {
@@ -367,8 +368,12 @@ impl Shared {
             ),
             Transition::Closed => info!(%service, "the check service answers again"),
         }
-        let suspended = self.breakers.iter().filter(|one| one.is_suspended());
-        self.metrics.set_suspended(suspended.count());
+        let suspended = self
+            .breakers
+            .iter()
+            .filter(|one| one.is_suspended())
+            .count();
+        self.metrics.set_suspended(suspended);
     }
 
     fn warn_of_refused_mutations(&self, decision: &Decision) {
@@ -395,7 +400,8 @@ async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
     match &service.backend {
         Backend::Remote(remote) => {
             let version = remote.protocol.http_version();
-            transport::reach(&remote.endpoint, version, PROBE_TIMEOUT).await
+            let reached = http_client::reach(&remote.endpoint, version, PROBE_TIMEOUT).await;
+            reached.map_err(AuthzError::from)
         }
         Backend::Policy(_) => Ok(()),
     }

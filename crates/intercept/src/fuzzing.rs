@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::host::Host;
 use crate::http::framing::FramingMonitor;
 use crate::http::framing::watched_stream::{SharedFraming, WatchedStream};
-use crate::tls::client_hello::{ClientHelloReader, Opening};
+use crate::listener::client_hello::{ClientHelloReader, Opening};
 
 /// The fields of a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -62,10 +62,6 @@ pub enum ParseHostError {
 impl Host {
     /// Parses a name, an IPv4 address, or an IPv6 address with or without brackets. One final dot of a name is removed. An
     /// IPv4-mapped address becomes the IPv4 address.
-    ///
-    /// # Errors
-    ///
-    /// [`ParseHostError`].
     pub fn parse(text: &str) -> Result<Self, ParseHostError> {
         if let Some(inner) = text.strip_prefix('[') {
             let inner = inner.strip_suffix(']').ok_or(ParseHostError::Address)?;
@@ -81,10 +77,6 @@ impl Host {
     }
 
     /// Parses the server name indication of a ClientHello, which is never an address.
-    ///
-    /// # Errors
-    ///
-    /// [`ParseHostError`].
     pub fn from_sni(text: &str) -> Result<Self, ParseHostError> {
         match Self::parse(text)? {
             Self(Kind::Ip(_)) => Err(ParseHostError::AddressAsSni),
@@ -169,10 +161,6 @@ pub struct HostPort {
 
 impl HostPort {
     /// Parses `host:port`, the form of CONNECT (RFC 9110, section 9.3.6).
-    ///
-    /// # Errors
-    ///
-    /// [`ParseHostError`].
     pub fn parse(text: &str) -> Result<Self, ParseHostError> {
         let (host, port) = split(text)?;
         let port = port.ok_or(ParseHostError::Port)?;
@@ -180,10 +168,6 @@ impl HostPort {
     }
 
     /// Parses `host` or `host:port`, the form of Host and `:authority`.
-    ///
-    /// # Errors
-    ///
-    /// [`ParseHostError`].
     pub fn parse_or(text: &str, default_port: u16) -> Result<Self, ParseHostError> {
         let (host, port) = split(text)?;
         let port = port.unwrap_or(default_port);

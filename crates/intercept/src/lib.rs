@@ -2,13 +2,14 @@
 //! check service allows it.
 //!
 //! ```text
-//! listener ─▶ tls ─▶ http ─▶ authz ─▶ upstream
-//!             ca                         │
-//!                     audit ◀────────────┘
+//! listener ─▶ http ─▶ authz ─▶ upstream
+//! ca                              │
+//!             audit ◀─────────────┘
 //! ```
 //!
 //! The names that a client sends before its first request are combined into one value, in `request::target`; each
-//! request is compared with it. A request that was not authorized has no path to [`upstream`].
+//! request is compared with it. A request is [`authz::Prepared`], then [`authz::Allowed`], then [`upstream::Sent`]:
+//! [`upstream`] takes nothing that was not authorized.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -24,8 +25,8 @@ pub mod upstream;
 
 mod audit;
 mod http;
+mod http_client;
 mod request;
 mod stream;
-mod tls;
 
 pub use audit::{admission, otlp};

@@ -1,7 +1,9 @@
 //! Admission of accepted connections.
 
+pub(crate) mod client_hello;
 mod connect_proxy;
 pub mod jail;
+pub(crate) mod tunnel;
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -28,9 +30,9 @@ use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::tunnel::Tunnel;
 use crate::upstream::Upstream;
 use jail::JailListener;
+use tunnel::{Tunnel, TunnelCheck};
 
 /// Which clients connect to a listener.
 #[derive(Clone, Debug)]
@@ -166,7 +168,7 @@ impl ListenerService {
             let _ = peername_sys::tcp::stream::reset_on_close(&stream);
             return;
         };
-        let connection = ClientConnection::new((peer, client), listener, entry);
+        let connection = ClientConnection::new(peer, client, listener, entry);
         match &self.kind {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
@@ -191,14 +193,10 @@ impl ListenerService {
         let tunnel = Tunnel {
             destination: Destination::Redirected(destination),
             record: InFlightRecord::begin(&self.state, &connection, "CONNECT"),
-            denied_connect: None,
+            check: TunnelCheck::Pending,
         };
         tunnel
-            .serve(
-                &self.state,
-                &connection,
-                ClientStream::new(socket, Vec::new()),
-            )
+            .serve(&self.state, ClientStream::new(socket, Vec::new()))
             .await;
     }
 }

@@ -30,7 +30,6 @@ use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::Host;
 use crate::policy::access::Access;
-use crate::policy::destination::Destinations;
 use crate::policy::host_timeouts::HostTimeouts;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
@@ -219,7 +218,7 @@ impl InterceptState {
         &self,
         reload: Reload,
         mut rules: Rules,
-        (config, destinations): (UpstreamConfig, Destinations),
+        upstream: UpstreamConfig,
         check: Option<CheckService>,
     ) -> Self {
         self.mint.renew(reload.epoch);
@@ -232,7 +231,7 @@ impl InterceptState {
             lists: Arc::clone(&self.lists),
             rules,
             mint: Arc::clone(&self.mint),
-            upstream: self.upstream.successor(config, destinations, reload.tls),
+            upstream: self.upstream.successor(upstream, reload.tls),
             metrics: Arc::clone(&self.metrics),
             spans: self.spans.clone(),
             client_limit: Arc::clone(&self.client_limit),
@@ -281,7 +280,7 @@ impl InterceptState {
     pub(crate) fn authorizer<'a>(
         &self,
         client: &'a ClientInfo,
-        target: &'a RequestTarget,
+        target: &'a Arc<RequestTarget>,
     ) -> Authorizer<'a> {
         let rules = self.lists.load().rules.clone();
         let relays_tunnel =

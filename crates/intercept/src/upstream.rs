@@ -1,4 +1,4 @@
-//! Requests to origins: sends one, and returns the head of its response.
+//! Requests to origins: sends one that is [`Allowed`], and returns the head of its response.
 
 mod client_leases;
 pub mod config;
@@ -16,7 +16,7 @@ mod retry;
 pub mod trust;
 pub mod upstream_proxy;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,23 +28,25 @@ use moka::sync::Cache;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls_native_certs::CertificateResult;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit::BodyProgress;
+use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
-use crate::policy::destination::Destinations;
 use crate::request::id::Id;
 
-pub(crate) use client_leases::{ClientLeases, Lease};
+pub use client_leases::ClientLeases;
+pub(crate) use client_leases::Lease;
 use config::UpstreamConfig;
 pub(crate) use connection::ConnectionInfo;
+pub use connection::OpenTunnel;
 use dialer::Dialer;
-pub(crate) use error::{FailedAttempt, UpstreamError};
+pub use error::FailedAttempt;
+pub(crate) use error::UpstreamError;
 use idle_pool::{IdlePool, PoolKey};
 pub(crate) use message_head::is_streaming;
 use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
-pub(crate) use request_body::RequestBody;
+pub use request_body::RequestBody;
 use retry::{RetryBudgets, RetryCopy};
 use trust::{OriginTls, TrustError};
 
@@ -60,19 +62,12 @@ pub struct Upstream {
 
 /// The head of a response, and the connection that it came through.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub struct Sent {
     pub(crate) response: Response<Incoming>,
     pub(crate) lease: Lease,
     pub(crate) about: Arc<ConnectionInfo>,
     pub(crate) reused: bool,
     pub(crate) retried: bool,
-}
-
-/// A leased connection for a request, and since when the request waits for its response.
-struct Attempt {
-    lease: Lease,
-    reused: bool,
-    started: Instant,
 }
 
 /// Why an attempt failed, and the request, if it may be sent again.
@@ -97,22 +92,16 @@ impl Upstream {
     /// [`TrustError`]: there is no trusted root, or a file of `--extra-ca` is unusable.
     pub fn new(
         config: UpstreamConfig,
-        destinations: Destinations,
         native: &CertificateResult,
         own_ca: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
         let tls = OriginTls::new(native, &config.extra_ca, own_ca)?;
-        Ok(Self::with_dialer(Dialer::new(config, destinations, tls)))
+        Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.
-    pub(crate) fn successor(
-        &self,
-        config: UpstreamConfig,
-        destinations: Destinations,
-        tls: OriginTls,
-    ) -> Self {
-        Self::with_dialer(self.dialer.successor(config, destinations, tls))
+    pub(crate) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
+        Self::with_dialer(self.dialer.successor(config, tls))
     }
 
     fn with_dialer(dialer: Dialer) -> Self {
@@ -141,59 +130,44 @@ impl Upstream {
         Arc::new(ClientLeases::new(id, client, POOL.with(Arc::clone)))
     }
 
-    /// See [`Dialer::pool_key`].
-    pub(crate) fn pool_key(
-        &self,
-        to: HostPort,
-        tls: bool,
-        http2: bool,
-        via: Option<IpAddr>,
-        client: SocketAddr,
-    ) -> PoolKey {
-        self.dialer.pool_key(to, tls, http2, via, client)
+    /// Opens a tunnel: a connection to the origin without TLS of the proxy's own.
+    ///
+    /// # Errors
+    ///
+    /// The connection cap is reached; the origin can't be resolved or reached, or is not an allowed destination.
+    pub async fn open_tunnel(&self, tunnel: &AllowedTunnel) -> Result<OpenTunnel, FailedAttempt> {
+        self.dialer.open_tunnel(tunnel).await
     }
 
-    /// See [`Dialer::connect_tunnel`].
-    pub(crate) async fn connect_tunnel(
-        &self,
-        to: &HostPort,
-        client: SocketAddr,
-    ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
-        self.dialer.connect_tunnel(to, client).await
-    }
-
-    /// Sends a request (its URI has a path only), and waits for the head of the response. `progress` counts the bytes
-    /// of its body that were sent.
+    /// Sends a request (its URI has a path only), and waits for the head of the response.
     ///
     /// A request that the origin has not processed, or that may be repeated, is retried once, on a connection that is opened
-    /// for it; see [`RetryCopy::after`]. Both attempts together have the time of one.
+    /// for it; see `RetryCopy::after`. Both attempts have the target that was checked, and together the time of one.
     ///
     /// # Errors
     ///
     /// The origin can't be reached, its certificate is wrong, or it gives no valid response in time.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         leases: &Arc<ClientLeases>,
-        mut key: PoolKey,
-        request: Request<RequestBody>,
-        progress: &BodyProgress,
+        allowed: Allowed,
+        body: RequestBody,
     ) -> Result<Sent, FailedAttempt> {
+        let mut key = self.dialer.request_key(&allowed);
+        let progress = &Arc::clone(body.progress());
+        let request = allowed.into_request(body);
         self.retries.deposit(&key.to);
         if key.http2 && self.is_http1_only(&key.to, key.via) {
             key.http2 = false;
         }
         let started = Instant::now();
-        let (lease, reused) = match Lease::reuse(leases, &key) {
-            Some(lease) => (lease, true),
+        let lease = match Lease::reuse(leases, &key) {
+            Some(lease) => lease,
             // Boxed, as it is large and rare: each request would allocate the memory for a TLS handshake.
             None => Box::pin(self.open_lease(leases, &key)).await?,
         };
-        let attempt = Attempt {
-            lease,
-            reused,
-            started,
-        };
-        let failed = match self.exchange(attempt, &key, request, progress).await {
+        let exchange = self.exchange(lease, &key, request, progress, started);
+        let failed = match exchange.await {
             Ok(sent) => return Ok(sent),
             Err(failed) => failed,
         };
@@ -221,13 +195,8 @@ impl Upstream {
         started: Instant,
     ) -> Result<Sent, FailedAttempt> {
         let sent = async {
-            let (lease, reused) = self.open_lease(leases, key).await?;
-            let attempt = Attempt {
-                lease,
-                reused,
-                started,
-            };
-            let exchange = self.exchange(attempt, key, request, progress);
+            let lease = self.open_lease(leases, key).await?;
+            let exchange = self.exchange(lease, key, request, progress, started);
             exchange.await.map_err(|failed| failed.cause)
         };
         match sent.await {
@@ -242,19 +211,16 @@ impl Upstream {
         }
     }
 
-    /// Sends a request on a leased connection.
+    /// Sends a request on a leased connection; it waits for its response since `started`.
     async fn exchange(
         &self,
-        attempt: Attempt,
+        mut lease: Lease,
         key: &PoolKey,
         mut request: Request<RequestBody>,
         progress: &BodyProgress,
+        started: Instant,
     ) -> Result<Sent, FailedExchange> {
-        let Attempt {
-            mut lease,
-            reused,
-            started,
-        } = attempt;
+        let reused = lease.is_reused();
         let about = Arc::clone(lease.about());
         if request.body().awaits_continue() {
             let expectation = HeaderValue::from_static("100-continue");
@@ -285,7 +251,7 @@ impl Upstream {
         let copy = (reused || lease.is_http2()).then(|| RetryCopy::new(&request));
         let limit = self.config().response_timeouts.get(&key.to.host);
         let limit = limit.unwrap_or_else(|| self.config().response_timeout);
-        let waited = self.wait_response(&mut lease, request, progress, (started, limit));
+        let waited = self.wait_response(&mut lease, request, progress, started, limit);
         let response = match waited.await {
             Ok(response) => response,
             Err((error, unsent)) => {
@@ -323,22 +289,22 @@ impl Upstream {
         })
     }
 
-    /// Leases a new connection, or one that another request has opened meanwhile; tells whether it is a reused one.
+    /// Leases a new connection, or one that another request has opened meanwhile.
     async fn open_lease(
         &self,
         leases: &Arc<ClientLeases>,
         key: &PoolKey,
-    ) -> Result<(Lease, bool), FailedAttempt> {
+    ) -> Result<Lease, FailedAttempt> {
         let asked = Instant::now();
         if !key.http2 || self.is_http1_only(&key.to, key.via) {
             let connection = self.dialer.connect(key, leases.client).await?;
-            return Ok((Lease::new(leases, key, connection), false));
+            return Ok(Lease::new(leases, key, connection));
         }
         // Single flight: of requests that come together one dials, and the others then have its connection or its error.
         // If it turns out that each needs a connection of its own, they dial at the same time.
         let mut last_failure = leases.dialling.lock().await;
         if let Some(lease) = Lease::reuse_opened_since(leases, key, asked) {
-            return Ok((lease, true));
+            return Ok(lease);
         }
         if let Some((_, failed)) = last_failure.as_ref().filter(|(at, _)| *at > asked) {
             return Err(failed.clone());
@@ -364,7 +330,7 @@ impl Upstream {
             http2: connected.is_http2(),
             ..key.clone()
         };
-        Ok((Lease::new(leases, &key, connected), false))
+        Ok(Lease::new(leases, &key, connected))
     }
 
     /// Sends the request, and waits for its response until the limit has passed since `started`, or since the body last moved.
@@ -373,7 +339,8 @@ impl Upstream {
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: &BodyProgress,
-        (started, limit): (Instant, Duration),
+        started: Instant,
+        limit: Duration,
     ) -> Result<Response<Incoming>, (UpstreamError, Option<Box<Request<RequestBody>>>)> {
         let idle = self.config().idle_timeout;
         let may_be_silent = is_streaming(request.headers());

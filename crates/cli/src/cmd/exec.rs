@@ -25,7 +25,7 @@ use crate::launcher::{self, LAUNCHER_FAILED, execute};
 pub(crate) use options::Args;
 use options::Mode;
 
-/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
+/// Executes the program; returns only if that fails: with exit code 125, or a usage error if the options contradict each other.
 pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     launcher::exit_code(start(given))
 }

@@ -31,9 +31,9 @@ use peername_intercept::ca::mint::Mint;
 use peername_intercept::ca::mint::config::MintConfig;
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_intercept::policy::destination::Destinations;
 use peername_intercept::state::InterceptState;
 use peername_intercept::upstream::Upstream;
+use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::trust::TrustError;
 use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
@@ -120,16 +120,16 @@ impl Command for Args {
         let destinations = setup.destinations(&own, &listeners.sockets.actual());
         let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
         let (capacity, max_upstream) = split_capacity(capacity);
-        let limits = (capacity.connections, max_upstream);
+        let upstream = setup.options.upstream(max_upstream, destinations);
         let exporter = setup.start_exporter()?;
         let roots = load_native_certs();
         let state = new_state(
             setup,
             authority,
             &roots,
-            destinations,
+            upstream,
             check.clone(),
-            limits,
+            capacity.connections,
         )?;
         Ok(Prepared {
             state: state.with_spans(exporter.as_ref().map(SpanExporter::queue)),
@@ -144,10 +144,10 @@ impl Command for Args {
 
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         let mut needs = usual_needs(Some(setup.ca()?));
-        let policies = setup.options.check.policies().map(PathBuf::from);
+        let policies = setup.options.check.policies();
         needs
             .directories
-            .extend(policies.filter(|path| path.is_dir()));
+            .extend(policies.filter(|path| path.is_dir()).map(PathBuf::from));
         Ok(Needs {
             removes: setup.process.admin.socket_files(),
             watches: self.watches(setup),
@@ -222,8 +222,8 @@ impl Running for Control {
     }
 }
 
-/// What requests are served with: reads the trusted roots of origins, and makes a leaf key. `limits` are those of connections
-/// of clients and to origins.
+/// What requests are served with, for at most `connections` client connections: reads the trusted roots of origins, and makes a
+/// leaf key.
 ///
 /// # Errors
 ///
@@ -232,16 +232,11 @@ pub(crate) fn new_state(
     setup: &Setup,
     authority: Authority,
     native: &CertificateResult,
-    destinations: Destinations,
+    upstream: UpstreamConfig,
     check: Option<CheckService>,
-    (connections, max_upstream): (usize, usize),
+    connections: usize,
 ) -> anyhow::Result<InterceptState> {
-    let upstream = Upstream::new(
-        setup.options.upstream(max_upstream),
-        destinations,
-        native,
-        &authority.certificates(),
-    );
+    let upstream = Upstream::new(upstream, native, &authority.certificates());
     let upstream = upstream.map_err(|error| match error {
         TrustError::ExtraCa { .. } => anyhow::Error::new(Usage::from_error(error)),
         error => error.into(),

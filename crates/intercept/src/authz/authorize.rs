@@ -1,4 +1,7 @@
 //! Authorization of a tunnel and of each request: by the access lists, and then by the check service, where these are configured.
+//! Only this module makes an [`Allowed`] and an [`AllowedTunnel`].
+
+pub(crate) mod stages;
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
+use stages::{Allowed, AllowedTunnel, Prepared};
 
 /// A denial.
 #[derive(Clone, Debug)]
@@ -57,7 +61,7 @@ pub(crate) struct BodyInfo<'a> {
 }
 
 /// No body.
-pub(crate) const NO_BODY: BodyInfo<'static> = BodyInfo {
+const NO_BODY: BodyInfo<'static> = BodyInfo {
     size: Some(0),
     prefix: None,
 };
@@ -75,13 +79,11 @@ pub(crate) struct Authorizer<'a> {
     /// Whether a tunnel to the target is relayed unopened.
     pub(crate) relays_tunnel: bool,
     pub(crate) client: &'a ClientInfo,
-    pub(crate) target: &'a RequestTarget,
+    pub(crate) target: &'a Arc<RequestTarget>,
 }
 
 impl Authorizer<'_> {
-    /// Authorizes a tunnel (`parts` is its CONNECT), or a request as it will be sent. Returns the header changes that
-    /// the check service wants made; `None` where no check service is configured. The service is not asked about what the access
-    /// lists deny: then both have to allow a request.
+    /// Authorizes a request. The service is not asked about what the access lists deny: both have to allow it.
     ///
     /// # Errors
     ///
@@ -89,13 +91,39 @@ impl Authorizer<'_> {
     /// recorded.
     pub(crate) async fn authorize(
         self,
+        request: Prepared,
+        body: BodyInfo<'_>,
+        record: &mut AuditRecord,
+    ) -> Result<Allowed, Denied> {
+        let (target, client) = (self.target, self.client.addr);
+        let decided = self.decide(RequestKind::Request, &request.head, body, record);
+        let changes = decided.await?;
+        Ok(Allowed::new(target, client, request, changes))
+    }
+
+    /// Authorizes a tunnel by its CONNECT, as [`Self::authorize`] does a request.
+    pub(crate) async fn authorize_tunnel(
+        self,
+        connect: &Parts,
+        record: &mut AuditRecord,
+    ) -> Result<AllowedTunnel, Denied> {
+        let (target, client) = (self.target, self.client.addr);
+        let decided = self.decide(RequestKind::Connect, connect, NO_BODY, record);
+        decided.await?;
+        Ok(AllowedTunnel::new(target, client))
+    }
+
+    /// Decides, and records what is admitted. Returns the header changes that the check service wants made; `None` where no check
+    /// service is configured.
+    async fn decide(
+        self,
         kind: RequestKind,
         parts: &Parts,
         body: BodyInfo<'_>,
         record: &mut AuditRecord,
     ) -> Result<Option<Arc<HeaderMutations>>, Denied> {
         let (admissions, target) = (self.admissions.clone(), self.target);
-        let changes = self.decide(kind, parts, body, record).await?;
+        let changes = self.apply_policy(kind, parts, body, record).await?;
         let Some(admissions) = admissions else {
             return Ok(changes);
         };
@@ -106,7 +134,7 @@ impl Authorizer<'_> {
         }
     }
 
-    async fn decide(
+    async fn apply_policy(
         self,
         kind: RequestKind,
         parts: &Parts,

@@ -4,7 +4,7 @@ pub(crate) mod error;
 pub(crate) mod media_type;
 pub(crate) mod sent_headers;
 pub(crate) mod service;
-pub(crate) mod tls;
+pub(crate) mod tls_files;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -51,8 +51,9 @@ impl HeaderMutations {
 
     /// Changes the headers of the response to the client.
     pub fn apply_to_response(&self, headers: &mut HeaderMap) {
-        let changes = self.response.iter();
-        changes.for_each(|change| change.apply(headers));
+        for change in &self.response {
+            change.apply(headers);
+        }
     }
 
     /// How many changes were refused.
@@ -97,14 +98,19 @@ impl HeaderMutations {
 
     /// Approximate memory in bytes.
     pub(crate) fn weight(&self) -> usize {
-        let changes = self.request.iter().chain(&self.response);
-        let text = changes.map(|change| change.name.as_str().len() + change.operation.weight());
-        text.sum::<usize>()
-            + (self.request.len() + self.response.len()) * size_of::<HeaderMutation>()
+        self.request
+            .iter()
+            .chain(&self.response)
+            .map(HeaderMutation::weight)
+            .sum()
     }
 }
 
 impl HeaderMutation {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.name.as_str().len() + self.operation.weight()
+    }
+
     fn apply(&self, headers: &mut HeaderMap) {
         let name = self.name.clone();
         match &self.operation {

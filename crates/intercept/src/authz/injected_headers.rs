@@ -16,6 +16,7 @@ use peername_sys::fs::text_file;
 
 use super::header_mutations::is_mutable;
 use crate::host::{HostPort, ParseHostError};
+use crate::request::target::RequestTarget;
 
 /// Headers with secrets, by destination.
 #[derive(Debug, Default)]
@@ -89,10 +90,6 @@ pub enum InjectionError {
 
 impl InjectedHeaders {
     /// Reads the values.
-    ///
-    /// # Errors
-    ///
-    /// [`InjectionError`].
     pub fn read(injections: &[Injection]) -> Result<Self, InjectionError> {
         let mut all = Self::default();
         for injection in injections {
@@ -130,15 +127,16 @@ impl InjectedHeaders {
         &self,
         headers: &mut HeaderMap,
         method: &Method,
-        (to, tls): (&HostPort, bool),
+        target: &RequestTarget,
     ) -> Option<String> {
         if self.headers.is_empty() || is_echoed(method) {
             return None;
         }
-        let is_for =
-            |one: &&InjectedHeader| one.destination.tls == tls && one.destination.to == *to;
         let mut names = Vec::new();
-        for one in self.headers.iter().filter(is_for) {
+        for one in &self.headers {
+            if one.destination.tls != target.tls || one.destination.to != target.to {
+                continue;
+            }
             remove_spellings(headers, &one.name);
             headers.insert(one.name.clone(), one.value.clone());
             names.push(one.name.as_str());

@@ -9,14 +9,14 @@ use super::config::service::{Backend, Remote, Service};
 use super::protocol::rego::Policy;
 use super::protocol::{EncodeConfig, ResponseFuture};
 use super::request::AuthzRequest;
-use super::transport::{Generation, Transport};
 use super::verdict::AuthzError;
+use crate::http_client::{Generation, HttpClient};
 
 /// A service as one worker reaches it.
 #[derive(Clone, Debug)]
 pub(crate) enum Link {
     /// Connections to another process.
-    Remote(Remote, Arc<Transport>),
+    Remote(Remote, Arc<HttpClient>),
     /// A policy in this process.
     Policy(Arc<Policy>),
 }
@@ -29,8 +29,8 @@ impl Link {
         match &service.backend {
             Backend::Remote(remote) => {
                 let version = remote.protocol.http_version();
-                let transport = Transport::new(&remote.endpoint, version, connect_timeout);
-                Self::Remote(remote.clone(), Arc::new(transport))
+                let client = HttpClient::new(&remote.endpoint, version, connect_timeout);
+                Self::Remote(remote.clone(), Arc::new(client))
             }
             Backend::Policy(policy) => Self::Policy(Arc::clone(policy)),
         }
@@ -47,10 +47,10 @@ impl Link {
         config: EncodeConfig<'a>,
     ) -> Result<PreparedCheck<'a>, AuthzError> {
         Ok(match self {
-            Self::Remote(remote, transport) => {
+            Self::Remote(remote, client) => {
                 let Remote { protocol, endpoint } = remote;
                 let encoded = protocol.encode(&endpoint.uri, request, config)?;
-                Box::new(move |deadline| encoded.send(transport, deadline))
+                Box::new(move |deadline| encoded.send(client, deadline))
             }
             Self::Policy(policy) => {
                 Box::new(move |deadline| Box::pin(policy.decide(request, config.sent, deadline)))
@@ -61,15 +61,15 @@ impl Link {
     /// Identifies the connections that a check will use.
     pub(crate) fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Remote(_, transport) => Some(transport.pool().0),
+            Self::Remote(_, client) => Some(client.pool().0),
             Self::Policy(_) => None,
         }
     }
 
     /// Abandons the connections on which a check timed out.
     pub(crate) fn abandon(&self, generation: Option<Generation>) {
-        if let (Self::Remote(_, transport), Some(generation)) = (self, generation) {
-            transport.abandon(generation);
+        if let (Self::Remote(_, client), Some(generation)) = (self, generation) {
+            client.abandon(generation);
         }
     }
 }

@@ -18,8 +18,8 @@ use super::config::error::ConfigError;
 use super::config::sent_headers::SentHeaders;
 use super::request::AuthzRequest;
 use super::response::AuthzResponse;
-use super::transport::{HttpVersion, Transport};
 use super::verdict::AuthzError;
+use crate::http_client::{HttpClient, HttpVersion};
 
 /// A protocol of check services.
 pub(crate) trait Protocol: Debug + Send + Sync {
@@ -69,7 +69,7 @@ pub(crate) struct EncodeConfig<'a> {
 /// A request to the service that is ready to be sent.
 pub(crate) trait EncodedRequest: Send {
     /// Sends it, and decodes the response. `deadline` is only for telling the service; the caller enforces it.
-    fn send(self: Box<Self>, transport: &Transport, deadline: Instant) -> ResponseFuture<'_>;
+    fn send(self: Box<Self>, client: &HttpClient, deadline: Instant) -> ResponseFuture<'_>;
 }
 
 pub(crate) type ResponseFuture<'a> =
@@ -85,9 +85,9 @@ impl<D> EncodedRequest for HttpRequest<D>
 where
     D: FnOnce(response::Parts, Bytes) -> Result<AuthzResponse, AuthzError> + Send + 'static,
 {
-    fn send(self: Box<Self>, transport: &Transport, _: Instant) -> ResponseFuture<'_> {
+    fn send(self: Box<Self>, client: &HttpClient, _: Instant) -> ResponseFuture<'_> {
         Box::pin(async move {
-            let (head, body) = transport.exchange(&self.request).await?;
+            let (head, body) = client.exchange(&self.request).await?;
             (self.decode)(head, body)
         })
     }

@@ -49,18 +49,20 @@ impl CacheLifetime {
     /// Parses the value of a Cache-Control field (RFC 9111 §5.2.2). Of two directives the stricter one holds, and an invalid
     /// value of a known directive forbids caching.
     pub(crate) fn parse(cache_control: &str) -> Self {
-        let directives = cache_control.split(',').map(str::trim);
-        directives.fold(Self::AsConfigured, |lifetime, directive| {
-            let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
-            match name.trim().to_ascii_lowercase().as_str() {
-                "no-store" | "no-cache" | "private" => lifetime.min(Duration::ZERO),
-                "max-age" => {
-                    let seconds = value.trim().trim_matches('"').parse();
-                    lifetime.min(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
+        cache_control
+            .split(',')
+            .map(str::trim)
+            .fold(Self::AsConfigured, |lifetime, directive| {
+                let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
+                match name.trim().to_ascii_lowercase().as_str() {
+                    "no-store" | "no-cache" | "private" => lifetime.min(Duration::ZERO),
+                    "max-age" => {
+                        let seconds = value.trim().trim_matches('"').parse();
+                        lifetime.min(Duration::from_secs(u64::from(seconds.unwrap_or(0_u32))))
+                    }
+                    _ => lifetime,
                 }
-                _ => lifetime,
-            }
-        })
+            })
     }
 
     /// The stricter of the two.

@@ -49,10 +49,6 @@ pub(crate) enum DeniedBy<'a> {
 
 impl AccessRules {
     /// A list of these rules; `None` for no rules, which decide nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`AccessRulesError`].
     pub fn new(rules: Vec<Rule>) -> Result<Option<Self>, AccessRulesError> {
         match rules.iter().any(Rule::allows) {
             true => Ok(Some(Self(rules))),

@@ -65,10 +65,6 @@ struct CacheKey {
 
 impl Mint {
     /// A mint with the default configuration, which caches so many certificates.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Mint::with_config`].
     pub fn new(authority: Authority, capacity: u64) -> Result<Self, MintError> {
         Self::with_config(
             authority,

@@ -40,7 +40,8 @@ pub(crate) struct ClientConnection {
 impl ClientConnection {
     /// A connection from this peer, for this client, without a request so far, which is listed in `entry`.
     pub(crate) fn new(
-        (peer, client): (PeerAddr, SocketAddr),
+        peer: PeerAddr,
+        client: SocketAddr,
         listener: LocalAddr,
         entry: Arc<ConnectionEntry>,
     ) -> Arc<Self> {

@@ -1,12 +1,12 @@
 //! One exchange: a request is prepared, authorized, sent and answered.
 //!
-//! Each step takes a value that only the previous step makes. So only an authorized request is sent, and only to the
-//! name for which it was authorized.
+//! A request goes `Prepared`, `Allowed`, `Sent`; each step takes a value that only the previous step makes. So only an
+//! authorized request is sent, and only to the name for which it was authorized.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -20,8 +20,8 @@ use super::in_flight::InFlightRecord;
 use super::response_body::{OriginBody, ResponseBody, StallLimits};
 use super::websocket::{Handshake, Switched};
 use crate::audit::UpstreamFields;
-use crate::authz::authorize::{Authorizer, BodyInfo, NO_BODY};
-use crate::authz::{CheckedBody, HeaderMutations, RequestKind};
+use crate::authz::authorize::{Authorizer, BodyInfo};
+use crate::authz::{Allowed, CheckedBody, HeaderMutations, Prepared};
 use crate::request::buffered_body::{BufferedBody, BufferedPrefix};
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
@@ -35,11 +35,13 @@ pub(crate) struct Exchange<'a> {
     pub(crate) target: &'a Arc<RequestTarget>,
 }
 
-/// A request that may be sent.
-struct Authorized {
-    parts: Parts,
-    changes: Option<Arc<HeaderMutations>>,
+/// What the response to a request needs.
+struct ResponseContext<'a> {
+    record: Box<InFlightRecord>,
+    format: ErrorFormat,
     handshake: Option<Handshake>,
+    /// Set if the protocol is switched and the caller has to relay it.
+    switched: &'a mut Option<Switched>,
 }
 
 impl Exchange<'_> {
@@ -61,7 +63,7 @@ impl Exchange<'_> {
         {
             body.await_continue();
         }
-        let mut response = self.decide(parts, (body.clone(), size), switched).await;
+        let mut response = self.decide(parts, body.clone(), size, switched).await;
         response.body_mut().hold_request(body);
         if unwanted.is_some_and(|body| body.lock().awaits_continue()) && version != Version::HTTP_2
         {
@@ -86,8 +88,9 @@ impl Exchange<'_> {
 
     async fn decide(
         &self,
-        mut parts: Parts,
-        (body, size): (Option<BufferedBody>, Option<u64>),
+        parts: Parts,
+        body: Option<BufferedBody>,
+        size: Option<u64>,
         switched: &mut Option<Switched>,
     ) -> Response<ResponseBody> {
         let method = parts.method.as_str();
@@ -99,21 +102,18 @@ impl Exchange<'_> {
             return format.refuse(refusal, record);
         }
         if let Some(connect) = &self.target.denied_connect {
-            let authorizer = self.authorizer();
-            let asked = authorizer.authorize(RequestKind::Connect, connect, NO_BODY, &mut record);
+            let asked = self.authorizer().authorize_tunnel(connect, &mut record);
             if let Err(denied) = asked.await {
                 record.set_tunnel_denied(denied.failed);
                 return format.deny(&denied, record);
             }
         }
-        let handshake = match self.prepare(&mut parts) {
-            Ok(handshake) => handshake,
+        let (prepared, handshake) = match self.prepare(parts) {
+            Ok(prepared) => prepared,
             Err(refusal) => return format.refuse(&refusal, record),
         };
-        let prefix = match self
-            .read_body_prefix(&parts, body.as_ref(), &mut record)
-            .await
-        {
+        let read = self.read_body_prefix(prepared.headers(), body.as_ref(), &mut record);
+        let prefix = match read.await {
             Ok(prefix) => prefix,
             Err(refusal) => return format.refuse(&refusal, record),
         };
@@ -122,17 +122,16 @@ impl Exchange<'_> {
             size,
             prefix: prefix.as_ref(),
         };
-        let authorizer = self.authorizer();
-        let asked = authorizer.authorize(RequestKind::Request, &parts, info, &mut record);
+        let asked = self.authorizer().authorize(prepared, info, &mut record);
         match asked.await {
-            Ok(changes) => {
-                let authorized = Authorized {
-                    parts,
-                    changes,
+            Ok(allowed) => {
+                let context = ResponseContext {
+                    record,
+                    format,
                     handshake,
+                    switched,
                 };
-                self.send((authorized, record), body, format, switched)
-                    .await
+                self.send(allowed, body, context).await
             }
             Err(denied) => format.deny(&denied, record),
         }
@@ -143,7 +142,7 @@ impl Exchange<'_> {
     }
 
     /// Turns a request into what the origin will get, so that the check sees that and nothing else.
-    fn prepare(&self, parts: &mut Parts) -> Result<Option<Handshake>, Refusal> {
+    fn prepare(&self, mut parts: Parts) -> Result<(Prepared, Option<Handshake>), Refusal> {
         if parts.version == Version::HTTP_2 {
             framing::check_http2(&parts.headers)?;
             if framing::has_too_many_fields(&parts.headers) {
@@ -152,26 +151,27 @@ impl Exchange<'_> {
                 return Err(Refusal::new(status, "bad_request", detail));
             }
         }
-        self.target.check_agreement(parts)?;
-        let handshake = Handshake::read(parts)?;
+        self.target.check_agreement(&parts)?;
+        let handshake = Handshake::read(&mut parts)?;
         hop_by_hop::strip_request(&mut parts.headers);
         if let Some(handshake) = &handshake {
-            handshake.write(parts);
+            handshake.write(&mut parts);
         }
-        Ok(handshake)
+        let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
+        Ok((Prepared::new(parts, http2), handshake))
     }
 
     /// Reads as much of the body as the check service is to see.
     async fn read_body_prefix(
         &self,
-        parts: &Parts,
+        headers: &HeaderMap,
         body: Option<&BufferedBody>,
         record: &mut InFlightRecord,
     ) -> Result<Option<BufferedPrefix>, Refusal> {
         let Some(body) = body else {
             return Ok(None);
         };
-        let max = match self.state.checked_body(&parts.headers) {
+        let max = match self.state.checked_body(headers) {
             CheckedBody::None => return Ok(None),
             CheckedBody::Exempt => {
                 record.set_checked_body("exempt");
@@ -197,60 +197,38 @@ impl Exchange<'_> {
 
     async fn send(
         &self,
-        (authorized, mut record): (Authorized, Box<InFlightRecord>),
+        mut allowed: Allowed,
         body: Option<BufferedBody>,
-        format: ErrorFormat,
-        switched: &mut Option<Switched>,
+        mut context: ResponseContext<'_>,
     ) -> Response<ResponseBody> {
-        let Authorized {
-            mut parts,
-            changes,
-            handshake,
-        } = authorized;
-        if let Some(changes) = &changes {
-            changes.apply_to_request(&mut parts.headers);
-        }
-        self.add_secrets(&mut parts, &mut record);
-        let body = RequestBody::new(body, Arc::clone(&record.sent));
-        let http2 = parts.version == Version::HTTP_2 && handshake.is_none();
-        let target = self.target;
+        let injected = allowed.add_secrets(&self.state.lists().injected);
+        context.record.set_injected(injected);
+        let changes = allowed.changes();
+        let body = RequestBody::new(body, Arc::clone(&context.record.sent));
         let upstream = &self.state.upstream;
-        let connection = self.connection;
-        let client = connection.info.addr;
-        let key = upstream.pool_key(target.to.clone(), target.tls, http2, target.via, client);
-        let request = Request::from_parts(parts, body);
-        let progress = Arc::clone(&record.sent);
-        match upstream
-            .send(&connection.leases, key, request, &progress)
-            .await
-        {
-            Ok(sent) => self.forward_response(sent, (handshake, changes), format, record, switched),
+        match upstream.send(&self.connection.leases, allowed, body).await {
+            Ok(sent) => self.forward_response(sent, changes.as_deref(), context),
             Err(failed) => {
-                failed.note_in(&mut record);
-                format.refuse(&Refusal::from(failed), record)
+                failed.note_in(&mut context.record);
+                context
+                    .format
+                    .refuse(&Refusal::from(failed), context.record)
             }
         }
-    }
-
-    /// Adds what only the origin may see: after the check, and after the changes that it asked for.
-    fn add_secrets(&self, parts: &mut Parts, record: &mut InFlightRecord) {
-        let Self { state, target, .. } = self;
-        let destination = (&target.to, target.tls);
-        let lists = state.lists();
-        let names = lists
-            .injected
-            .add_to(&mut parts.headers, &parts.method, destination);
-        record.set_injected(names);
     }
 
     fn forward_response(
         &self,
         sent: Sent,
-        (handshake, changes): (Option<Handshake>, Option<Arc<HeaderMutations>>),
-        format: ErrorFormat,
-        mut record: Box<InFlightRecord>,
-        switched: &mut Option<Switched>,
+        changes: Option<&HeaderMutations>,
+        context: ResponseContext<'_>,
     ) -> Response<ResponseBody> {
+        let ResponseContext {
+            mut record,
+            format,
+            handshake,
+            switched,
+        } = context;
         let Sent {
             mut response,
             lease,
@@ -271,7 +249,7 @@ impl Exchange<'_> {
         let upgrade = switches.then(|| hyper::upgrade::on(&mut response));
         let (mut parts, body) = response.into_parts();
         hop_by_hop::strip_response(&mut parts.headers);
-        if let Some(changes) = &changes {
+        if let Some(changes) = changes {
             changes.apply_to_response(&mut parts.headers);
         }
         parts.version = Version::HTTP_11;

@@ -105,7 +105,8 @@ impl HttpServer {
             .serve_connection(TokioIo::new(io), self);
         let mut served = pin!(served);
         let ended = run(
-            (&state, &connection),
+            &state,
+            &connection,
             &mut served,
             |served, cx| served.as_mut().poll(cx),
             |served| served.as_mut().graceful_shutdown(),
@@ -123,7 +124,8 @@ impl HttpServer {
 /// Runs a connection to its end, with a graceful shutdown once it is idle or the proxy drains; a drain waits for the first
 /// request. `None` if the connection then does not end within [`LINGER`] after its last exchange.
 async fn run<C, T>(
-    (state, connection): (&Arc<InterceptState>, &Arc<ClientConnection>),
+    state: &InterceptState,
+    connection: &ClientConnection,
     served: &mut C,
     poll: impl Fn(&mut C, &mut Context<'_>) -> Poll<T>,
     shut_down: impl Fn(&mut C),
@@ -230,7 +232,8 @@ where
         .preserve_header_case(true)
         .serve_connection(TokioIo::new(io), service);
     let ended = run(
-        (state, connection),
+        state,
+        connection,
         &mut served,
         |served, cx| served.poll_without_shutdown(cx),
         |served| Pin::new(served).graceful_shutdown(),

@@ -190,8 +190,10 @@ async fn copy(
 const BODY_HEADERS: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    let all = headers.get_all(name).iter();
-    all.filter_map(|value| value.to_str().ok())
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|one| one.trim().eq_ignore_ascii_case(token))
 }

@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 
-use crate::authz::RequestKind;
-use crate::authz::authorize::{NO_BODY, connect_head};
+use super::tunnel::{Tunnel, TunnelCheck, no_certificate};
+use crate::authz::authorize::connect_head;
 use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -27,7 +27,6 @@ use crate::request::refusal::Refusal;
 use crate::request::target::{Destination, RequestTarget, requested_host};
 use crate::state::InterceptState;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::tunnel::{Tunnel, no_certificate};
 
 /// Serves a client that addresses the proxy itself.
 #[derive(Clone)]
@@ -67,7 +66,7 @@ pub(crate) async fn serve(
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
         Some(NextProtocol::Tunnel(tunnel)) => {
-            tunnel.serve(state, &connection, stream).await;
+            tunnel.serve(state, stream).await;
         }
     }
 }
@@ -110,25 +109,28 @@ impl ConnectProxy {
         let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
         record.set_target(&target);
         let authorizer = self.state.authorizer(client, &target);
-        let asked = authorizer.authorize(RequestKind::Connect, &parts, NO_BODY, &mut record);
-        match asked.await.err() {
+        match authorizer.authorize_tunnel(&parts, &mut record).await {
             // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
-            Some(denied) if !is_browser(&parts.headers) => {
+            Err(denied) if !is_browser(&parts.headers) => {
                 let mut response = format.deny(&denied.for_tunnel(), record);
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
                 response
             }
-            denied => {
+            decided => {
                 if let Err(error) = self.admit(&to).await {
                     record.set_overruled();
                     return format.refuse(&no_certificate(&error).with_close(), record);
                 }
-                let connect = || Arc::new(connect_head(parts.version, parts.headers));
                 let tunnel = Tunnel {
                     destination: Destination::Connect(to),
                     record,
-                    denied_connect: denied.map(|_| connect()),
+                    check: match decided {
+                        Ok(allowed) => TunnelCheck::Allowed(allowed),
+                        Err(_) => {
+                            TunnelCheck::Denied(connect_head(parts.version, parts.headers).into())
+                        }
+                    },
                 };
                 fill_slot(&self.next, Some(NextProtocol::Tunnel(tunnel)));
                 Response::new(ResponseBody::from_proxy(Bytes::new(), None))

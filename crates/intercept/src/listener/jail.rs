@@ -11,7 +11,9 @@ use peername_server::addr::canonical;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::client_hello::Opening;
 use super::connect_proxy;
+use super::tunnel::{Tunnel, TunnelCheck};
 use crate::authz::Rule;
 use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
@@ -23,8 +25,6 @@ use crate::request::target::Destination;
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
-use crate::tls::client_hello::Opening;
-use crate::tls::tunnel::Tunnel;
 use names::table::{NameLookup, SyntheticNames};
 
 /// What the connections of a jail are served by.
@@ -129,7 +129,7 @@ impl JailListener {
         let tunnel = Tunnel {
             destination: Destination::Named(to),
             record,
-            denied_connect: None,
+            check: TunnelCheck::Pending,
         };
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let stream = ClientStream::new(socket, Vec::new());
@@ -139,7 +139,7 @@ impl JailListener {
             return tunnel.refuse_unread(stream, &refusal);
         }
         match (is_tunnelled, is_opened) {
-            (true, _) => tunnel.serve_unread(state, &connection, stream).await,
+            (true, _) => tunnel.serve_unread(state, stream).await,
             (false, true) => serve_opened(state, connection, tunnel, stream).await,
             (false, false) => {
                 let detail = "a port that is open to the destinations of --allow-tcp only";
@@ -166,9 +166,7 @@ async fn serve_opened(
         tunnel.record.defer_to_tunnel_requests(&target);
         return connect_proxy::serve(state, connection, stream).await;
     }
-    tunnel
-        .serve_opening(state, &connection, (stream, opening), deadline)
-        .await;
+    tunnel.serve_opening(state, stream, opening, deadline).await;
 }
 
 #[cfg(test)]

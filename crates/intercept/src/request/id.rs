@@ -29,9 +29,11 @@ pub(crate) fn via() -> &'static str {
 
 /// Whether a Via header says that the request came through this process before.
 pub(crate) fn is_in_via(headers: &http::HeaderMap) -> bool {
-    let all = headers.get_all(http::header::VIA).iter();
     let own = pseudonym();
-    all.filter_map(|value| value.to_str().ok())
+    headers
+        .get_all(http::header::VIA)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|hop| hop.split_ascii_whitespace().nth(1) == Some(own))
 }

@@ -26,7 +26,7 @@ use crate::request::id::Id;
 
 /// The leases of one client connection.
 #[derive(Debug)]
-pub(crate) struct ClientLeases {
+pub struct ClientLeases {
     id: Id,
     pub(super) client: IpAddr,
     /// The pool to which connections return.
@@ -140,6 +140,8 @@ impl Drop for Http2Lease {
 pub(crate) struct Lease {
     kind: LeaseKind,
     about: Arc<ConnectionInfo>,
+    /// Whether the connection had been used before.
+    is_reused: bool,
 }
 
 #[derive(Debug)]
@@ -152,13 +154,21 @@ impl Lease {
     /// Leases a connection that is open already; `None` if there is none for this key.
     pub(super) fn reuse(leases: &Arc<ClientLeases>, key: &PoolKey) -> Option<Self> {
         if let Some(connection) = leases.take_private(key) {
-            return Some(Self::begin(leases, key, connection, true));
+            let lease = Self::begin(leases, key, connection, true);
+            return Some(lease.reused());
         }
         if let Some(lease) = leases.find_http2(key, None) {
             return Some(Self::share(lease));
         }
         let connection = leases.pool.take(key)?;
-        Some(Self::new(leases, key, connection))
+        Some(Self::new(leases, key, connection).reused())
+    }
+
+    fn reused(self) -> Self {
+        Self {
+            is_reused: true,
+            ..self
+        }
     }
 
     /// Leases a connection of this client that another request has opened at this time or later.
@@ -174,6 +184,7 @@ impl Lease {
         Self {
             about: Arc::clone(&lease.about),
             kind: LeaseKind::Http2(lease),
+            is_reused: true,
         }
     }
 
@@ -204,7 +215,11 @@ impl Lease {
                 is_retired: AtomicBool::new(false),
             })),
         };
-        Self { kind, about }
+        Self {
+            kind,
+            about,
+            is_reused: false,
+        }
     }
 
     /// Makes the connection private to this client connection.
@@ -225,6 +240,10 @@ impl Lease {
 
     pub(super) fn about(&self) -> &Arc<ConnectionInfo> {
         &self.about
+    }
+
+    pub(super) fn is_reused(&self) -> bool {
+        self.is_reused
     }
 
     pub(super) fn is_http2(&self) -> bool {

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::upstream_proxy::UpstreamProxy;
+use crate::policy::destination::Destinations;
 use crate::policy::host_timeouts::HostTimeouts;
 
 /// How origins are reached.
 #[derive(Debug)]
 pub struct UpstreamConfig {
+    /// The addresses that may be connected to.
+    pub destinations: Destinations,
     /// Authorities to trust beside the host's own (`--extra-ca`).
     pub extra_ca: Vec<PathBuf>,
     /// A proxy to go through (`--upstream-proxy`).

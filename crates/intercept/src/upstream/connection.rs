@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
@@ -41,6 +42,13 @@ pub(crate) struct ConnectionInfo {
     pub(crate) lacks_close_notify: Arc<AtomicBool>,
     /// Counts the connection against the connection cap.
     pub(crate) _permit: ConnectionPermit,
+}
+
+/// A tunnel to an origin, which counts against the connection cap until `about` is dropped.
+#[derive(Debug)]
+pub struct OpenTunnel {
+    pub(crate) socket: TcpStream,
+    pub(crate) about: Arc<ConnectionInfo>,
 }
 
 impl Connection {

@@ -17,7 +17,9 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::config::UpstreamConfig;
-use super::connection::{Connection, ConnectionInfo, Sender, StreamLimit, TlsConnection};
+use super::connection::{
+    Connection, ConnectionInfo, OpenTunnel, Sender, StreamLimit, TlsConnection,
+};
 use super::connection_cap::{ConnectionCap, PoolCollector};
 use super::connection_permit::ConnectionPermit;
 use super::error::{FailedAttempt, UpstreamError};
@@ -29,8 +31,8 @@ use super::trust::tls_diagnosis::{self, Incompatibility, wants_client_certificat
 use super::trust::verifier::BadCertificate;
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
+use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
-use crate::policy::destination::Destinations;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
@@ -39,7 +41,6 @@ use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 pub(super) struct Dialer {
     config: UpstreamConfig,
     tls: OriginTls,
-    destinations: Destinations,
     generation: u64,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
@@ -48,52 +49,52 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    pub(super) fn new(config: UpstreamConfig, destinations: Destinations, tls: OriginTls) -> Self {
+    pub(super) fn new(config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::new(ConnectionCap::new(config.max_connections)),
             resolver: Arc::default(),
             generation: 0,
             config,
-            destinations,
             diagnoses: diagnoses(),
         }
     }
 
     /// The dialer after a reload: the cap and the limits of lookups are shared.
-    pub(super) fn successor(
-        &self,
-        config: UpstreamConfig,
-        destinations: Destinations,
-        tls: OriginTls,
-    ) -> Self {
+    pub(super) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self {
             tls,
             cap: Arc::clone(&self.cap),
             resolver: Arc::clone(&self.resolver),
             generation: self.generation + 1,
             config,
-            destinations,
             diagnoses: diagnoses(),
         }
     }
 
-    /// The pool key of a connection for this client to this origin.
-    pub(super) fn pool_key(
-        &self,
-        to: HostPort,
-        tls: bool,
-        http2: bool,
-        via: Option<IpAddr>,
-        client: SocketAddr,
-    ) -> PoolKey {
+    /// The pool key of a connection for this request.
+    pub(super) fn request_key(&self, request: &Allowed) -> PoolKey {
+        let target = request.target();
         PoolKey {
             generation: self.generation,
-            to,
-            tls,
-            http2: http2 && tls,
-            via,
-            announced_client: self.config.send_proxy.then_some(client),
+            to: target.to.clone(),
+            tls: target.tls,
+            http2: request.http2() && target.tls,
+            via: target.via,
+            announced_client: self.config.send_proxy.then_some(request.client()),
+            private_to: None,
+        }
+    }
+
+    /// The key of a connection for this tunnel, which is in no pool.
+    fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
+        PoolKey {
+            generation: self.generation,
+            to: tunnel.target().to.clone(),
+            tls: true,
+            http2: false,
+            via: None,
+            announced_client: self.config.send_proxy.then_some(tunnel.client()),
             private_to: None,
         }
     }
@@ -234,32 +235,27 @@ impl Dialer {
         }
     }
 
-    /// Makes a connection for a tunnel: to the origin, and without TLS of the proxy's own.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dialer::connect`].
-    pub(super) async fn connect_tunnel(
+    /// See [`Upstream::open_tunnel`](super::Upstream::open_tunnel).
+    pub(super) async fn open_tunnel(
         &self,
-        to: &HostPort,
-        client: SocketAddr,
-    ) -> Result<(TcpStream, Arc<ConnectionInfo>), FailedAttempt> {
+        tunnel: &AllowedTunnel,
+    ) -> Result<OpenTunnel, FailedAttempt> {
         let permit = self.cap.acquire()?;
-        let key = self.pool_key(to.clone(), true, false, None, client);
-        let (mut socket, addr) = self.connect_socket(&key, client.ip()).await?;
+        let key = self.tunnel_key(tunnel);
+        let (mut socket, addr) = self.connect_socket(&key, tunnel.client().ip()).await?;
         if let Some(client) = key.announced_client {
             let announced = send_proxy_header(&mut socket, client, addr, &key).await;
             announced.map_err(|error| error.at(addr))?;
         }
-        let about = ConnectionInfo {
+        let about = Arc::new(ConnectionInfo {
             addr,
             tls: None,
             opened: Instant::now(),
             absolute_form: false,
             lacks_close_notify: Arc::default(),
             _permit: permit,
-        };
-        Ok((socket, Arc::new(about)))
+        });
+        Ok(OpenTunnel { socket, about })
     }
 
     fn tls_config(&self, key: &PoolKey) -> Arc<rustls::ClientConfig> {
@@ -285,7 +281,7 @@ impl Dialer {
         let mut admitted = Vec::new();
         for ip in found {
             let addr = SocketAddr::new(ip, to.port);
-            match self.destinations.admit(addr) {
+            match self.config.destinations.admit(addr) {
                 Ok(()) => admitted.push(addr),
                 Err(why) => refused = Some(UpstreamError::Destination(addr, why)),
             }
@@ -328,7 +324,7 @@ impl Dialer {
             return Ok(());
         };
         let addr = SocketAddr::new(ip, to.port);
-        let admitted = self.destinations.admit(addr);
+        let admitted = self.config.destinations.admit(addr);
         admitted.map_err(|why| UpstreamError::Destination(addr, why))
     }
 }

@@ -65,7 +65,7 @@ pub(crate) enum UpstreamError {
 
 /// An error, and the address that was tried.
 #[derive(Clone, Debug)]
-pub(crate) struct FailedAttempt {
+pub struct FailedAttempt {
     pub(crate) error: UpstreamError,
     /// `None` if no address was tried.
     pub(crate) tried: Option<SocketAddr>,

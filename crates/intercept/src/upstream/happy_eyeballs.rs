@@ -76,8 +76,9 @@ fn alternate_families(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
         .partition(|addr| addr.is_ipv4() == begins_with_v4);
     let both = first.len().min(second.len());
     let rest = first[both..].iter().chain(&second[both..]);
-    let pairs = first.iter().zip(&second);
-    pairs
+    first
+        .iter()
+        .zip(&second)
         .flat_map(|(one, other)| [*one, *other])
         .chain(rest.copied())
         .collect()

@@ -13,21 +13,21 @@ use super::connection::Connection;
 use crate::host::HostPort;
 use crate::request::id::Id;
 
-/// The requests that a connection may be used for.
+/// The requests that a connection may be used for. The dialer makes it of an allowed request or tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PoolKey {
+pub(super) struct PoolKey {
     /// The number of reloads before its configuration: another one may verify or reach origins in another way.
-    pub(crate) generation: u64,
-    pub(crate) to: HostPort,
-    pub(crate) tls: bool,
+    pub(super) generation: u64,
+    pub(super) to: HostPort,
+    pub(super) tls: bool,
     /// Whether HTTP/2 is offered.
-    pub(crate) http2: bool,
+    pub(super) http2: bool,
     /// The original destination of a redirected connection: the client chose the address.
-    pub(crate) via: Option<IpAddr>,
+    pub(super) via: Option<IpAddr>,
     /// The client that the PROXY header names, if one is sent. Two clients then never share a connection.
-    pub(crate) announced_client: Option<SocketAddr>,
+    pub(super) announced_client: Option<SocketAddr>,
     /// The only client connection that may use it, because it may be authenticated as one user.
-    pub(crate) private_to: Option<Id>,
+    pub(super) private_to: Option<Id>,
 }
 
 impl PoolKey {

@@ -81,9 +81,11 @@ pub(crate) fn is_streaming(headers: &HeaderMap) -> bool {
 /// Whether this header, a challenge or credentials, names a scheme that authenticates the whole connection (RFC 4559,
 /// section 6).
 pub(super) fn authenticates_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let all = headers.get_all(name).iter();
     // A comma may also be inside a challenge. To take its parts for challenges does no harm.
-    all.flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+    headers
+        .get_all(name)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|one| one.trim_ascii().split(|byte| *byte == b' ').next())
         .any(|scheme| {
             CONNECTION_SCHEMES

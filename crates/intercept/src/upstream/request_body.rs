@@ -13,7 +13,7 @@ use crate::request::buffered_body::BufferedBody;
 
 /// A request's body, counted frame by frame and never collected: the origin's backpressure reaches the client.
 #[derive(Debug)]
-pub(crate) struct RequestBody {
+pub struct RequestBody {
     body: Option<BufferedBody>,
     progress: Arc<BodyProgress>,
     /// See [`BufferedBody::rewind`].
@@ -27,6 +27,11 @@ impl RequestBody {
             progress,
             attempt: 0,
         }
+    }
+
+    /// How much of it was sent.
+    pub(super) fn progress(&self) -> &Arc<BodyProgress> {
+        &self.progress
     }
 
     /// The same body for a retry: what is sent from now on is kept.

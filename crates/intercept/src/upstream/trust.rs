@@ -52,10 +52,6 @@ pub(crate) struct OriginTls {
 impl OriginTls {
     /// Trusts the roots `native` of the host and those in the files `extra`, but not `own_ca`: an origin with a certificate of the
     /// proxy's own authority is a loop or an attack, even if another authority has certified the key too.
-    ///
-    /// # Errors
-    ///
-    /// [`TrustError`].
     pub(crate) fn new(
         native: &CertificateResult,
         extra: &[PathBuf],

@@ -12,9 +12,12 @@ mod fd_passing;
 mod mapping;
 mod text;
 
-use call::system_call;
+use call::{AT_FDCWD, O_CLOEXEC, O_RDWR, arg, call, descriptor, system_call};
 
-pub use call::Call;
+pub use call::{
+    Call, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SOCK_CLOEXEC, SOCK_DGRAM,
+    SOCK_NONBLOCK, SOCK_RAW, SOL_SOCKET, close,
+};
 pub use errno::{Errno, Result};
 pub use fd_passing::{MAX_PASSED, receive_descriptor, send_descriptors};
 pub use mapping::{MappingCell, map_file, map_fresh};
@@ -81,12 +84,6 @@ pub fn inode(fd: c_int) -> Result<u64> {
     unsafe { call(Call::FStat, args) }?;
     let [_device, inode, ..] = stat;
     Ok(inode)
-}
-
-/// close(2).
-pub fn close(fd: c_int) {
-    // SAFETY: no memory is involved. Nothing can be done about an error.
-    let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
 }
 
 /// Returns a socket's own address or its peer's, as the kernel has it.
@@ -348,20 +345,6 @@ pub fn abort() -> ! {
     }
 }
 
-unsafe fn call(call: Call, [a, b, c, d, e]: [usize; 5]) -> Result<usize> {
-    // SAFETY: the caller's.
-    unsafe { system_call(call as usize, [a, b, c, d, e, 0]) }
-}
-
-/// An int argument: the upper half of the register is ignored.
-fn arg(value: c_int) -> usize {
-    value as isize as usize
-}
-
-fn descriptor(result: usize) -> c_int {
-    c_int::try_from(result).unwrap_or(-1)
-}
-
 /// `struct pollfd`.
 #[repr(C)]
 struct Poll {
@@ -370,28 +353,6 @@ struct Poll {
     returned: i16,
 }
 
-// These, too, are the same on both architectures.
-/// The level of a socket's own options.
-pub const SOL_SOCKET: c_int = 1;
-/// Peek: leave the data in the queue.
-pub const MSG_PEEK: c_int = 0x2;
-/// EAGAIN instead of blocking.
-pub const MSG_DONTWAIT: c_int = 0x40;
-/// No SIGPIPE.
-pub const MSG_NOSIGNAL: c_int = 0x4000;
-/// Descriptors received are closed by exec(3).
-pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-/// Datagram sockets.
-pub const SOCK_DGRAM: c_int = 2;
-/// The type of netlink(7) sockets.
-pub const SOCK_RAW: c_int = 3;
-/// O_NONBLOCK.
-pub const SOCK_NONBLOCK: c_int = 0o4000;
-/// O_CLOEXEC.
-pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
-const AT_FDCWD: c_int = -100;
-const O_RDWR: c_int = 2;
-const O_CLOEXEC: c_int = SOCK_CLOEXEC;
 const POLLIN: i16 = 1;
 const F_GETFL: usize = 3;
 const F_SETFL: usize = 4;

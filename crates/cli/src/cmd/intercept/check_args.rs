@@ -128,8 +128,12 @@ impl CheckArgs {
         }
         let open = || -> Result<CheckConfig, ConfigError> {
             let tls = self.uses_tls().then(|| self.tls.read()).transpose()?;
-            let services = self.check.iter().map(|url| url.open(tls.as_ref()));
-            Ok(CheckConfig::new(services.collect::<Result<_, _>>()?))
+            Ok(CheckConfig::new(
+                self.check
+                    .iter()
+                    .map(|url| url.open(tls.as_ref()))
+                    .collect::<Result<_, _>>()?,
+            ))
         };
         Ok(Some(CheckConfig {
             timeout: self.check_timeout.0,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use peername_intercept::authz::{CheckTls, CheckTlsFiles, ConfigError};
+use peername_intercept::authz::{CheckTlsFiles, ClientTls, ConfigError};
 
 /// Authorities, and a certificate with its key.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,10 +34,11 @@ impl CheckTlsArgs {
     /// # Errors
     ///
     /// A file can't be read or is not valid.
-    pub(crate) fn read(&self) -> Result<CheckTls, ConfigError> {
-        CheckTls::read(CheckTlsFiles {
+    pub(crate) fn read(&self) -> Result<ClientTls, ConfigError> {
+        CheckTlsFiles {
             ca: &self.check_ca,
             identity: self.check_cert.as_deref().zip(self.check_key.as_deref()),
-        })
+        }
+        .read()
     }
 }

@@ -25,6 +25,5 @@ impl FromStr for HostTimeoutArg {
 
 /// The list of an option.
 pub(super) fn host_timeouts(args: &[HostTimeoutArg]) -> HostTimeouts {
-    let timeouts = args.iter().map(|HostTimeoutArg(timeout)| timeout.clone());
-    HostTimeouts::new(timeouts.collect())
+    HostTimeouts::new(args.iter().map(|arg| arg.0.clone()).collect())
 }

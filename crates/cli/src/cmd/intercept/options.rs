@@ -15,6 +15,7 @@ use peername_daemon::value::{Listen, Number, Timeout, list_file};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::otlp::CollectorUrl;
 use peername_intercept::policy::access::{Access, Users};
+use peername_intercept::policy::destination::Destinations;
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
@@ -152,16 +153,15 @@ impl Intercept {
 
     /// The files that the options name, but for those of the authority.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let words = self.allow_client.iter().chain(&self.accept_proxy);
-        let lists = words.filter_map(|word| list_file(word));
         let paths = self.proxy_auth.iter().chain(&self.extra_ca);
-        let paths = paths.map(PathBuf::as_path);
-        let secrets = self.inject.iter().map(Injection::file);
-        lists
-            .chain(paths)
+        self.allow_client
+            .iter()
+            .chain(&self.accept_proxy)
+            .filter_map(|word| list_file(word))
+            .chain(paths.map(PathBuf::as_path))
             .chain(self.rules.files())
             .chain(self.check.tls_files())
-            .chain(secrets)
+            .chain(self.inject.iter().map(Injection::file))
     }
 
     pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {
@@ -181,8 +181,10 @@ impl Intercept {
 
     /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        let injected = self.inject.iter().map(Injection::file);
-        injected.chain(self.check.key_file())
+        self.inject
+            .iter()
+            .map(Injection::file)
+            .chain(self.check.key_file())
     }
 
     /// The access lists; `None` if there are none.
@@ -214,9 +216,8 @@ impl Intercept {
             words => TrustList::parse_option(option, words)
                 .map(Some)
                 .map_err(|first| {
-                    let by_itself = words.iter();
-                    let by_itself = by_itself.map(|word| TrustList::parse_option(option, &[word]));
-                    list_errors(by_itself, first)
+                    let by_itself = |word| TrustList::parse_option(option, &[word]);
+                    list_errors(words.iter().map(by_itself), first)
                 }),
         };
         let mut errors = UsageErrors::default();
@@ -224,20 +225,24 @@ impl Intercept {
         let clients = errors.note(list("--allow-client", &self.allow_client));
         let users = self.proxy_auth.as_deref().map(Users::read);
         let users = errors.note(users.transpose().map_err(Usage::from_error));
-        let lists = accept_proxy.zip(clients).zip(users);
-        let ((accept_proxy, clients), users) = errors.into_result(lists)?;
+        let access = || {
+            Some(Access {
+                clients: clients?,
+                accept_proxy: accept_proxy?,
+                users: users?,
+            })
+        };
+        let access = errors.into_result(access())?;
         let explicit = self.explicit()?;
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {
-            Some(addr) if clients.is_none() && users.is_none() => Err(Usage(format!(
-                "--listen {addr} would be an open proxy: restrict it by --allow-client CIDR (private, any) or \
-                 --proxy-auth FILE"
-            ))),
-            _ => Ok(Access {
-                clients,
-                accept_proxy,
-                users,
-            }),
+            Some(addr) if access.clients.is_none() && access.users.is_none() => {
+                Err(Usage(format!(
+                    "--listen {addr} would be an open proxy: restrict it by --allow-client CIDR (private, any) or \
+                     --proxy-auth FILE"
+                )))
+            }
+            _ => Ok(access),
         }
     }
 
@@ -250,8 +255,13 @@ impl Intercept {
         u32::try_from(self.certificates_per_client.get()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn upstream(&self, max_connections: usize) -> UpstreamConfig {
+    pub(super) fn upstream(
+        &self,
+        max_connections: usize,
+        destinations: Destinations,
+    ) -> UpstreamConfig {
         UpstreamConfig {
+            destinations,
             extra_ca: self.extra_ca.clone(),
             proxy: self.upstream_proxy.clone(),
             send_proxy: self.send_proxy.is_some(),

@@ -66,12 +66,12 @@ impl Reload for Control {
         );
         let check = state.next_check(setup.check.clone())?;
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
-        let upstream = setup.options.upstream(self.max_upstream);
         let destinations = setup.destinations(&self.own, &change.bound);
+        let upstream = setup.options.upstream(self.max_upstream, destinations);
 
         // Nothing fails from here on.
         let rules = setup.options.rules();
-        let state = Arc::new(state.successor(files, rules, (upstream, destinations), check));
+        let state = Arc::new(state.successor(files, rules, upstream, check));
         let services = setup.services(&change.ids, &state);
         let replace = || {
             self.services.replace(services);

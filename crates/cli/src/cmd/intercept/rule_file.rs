@@ -20,15 +20,17 @@ pub(super) fn read<T, E: Display>(
 ) -> Result<Vec<T>, Usage> {
     let name = format!("{option} @{}", path.display());
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
-    let entries = (1..).zip(text.lines().map(entry));
-    let entries = entries.filter(|(_, entry)| !entry.is_empty());
-    let parsed = entries.map(|(number, entry): (u32, _)| {
-        parse(entry).map_err(|error| Usage(format!("{name}, line {number}: {error}")))
-    });
-    match parsed.collect::<Result<Vec<_>, _>>()? {
-        parsed if parsed.is_empty() => Err(Usage(format!("{name}: the file lists no rule"))),
-        parsed => Ok(parsed),
+    let parsed = (1_u32..)
+        .zip(text.lines().map(entry))
+        .filter(|(_, entry)| !entry.is_empty())
+        .map(|(number, entry)| {
+            parse(entry).map_err(|error| Usage(format!("{name}, line {number}: {error}")))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if parsed.is_empty() {
+        return Err(Usage(format!("{name}: the file lists no rule")));
     }
+    Ok(parsed)
 }
 
 /// A line without its comment.

@@ -50,10 +50,6 @@ pub(crate) struct JailPlan {
 
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
         let config = match &args.source.config {
             Some(path) => {
@@ -73,10 +69,6 @@ impl Setup {
     }
 
     /// Validates the table of a file, or the options of a command line.
-    ///
-    /// # Errors
-    ///
-    /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         config.set_default_workers(default_workers());
         let json = config.to_json();
@@ -88,10 +80,6 @@ impl Setup {
     }
 
     /// Validates the options of a jail, which has no listeners but its own.
-    ///
-    /// # Errors
-    ///
-    /// The first error.
     pub(crate) fn for_jail(
         process: Process,
         options: Intercept,
@@ -129,24 +117,23 @@ impl Setup {
             .and_then(|_| errors.note(options.access()));
         let rules = errors.note(options.access_rules());
         let injected = errors.note(options.injected_headers());
-        let lists = access.zip(rules).zip(injected);
-        let parts = explicit.zip(transparent).zip(lists).zip(check);
-        let (((explicit, transparent), ((access, rules), injected)), check) =
-            errors.into_result(parts)?;
-        Ok(Self {
-            lists: Arc::new(LiveLists {
-                access,
-                rules,
-                injected,
-            }),
-            check,
-            explicit,
-            transparent,
-            jail: None,
-            process,
-            options,
-            json,
-        })
+        let setup = || {
+            Some(Self {
+                lists: Arc::new(LiveLists {
+                    access: access?,
+                    rules: rules?,
+                    injected: injected?,
+                }),
+                check: check?,
+                explicit: explicit?,
+                transparent: transparent?,
+                jail: None,
+                process,
+                options,
+                json,
+            })
+        };
+        errors.into_result(setup())
     }
 
     /// Whether neither access lists nor a check decide on requests.
@@ -168,8 +155,11 @@ impl Setup {
     ///
     /// [`Usage`]: an environment variable of OpenTelemetry's is not valid.
     pub(super) fn start_exporter(&self) -> Result<Option<SpanExporter>, Usage> {
-        let exporter = self.options.collector().map(SpanExporter::start);
-        exporter.transpose().map_err(Usage::from_error)
+        self.options
+            .collector()
+            .map(SpanExporter::start)
+            .transpose()
+            .map_err(Usage::from_error)
     }
 
     /// The directory of the authority.
@@ -202,13 +192,15 @@ impl Setup {
             datagrams: UdpConfig::default(),
             steered_by: None,
         };
-        let jail = self.jail.as_ref();
-        let jail = jail.map_or(&[][..], |jail| &jail.addresses);
         vec![
             plan(&self.explicit, false),
             plan(&self.transparent, can_tproxy),
-            plan(jail, false),
+            plan(self.jail_addresses(), false),
         ]
+    }
+
+    fn jail_addresses(&self) -> &[SocketAddr] {
+        self.jail.as_ref().map_or(&[], |jail| &jail.addresses)
     }
 
     /// The service of each listener, by this state.
@@ -217,44 +209,50 @@ impl Setup {
         ids: &ListenerIds,
         state: &Arc<InterceptState>,
     ) -> Services<ListenerService> {
-        let jail = self.jail.as_ref().map(|jail| {
-            let kind = ListenerKind::Jail(Arc::clone(&jail.listener));
-            (kind, &jail.addresses)
-        });
-        let kinds = [
+        let mut kinds = vec![
             (ListenerKind::Explicit, &self.explicit),
             (ListenerKind::Transparent, &self.transparent),
         ];
-        let kinds = kinds.into_iter().chain(jail);
-        let services = kinds.flat_map(|(kind, addresses)| {
+        if let Some(jail) = &self.jail {
+            let kind = ListenerKind::Jail(Arc::clone(&jail.listener));
+            kinds.push((kind, &jail.addresses));
+        }
+        let mut services = Vec::new();
+        for (kind, addresses) in kinds {
             let state = Arc::clone(state);
             let service = Arc::new(ListenerService { kind, state });
-            let ids = addresses
-                .iter()
-                .filter_map(|&addr| ids.get(&(Transport::Tcp, addr)));
-            ids.map(move |&id| (id, Arc::clone(&service)))
-        });
-        services.collect()
+            for &addr in addresses {
+                if let Some(&id) = ids.get(&(Transport::Tcp, addr)) {
+                    services.push((id, Arc::clone(&service)));
+                }
+            }
+        }
+        services.into_iter().collect()
     }
 
     /// The destination policy: the ports of listeners and of the admin endpoint are this proxy's own. Those of a jail are in
     /// another network; they are destinations there, so they are allowed.
     pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
-        let jail = self.jail.as_ref();
-        let in_jail = jail.map_or(&[][..], |jail| &jail.addresses);
-        let is_meant =
-            |port: &u16| !jail.is_some_and(|jail| jail.listener.alternates.contains_key(port));
-        let outside = bound.values().filter(|addr| !in_jail.contains(addr));
-        let listening = outside.map(SocketAddr::port);
+        let in_jail = self.jail_addresses();
+        let is_alternate = |port: &u16| {
+            self.jail
+                .as_ref()
+                .is_some_and(|jail| jail.listener.alternates.contains_key(port))
+        };
         Destinations {
             allowed: self.options.allowed_destinations(),
             ports: in_jail
                 .iter()
                 .map(SocketAddr::port)
-                .filter(is_meant)
+                .filter(|port| !is_alternate(port))
                 .collect(),
             own: own.clone(),
-            listening: listening.chain(self.process.admin.ports()).collect(),
+            listening: bound
+                .values()
+                .filter(|addr| !in_jail.contains(addr))
+                .map(SocketAddr::port)
+                .chain(self.process.admin.ports())
+                .collect(),
         }
     }
 }

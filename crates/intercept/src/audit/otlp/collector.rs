@@ -12,16 +12,17 @@ use tokio::time::timeout;
 use super::collector_url::CollectorUrl;
 use super::environment::{self, ExporterError};
 use super::messages::{ExportTracePartialSuccess, ExportTraceServiceResponse};
-use crate::authz::transport::connector::Endpoint;
-use crate::authz::transport::{HttpVersion, Transport};
-use crate::authz::{AuthzError, CheckTls, CheckTlsFiles};
+use crate::http_client::connector::Endpoint;
+use crate::http_client::error::HttpClientError;
+use crate::http_client::tls::{ClientTls, Credentials};
+use crate::http_client::{HttpClient, HttpVersion};
 
 /// A collector, with the connections to it.
 #[derive(Debug)]
 pub(super) struct Collector {
     uri: Uri,
     headers: HeaderMap,
-    transport: Transport,
+    client: HttpClient,
 }
 
 /// Why a batch was not taken.
@@ -34,13 +35,10 @@ pub(super) struct Failure {
 
 impl Collector {
     /// Reads the environment, and the trusted roots of this host if the URL is one of https. Connects to nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`ExporterError`].
     pub(super) fn new(url: &CollectorUrl) -> Result<Self, ExporterError> {
-        let tls = url.is_https();
-        let tls = tls.then(|| CheckTls::read(CheckTlsFiles::default()));
+        let tls = url
+            .is_https()
+            .then(|| ClientTls::new(Credentials::of_host()));
         let endpoint = Endpoint {
             uri: url.uri().clone(),
             socket: None,
@@ -54,7 +52,7 @@ impl Collector {
         Ok(Self {
             uri: endpoint.uri.clone(),
             headers,
-            transport: Transport::new(&endpoint, HttpVersion::Http1, TIMEOUT),
+            client: HttpClient::new(&endpoint, HttpVersion::Http1, TIMEOUT),
         })
     }
 
@@ -64,17 +62,13 @@ impl Collector {
     }
 
     /// Sends an encoded batch. Returns what the collector has rejected of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`].
     pub(super) async fn send(&self, batch: Bytes) -> Result<ExportTracePartialSuccess, Failure> {
         let mut request = Request::new(batch);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        let sent = timeout(TIMEOUT, self.transport.exchange(&request)).await;
-        let sent = sent.unwrap_or(Err(AuthzError::Timeout(TIMEOUT)));
+        let sent = timeout(TIMEOUT, self.client.exchange(&request)).await;
+        let sent = sent.unwrap_or(Err(HttpClientError::Timeout(TIMEOUT)));
         let (head, body) = sent.map_err(|error| Failure::from_error(&error))?;
         if !head.status.is_success() {
             return Err(Failure::from_status(head.status));
@@ -86,13 +80,13 @@ impl Collector {
 }
 
 impl Failure {
-    fn from_error(error: &AuthzError) -> Self {
+    fn from_error(error: &HttpClientError) -> Self {
         let cause = match error {
-            AuthzError::Connect(cause) | AuthzError::Tls(cause) | AuthzError::Broken(cause) => {
-                Arc::clone(cause)
-            }
-            AuthzError::Timeout(limit) => format!("no response within {limit:?}").into(),
-            _ => "its response is not one of OTLP".into(),
+            HttpClientError::Connect(cause)
+            | HttpClientError::Tls(cause)
+            | HttpClientError::Broken(cause) => Arc::clone(cause),
+            HttpClientError::Timeout(limit) => format!("no response within {limit:?}").into(),
+            HttpClientError::TooLong(_) => "its response is not one of OTLP".into(),
         };
         Self {
             cause,

@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::messages::{KeyValue, Resource, Value};
-use crate::authz::ConfigError;
 
 /// Why the exporter could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +15,7 @@ pub enum ExporterError {
     Variable(&'static str),
     /// The roots of this host can't be used.
     #[error(transparent)]
-    Tls(#[from] ConfigError),
+    Tls(#[from] rustls::Error),
 }
 
 /// The resource of all spans: this service, with the attributes of OTEL_RESOURCE_ATTRIBUTES, and the name of OTEL_SERVICE_NAME.
@@ -49,9 +48,9 @@ fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource
         name => set("service.name", name, true),
     }
     set("service.version", env!("CARGO_PKG_VERSION"), false);
-    let attributes = attributes.into_iter();
     Resource {
         attributes: attributes
+            .into_iter()
             .map(|(key, value)| KeyValue::new(&key, Value::String(value)))
             .collect(),
     }
@@ -71,7 +70,6 @@ fn headers_of(text: &str) -> Result<HeaderMap, ExporterError> {
 
 /// Parses a list in the format of W3C Baggage, without properties.
 fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, ExporterError> {
-    let entries = text.split(',').filter(|entry| !entry.trim().is_empty());
     let pair = |entry: &str| {
         let (key, value) = entry.split_once('=')?;
         let decode = |part: &str| {
@@ -80,8 +78,10 @@ fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, Export
         };
         Some((decode(key)?, decode(value)?)).filter(|(key, _)| !key.is_empty())
     };
-    let pairs = entries.map(|entry| pair(entry).ok_or(ExporterError::Variable(name)));
-    pairs.collect()
+    text.split(',')
+        .filter(|entry| !entry.trim().is_empty())
+        .map(|entry| pair(entry).ok_or(ExporterError::Variable(name)))
+        .collect()
 }
 
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";

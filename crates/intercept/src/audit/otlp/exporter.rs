@@ -31,10 +31,6 @@ impl SpanExporter {
     /// Starts the exporter. Reads the environment, and for https the trusted roots of this host, so call it before the
     /// process is confined.
     ///
-    /// # Errors
-    ///
-    /// [`ExporterError`].
-    ///
     /// # Panics
     ///
     /// Outside of a runtime.

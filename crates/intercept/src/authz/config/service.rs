@@ -9,13 +9,13 @@ use http::Uri;
 use http::uri::{Authority, Scheme};
 
 use super::error::ConfigError;
-use super::tls::CheckTls;
 use crate::authz::protocol::Protocol;
 use crate::authz::protocol::ext_authz::ExtAuthz;
 use crate::authz::protocol::forward_auth::ForwardAuth;
 use crate::authz::protocol::opa::Opa;
 use crate::authz::protocol::rego::{Policy, PolicyPath};
-use crate::authz::transport::connector::Endpoint;
+use crate::http_client::connector::Endpoint;
+use crate::http_client::tls::ClientTls;
 
 /// The protocols by URL scheme, without TLS and with it. A new protocol is its file and a line here.
 const PROTOCOLS: [(&str, &str, &dyn Protocol); 3] = [
@@ -77,7 +77,7 @@ impl ServiceUrl {
     /// # Errors
     ///
     /// [`ConfigError::Policy`]; [`ConfigError::NoTls`] if `tls` is missing.
-    pub fn open(&self, tls: Option<&CheckTls>) -> Result<Service, ConfigError> {
+    pub fn open(&self, tls: Option<&ClientTls>) -> Result<Service, ConfigError> {
         let backend = match &self.kind {
             Kind::Remote(remote) => {
                 let mut remote = remote.clone();

@@ -25,8 +25,11 @@ pub(crate) fn headers(request: &AuthzRequest<'_>, sent: &SentHeaders) -> BTreeMa
         (":path", request.path_and_query.to_owned()),
         (":scheme", request.scheme.to_owned()),
     ];
-    let pseudo = pseudo.into_iter().filter(|(_, value)| !value.is_empty());
-    all.extend(pseudo.map(|(name, value)| (name.to_owned(), value)));
+    for (name, value) in pseudo {
+        if !value.is_empty() {
+            all.insert(name.to_owned(), value);
+        }
+    }
     if let Some(body) = request.body {
         all.insert(PARTIAL_BODY.to_owned(), body.truncated.to_string());
     }
@@ -57,8 +60,8 @@ pub(crate) fn extensions(request: &AuthzRequest<'_>) -> BTreeMap<&'static str, S
         ("sni", request.sni.map(str::to_owned)),
         ("peer", Some(request.peer.to_string())),
     ];
-    let all = all.into_iter();
-    all.filter_map(|(name, value)| Some((name, value?)))
+    all.into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
         .collect()
 }
 

@@ -21,8 +21,9 @@ use super::{EncodeConfig, EncodedRequest, Protocol, ResponseFuture};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
-use crate::authz::transport::{HttpVersion, MAX_RESPONSE, Pool, Transport, error_from};
-use crate::authz::verdict::{AuthzError, printable};
+use crate::authz::verdict::AuthzError;
+use crate::http_client::error::{HttpClientError, printable};
+use crate::http_client::{HttpClient, HttpVersion, MAX_RESPONSE, Pool};
 
 use messages::{
     Address, AttributeContext, CheckRequest, CheckResponse, HttpRequest, Peer, SocketAddress,
@@ -91,9 +92,9 @@ struct GrpcRequest {
 }
 
 impl EncodedRequest for GrpcRequest {
-    fn send(self: Box<Self>, transport: &Transport, deadline: Instant) -> ResponseFuture<'_> {
+    fn send(self: Box<Self>, client: &HttpClient, deadline: Instant) -> ResponseFuture<'_> {
         Box::pin(async move {
-            let (_, pool) = transport.pool();
+            let (_, pool) = client.pool();
             let timeout = deadline.saturating_duration_since(Instant::now());
             let Self {
                 origin,
@@ -102,7 +103,7 @@ impl EncodedRequest for GrpcRequest {
             } = *self;
             let call = |request| {
                 let metadata = MetadataMap::from_headers(metadata.clone());
-                call(&pool, &origin, (metadata, request), timeout)
+                call(&pool, &origin, metadata, request, timeout)
             };
             let reply = match call(request.clone()).await {
                 // The service may have closed an idle connection as this was written to it: one retry.
@@ -123,7 +124,8 @@ impl EncodedRequest for GrpcRequest {
 async fn call(
     pool: &Pool,
     origin: &Uri,
-    (metadata, request): (MetadataMap, CheckRequest),
+    metadata: MetadataMap,
+    request: CheckRequest,
     timeout: Duration,
 ) -> Result<CheckResponse, AuthzError> {
     let mut client =
@@ -131,7 +133,10 @@ async fn call(
     let mut request = Request::new(request);
     *request.metadata_mut() = metadata;
     request.set_timeout(timeout);
-    client.ready().await.map_err(|error| error_from(&error))?;
+    client
+        .ready()
+        .await
+        .map_err(|error| HttpClientError::new(&error))?;
     let path = PathAndQuery::from_static("/envoy.service.auth.v3.Authorization/Check");
     // Not as a unary call, which takes the first message of several.
     let called = client.server_streaming(request, path, ProstCodec::default());
@@ -153,7 +158,7 @@ async fn call(
 /// The error for a status: one that represents an error of the connection, or one that the service has sent.
 fn error_from_status(status: Status) -> AuthzError {
     match status.source() {
-        Some(source) => error_from(source),
+        Some(source) => HttpClientError::new(source).into(),
         None if status.code() == Code::OutOfRange => AuthzError::TooLong(MAX_RESPONSE),
         None => AuthzError::Status(printable(&format!(
             "gRPC {:?}: {}",

@@ -12,8 +12,9 @@ use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode, is_mutable};
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
-use crate::authz::transport::HttpVersion;
-use crate::authz::verdict::{AuthzError, Denial, printable};
+use crate::authz::verdict::{AuthzError, Denial};
+use crate::http_client::HttpVersion;
+use crate::http_client::error::printable;
 
 /// The protocol of `http://HOST[:PORT]/PATH`.
 #[derive(Debug)]

@@ -19,8 +19,9 @@ use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
-use crate::authz::transport::HttpVersion;
-use crate::authz::verdict::{AuthzError, Denial, printable};
+use crate::authz::verdict::{AuthzError, Denial};
+use crate::http_client::HttpVersion;
+use crate::http_client::error::printable;
 
 /// The protocol of `opa+http://HOST:PORT/v1/data/RULE`.
 #[derive(Debug)]

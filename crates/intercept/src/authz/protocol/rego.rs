@@ -25,8 +25,9 @@ use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::AuthzResponse;
-use crate::authz::transport::MAX_RESPONSE;
-use crate::authz::verdict::{AuthzError, printable};
+use crate::authz::verdict::AuthzError;
+use crate::http_client::MAX_RESPONSE;
+use crate::http_client::error::printable;
 pub(crate) use source::PolicyPath;
 use source::{Source, located};
 

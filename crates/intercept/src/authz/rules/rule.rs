@@ -54,19 +54,11 @@ pub enum ParseRuleError {
 
 impl Rule {
     /// Parses the rule of `--allow`.
-    ///
-    /// # Errors
-    ///
-    /// [`ParseRuleError`].
     pub fn allow(text: &str) -> Result<Self, ParseRuleError> {
         Self::parse(Action::Allow, text)
     }
 
     /// Parses the rule of `--deny`.
-    ///
-    /// # Errors
-    ///
-    /// [`ParseRuleError`].
     pub fn deny(text: &str) -> Result<Self, ParseRuleError> {
         Self::parse(Action::Deny, text)
     }

@@ -24,10 +24,8 @@ pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-static ALL: LazyLock<Vec<Algorithm>> = LazyLock::new(|| {
-    let caching = CACHING.iter().map(|one| one as Algorithm);
-    caching.collect()
-});
+static ALL: LazyLock<Vec<Algorithm>> =
+    LazyLock::new(|| CACHING.iter().map(|one| one as Algorithm).collect());
 
 static CACHING: LazyLock<Vec<CachingAlgorithm>> = LazyLock::new(|| {
     let all = default_provider().signature_verification_algorithms.all;

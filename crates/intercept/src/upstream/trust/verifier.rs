@@ -172,10 +172,12 @@ pub(crate) struct OwnCaKeys(Vec<Box<[u8]>>);
 
 impl OwnCaKeys {
     pub(crate) fn new(certificates: &[CertificateDer<'_>]) -> Self {
-        let keys = certificates
-            .iter()
-            .filter_map(|one| Some(public_key(&parse(one)?)));
-        Self(keys.collect())
+        Self(
+            certificates
+                .iter()
+                .filter_map(|one| Some(public_key(&parse(one)?)))
+                .collect(),
+        )
     }
 
     /// Whether a certificate is for one of these keys, whatever else is in it: it may be cross-signed.

@@ -103,3 +103,55 @@ const fn number(x86_64: isize, aarch64: isize) -> isize {
         aarch64
     }
 }
+
+/// Makes a system call of at most five arguments.
+///
+/// # Errors
+///
+/// The kernel's error number.
+///
+/// # Safety
+///
+/// As [`system_call`].
+pub(super) unsafe fn call(call: Call, [a, b, c, d, e]: [usize; 5]) -> Result<usize> {
+    // SAFETY: the caller's.
+    unsafe { system_call(call as usize, [a, b, c, d, e, 0]) }
+}
+
+/// An int argument: the upper half of the register is ignored.
+pub(super) fn arg(value: c_int) -> usize {
+    value as isize as usize
+}
+
+pub(super) fn descriptor(result: usize) -> c_int {
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+/// close(2).
+pub fn close(fd: c_int) {
+    // SAFETY: no memory is involved. Nothing can be done about an error.
+    let _ = unsafe { call(Call::Close, [arg(fd), 0, 0, 0, 0]) };
+}
+
+// These, too, are the same on both architectures.
+/// The level of a socket's own options.
+pub const SOL_SOCKET: c_int = 1;
+/// Peek: leave the data in the queue.
+pub const MSG_PEEK: c_int = 0x2;
+/// EAGAIN instead of blocking.
+pub const MSG_DONTWAIT: c_int = 0x40;
+/// No SIGPIPE.
+pub const MSG_NOSIGNAL: c_int = 0x4000;
+/// Descriptors received are closed by exec(3).
+pub const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+/// Datagram sockets.
+pub const SOCK_DGRAM: c_int = 2;
+/// The type of netlink(7) sockets.
+pub const SOCK_RAW: c_int = 3;
+/// O_NONBLOCK.
+pub const SOCK_NONBLOCK: c_int = 0o4000;
+/// O_CLOEXEC.
+pub const SOCK_CLOEXEC: c_int = 0o2_000_000;
+pub(super) const AT_FDCWD: c_int = -100;
+pub(super) const O_RDWR: c_int = 2;
+pub(super) const O_CLOEXEC: c_int = SOCK_CLOEXEC;

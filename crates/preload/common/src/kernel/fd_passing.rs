@@ -3,7 +3,8 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use super::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOL_SOCKET, arg, call};
+use super::call::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, SOL_SOCKET, arg, call};
+use super::errno::Result;
 
 /// Sends bytes over a Unix socket, with at most [`MAX_PASSED`] descriptors, without blocking.
 ///

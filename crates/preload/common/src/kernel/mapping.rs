@@ -4,7 +4,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::{ptr, slice};
 
-use super::{AT_FDCWD, Call, O_CLOEXEC, O_RDWR, Result, arg, call, close, descriptor, system_call};
+use super::call::{AT_FDCWD, Call, O_CLOEXEC, O_RDWR, arg, call, close, descriptor, system_call};
+use super::errno::Result;
 
 /// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the lock lives as long as the
 /// open file description, and that as long as the mapping).

@@ -51,10 +51,6 @@ impl Helper {
     }
 
     /// Starts the process, which exits when the other end of the channel is closed. Returns that end.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`daemonize::spawn_detached`].
     pub(super) fn spawn(self) -> peername_sys::Result<OwnedFd> {
         let (here, there) = seqpacket_pair()?;
         match self {

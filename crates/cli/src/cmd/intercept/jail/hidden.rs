@@ -18,10 +18,15 @@ use super::options::Args;
 ///
 /// [`Usage`]: what `--hide` names is needed by the jail.
 pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
-    let secrets = args.intercept.0.secret_files().map(Path::to_owned);
-    let own = args.ca().map(Path::to_owned).into_iter().chain(secrets);
-    let hidden = args.hide.iter().cloned().chain(own);
-    let hidden = outermost(hidden.map(resolve).collect::<Result<_, _>>()?);
+    let secrets = args.ca().into_iter().chain(args.intercept.0.secret_files());
+    let hidden = args
+        .hide
+        .iter()
+        .cloned()
+        .chain(secrets.map(Path::to_owned))
+        .map(resolve)
+        .collect::<Result<_, _>>()?;
+    let hidden = outermost(hidden);
     refuse_needed(&hidden)?;
     Ok(hidden)
 }
@@ -42,10 +47,6 @@ fn is_character_device(path: &Path) -> bool {
 }
 
 /// A file that has another name is not hidden by the one: the program may have made the other before.
-///
-/// # Errors
-///
-/// [`Usage`].
 pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
     let secrets = args.intercept.0.secret_files();
     for path in secrets.chain(args.log.as_deref()) {
@@ -63,10 +64,6 @@ pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
 }
 
 /// From an inherited directory, openat(2) reaches every file below it, past what covers them.
-///
-/// # Errors
-///
-/// [`Usage`].
 pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
     let is_directory = |stream: BorrowedFd<'_>| {
         let file = stream.try_clone_to_owned().map(File::from);

@@ -19,7 +19,7 @@ use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
-use peername_intercept::authz::CheckService;
+use peername_intercept::authz::{Approver, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
@@ -72,10 +72,6 @@ pub(super) struct Interceptor {
 
 impl Interceptor {
     /// Reads and validates the options.
-    ///
-    /// # Errors
-    ///
-    /// [`Usage`].
     pub(super) fn new(
         args: &Args,
         authority: Authority,
@@ -176,27 +172,32 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let mut inherited = inherited.into_iter();
-        let mut next = || inherited.next().context("no channel");
-        let (channel, program, mediator) = (next()?, PidFd::from(next()?), next()?);
-        let log = self.log.as_ref().and_then(|_| inherited.next());
-        let (log, helper) = (log.map(File::from), inherited.next());
+        let mut fds = inherited.into_iter();
+        let mut next = || fds.next().context("no channel");
+        let inherited = Inherited {
+            channel: next()?,
+            program: next()?.into(),
+            mediator: next()?,
+            log: self.log.as_ref().and_then(|_| fds.next()).map(File::from),
+            helper: fds.next(),
+        };
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
         }
-        let Some(sockets) = receive_sockets(&channel)? else {
+        let Some(sockets) = receive_sockets(&inherited.channel)? else {
             return Ok(());
         };
-        block_on(self.serve(sockets, (channel, program, mediator), log, helper))
+        block_on(self.serve(sockets, inherited))
     }
 
-    async fn serve(
-        self,
-        sockets: Vec<OwnedFd>,
-        (channel, program, mediator): (OwnedFd, PidFd, OwnedFd),
-        log: Option<File>,
-        helper: Option<OwnedFd>,
-    ) -> anyhow::Result<()> {
+    async fn serve(self, sockets: Vec<OwnedFd>, inherited: Inherited) -> anyhow::Result<()> {
+        let Inherited {
+            channel,
+            program,
+            mediator,
+            log,
+            helper,
+        } = inherited;
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
         sockets.close_on_request(mediator)?;
@@ -217,15 +218,15 @@ impl Interceptor {
         }
         let (capacity, max_upstream) =
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
-        let limits = (capacity.connections, max_upstream);
+        let upstream = setup.options.upstream(max_upstream, destinations);
         let exporter = setup.start_exporter()?;
         let state = new_state(
             &setup,
             self.authority,
             &self.host_roots,
-            destinations,
+            upstream,
             check.clone(),
-            limits,
+            capacity.connections,
         )?;
         drop(self.host_roots);
         let confinement = setup.process.sandbox.confine(usual_needs(None))?;
@@ -234,12 +235,15 @@ impl Interceptor {
         let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
         let (_log, _level) = setup.process.logging.start_at(self.level, log);
         confinement.log();
-        let approver = self.mode.zip(helper);
-        let approver = approver.map(|(mode, channel)| OutsideApprover::new(mode, channel));
-        let approver = approver.transpose()?.map(|one| Arc::new(one) as _);
-        let spans = exporter.as_ref().map(SpanExporter::queue);
-        let state = state.with_approver(approver).with_admission_log(admissions);
-        let state = Arc::new(state.with_spans(spans));
+        let approver: Option<Arc<dyn Approver>> = match (self.mode, helper) {
+            (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
+            _ => None,
+        };
+        let state = state
+            .with_approver(approver)
+            .with_admission_log(admissions)
+            .with_spans(exporter.as_ref().map(SpanExporter::queue));
+        let state = Arc::new(state);
         setup.warn_of_exposed_secrets();
         if let Some(check) = check {
             check.await_services();
@@ -261,7 +265,7 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         end(listeners.workers).await;
-        if let Some((path, written)) = self.log.as_ref().zip(written) {
+        if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
         }
         if let Some(exporter) = exporter {
@@ -269,6 +273,18 @@ impl Interceptor {
         }
         Ok(())
     }
+}
+
+/// What the process of the interceptor inherits.
+struct Inherited {
+    channel: OwnedFd,
+    program: PidFd,
+    /// The mediator's channel.
+    mediator: OwnedFd,
+    /// The file of [`Interceptor::open_log`].
+    log: Option<File>,
+    /// The channel of [`Interceptor::start_helper`].
+    helper: Option<OwnedFd>,
 }
 
 /// Drains the connections of the program, which has exited, and ends those that other processes of the jail keep open: each

@@ -199,9 +199,12 @@ fn cost_of(elements: u64) -> usize {
 fn exponent_cost(args: &[Value]) -> Option<usize> {
     // The library ignores underscores.
     let number = text(args, 0)?.replace('_', "");
-    let exponents = number.split(['e', 'E']).skip(1);
-    let largest = exponents.map(|text| leading_number(text.trim_start_matches(['+', '-'])));
-    Some(within(largest.max().unwrap_or_default(), MAX_DIGITS))
+    let largest = number
+        .split(['e', 'E'])
+        .skip(1)
+        .map(|text| leading_number(text.trim_start_matches(['+', '-'])))
+        .max();
+    Some(within(largest.unwrap_or_default(), MAX_DIGITS))
 }
 
 /// The cost of a JSON text: none, but for objects that the engine reads as a number of any exponent, by the key that serde_json
@@ -267,9 +270,11 @@ fn indented_cost(args: &[Value]) -> Option<usize> {
         Some(*depth)
     });
     let options = args.get(1)?.as_object().ok()?;
-    let texts = options.iter_sorted();
-    let longest = texts.filter_map(|(_, value)| Some(value.as_string().ok()?.len()));
-    let indent = longest.max().unwrap_or(1);
+    let indent = options
+        .iter_sorted()
+        .filter_map(|(_, value)| Some(value.as_string().ok()?.len()))
+        .max()
+        .unwrap_or(1);
     Some(lines.saturating_mul(indent.saturating_mul(depth.max()? + 1)))
 }
 

@@ -121,8 +121,10 @@ impl Source {
     /// Each document below the names of its directories.
     pub(super) fn data_documents(&self) -> impl Iterator<Item = Value> {
         let nested = |(names, data): &(Vec<String>, Value)| {
-            let names = names.iter().rev();
-            names.fold(data.clone(), |inner, name| json!({ name: inner }))
+            names
+                .iter()
+                .rev()
+                .fold(data.clone(), |inner, name| json!({ name: inner }))
         };
         self.data.iter().map(nested)
     }

@@ -35,7 +35,7 @@ pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> 
                 Err(_) => {}
                 Ok(Ok(n)) => {
                     for entry in 0..n {
-                        respond(socket.get_ref(), (&batch, entry), &mut sender, &names);
+                        respond(socket.get_ref(), &batch, entry, &mut sender, &names);
                     }
                     // A flood leaves time for the other tasks of this thread.
                     yield_now().await;
@@ -53,7 +53,8 @@ pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> 
 /// Responds to one datagram. A response that can't be sent is lost, as on any network.
 fn respond(
     socket: &OwnedFd,
-    (batch, entry): (&RecvBatch, usize),
+    batch: &RecvBatch,
+    entry: usize,
     sender: &mut SendBatch,
     names: &SyntheticNames,
 ) {

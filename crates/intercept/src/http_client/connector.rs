@@ -1,4 +1,4 @@
-//! Connects to a check service: over TCP or a Unix socket, with TLS or without.
+//! Connects to a server: over TCP or a Unix socket, with TLS or without.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 
-use crate::authz::config::tls::CheckTls;
+use super::tls::ClientTls;
 
-/// Where a service is reached.
+/// Where a server is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// The URI of requests, with the scheme `http` or `https`; its host is `localhost` for a Unix socket.
@@ -28,10 +28,10 @@ pub(crate) struct Endpoint {
     /// The Unix socket; `None` for TCP.
     pub(crate) socket: Option<PathBuf>,
     /// Set if and only if the scheme is `https`.
-    pub(crate) tls: Option<CheckTls>,
+    pub(crate) tls: Option<ClientTls>,
 }
 
-/// The connector of one service.
+/// The connector of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     endpoint: Arc<Endpoint>,
@@ -41,15 +41,15 @@ pub(crate) struct Connector {
     timeout: Duration,
 }
 
-/// The TLS handshake with a service failed.
+/// The TLS handshake with a server failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct TlsFailed(String);
 
-type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<CheckStream>>> + Send>>;
+type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<ClientStream>>> + Send>>;
 
-/// A connection to a service.
-pub(crate) struct CheckStream(Box<dyn Stream>);
+/// A connection to a server.
+pub(crate) struct ClientStream(Box<dyn Stream>);
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -85,14 +85,14 @@ impl Connector {
     /// # Errors
     ///
     /// Those of connect(2) and of name resolution; [`io::ErrorKind::TimedOut`]; [`TlsFailed`] inside of one.
-    pub(crate) async fn connect(&self) -> io::Result<CheckStream> {
+    pub(crate) async fn connect(&self) -> io::Result<ClientStream> {
         let connected = timeout(self.timeout, self.open());
         connected
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    async fn open(&self) -> io::Result<CheckStream> {
+    async fn open(&self) -> io::Result<ClientStream> {
         let stream: Box<dyn Stream> = match &self.endpoint.socket {
             Some(socket) => Box::new(UnixStream::connect(socket).await?),
             None => {
@@ -102,7 +102,7 @@ impl Connector {
         };
         let Some((config, name)) = self.tls.clone() else {
             return match self.endpoint.is_https() {
-                false => Ok(CheckStream(stream)),
+                false => Ok(ClientStream(stream)),
                 true => Err(failed(
                     "the URL's host is no name that a certificate can have",
                 )),
@@ -110,7 +110,7 @@ impl Connector {
         };
         let secured = TlsConnector::from(config).connect(name, stream).await;
         let secured = secured.map_err(|error| failed(&error.to_string()))?;
-        Ok(CheckStream(Box::new(secured)))
+        Ok(ClientStream(Box::new(secured)))
     }
 }
 
@@ -119,7 +119,7 @@ fn failed(why: &str) -> io::Error {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<CheckStream>;
+    type Response = TokioIo<ClientStream>;
     type Error = io::Error;
     type Future = ConnectFuture;
 
@@ -133,13 +133,13 @@ impl Service<Uri> for Connector {
     }
 }
 
-impl Connection for CheckStream {
+impl Connection for ClientStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl AsyncRead for CheckStream {
+impl AsyncRead for ClientStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -149,7 +149,7 @@ impl AsyncRead for CheckStream {
     }
 }
 
-impl AsyncWrite for CheckStream {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -13,11 +13,10 @@ use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
-use crate::audit::{AuditRecord, tls_version};
-use crate::authz::RequestKind;
-use crate::authz::authorize::{NO_BODY, connect_head};
+use crate::audit::tls_version;
+use crate::authz::AllowedTunnel;
+use crate::authz::authorize::{Denied, connect_head};
 use crate::ca::mint::error::MintError;
-use crate::http::client_connection::ClientConnection;
 use crate::http::http_server::HttpServer;
 use crate::http::in_flight::InFlightRecord;
 use crate::http::transparent_http;
@@ -28,37 +27,51 @@ use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::corked::CorkedStream;
 use crate::stream::prefixed::ClientStream;
+use crate::upstream::OpenTunnel;
 
 /// A connection that has named its destination.
 pub(crate) struct Tunnel {
     pub(crate) destination: Destination,
     /// The record of the CONNECT, or of a redirected connection.
     pub(crate) record: Box<InFlightRecord>,
-    /// The CONNECT, if the check denied it and the client has to be told inside the tunnel.
-    pub(crate) denied_connect: Option<Arc<Parts>>,
+    pub(crate) check: TunnelCheck,
+}
+
+/// What the check has decided on a tunnel, before it is known what the tunnel carries.
+#[derive(Default)]
+pub(crate) enum TunnelCheck {
+    /// Nothing: a redirected or jailed connection has no CONNECT.
+    #[default]
+    Pending,
+    Allowed(AllowedTunnel),
+    /// It denied this CONNECT, and the client has to be told inside the tunnel.
+    Denied(Arc<Parts>),
+}
+
+impl TunnelCheck {
+    fn denied_connect(&self) -> Option<Arc<Parts>> {
+        match self {
+            Self::Denied(connect) => Some(Arc::clone(connect)),
+            Self::Pending | Self::Allowed(_) => None,
+        }
+    }
 }
 
 impl Tunnel {
     /// Serves the connection to its end.
-    pub(crate) async fn serve(
-        self,
-        state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        mut stream: ClientStream,
-    ) {
+    pub(crate) async fn serve(self, state: &Arc<InterceptState>, mut stream: ClientStream) {
         let deadline = Instant::now() + state.rules.opening_timeout;
-        connection.set_opening(true);
+        self.record.connection().set_opening(true);
         let opening = Opening::read(&mut stream, deadline).await;
-        self.serve_opening(state, connection, (stream, opening), deadline)
-            .await;
+        self.serve_opening(state, stream, opening, deadline).await;
     }
 
     /// Serves a connection with this beginning to its end.
     pub(crate) async fn serve_opening(
         mut self,
         state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        (stream, opening): (ClientStream, Result<Opening, OpeningError>),
+        stream: ClientStream,
+        opening: Result<Opening, OpeningError>,
         deadline: Instant,
     ) {
         match opening {
@@ -67,23 +80,17 @@ impl Tunnel {
                 reset(stream);
             }
             Ok(Opening::Tls(hello)) => {
-                self.serve_tls(state, connection, stream, *hello, deadline)
-                    .await;
+                self.serve_tls(state, stream, *hello, deadline).await;
             }
-            Ok(Opening::Http) => self.serve_http(state, connection, stream).await,
-            Ok(Opening::Unknown) => self.serve_unknown(state, connection, stream).await,
+            Ok(Opening::Http) => self.serve_http(state, stream).await,
+            Ok(Opening::Unknown) => self.serve_unknown(state, stream).await,
         }
     }
 
     /// Relays the connection to its end without reading first, for protocols in which the server may be the first to send.
-    pub(crate) async fn serve_unread(
-        self,
-        state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        stream: ClientStream,
-    ) {
+    pub(crate) async fn serve_unread(self, state: &Arc<InterceptState>, stream: ClientStream) {
         let target = self.destination.to_target();
-        self.relay_unopened(state, connection, stream, target).await;
+        self.relay_unopened(state, stream, target).await;
     }
 
     /// Resets the connection, and records why.
@@ -96,22 +103,22 @@ impl Tunnel {
     async fn serve_tls(
         mut self,
         state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
         stream: ClientStream,
         hello: ParsedClientHello,
         deadline: Instant,
     ) {
         let sni = hello.sni.clone();
         let mut target = RequestTarget::from_client_hello(&self.destination, sni);
-        target.denied_connect = self.denied_connect.take();
+        target.denied_connect = self.check.denied_connect();
         let may_pass_through = target.refusal.is_none() && target.denied_connect.is_none();
+        let connection = Arc::clone(self.record.connection());
         let client = &connection.info;
         if may_pass_through
             && state
                 .rules
                 .passes_through(client.addr.ip(), &target.to.host)
         {
-            return self.relay_unopened(state, connection, stream, target).await;
+            return self.relay_unopened(state, stream, target).await;
         }
         let finish = finish_handshake(state, client, stream, hello, &target);
         let stream = match timeout_at(deadline, finish).await {
@@ -126,7 +133,7 @@ impl Tunnel {
         target.alpn = session
             .alpn_protocol()
             .map(|_| if http2 { "h2" } else { "http/1.1" });
-        let server = HttpServer::new(state, connection, target);
+        let server = HttpServer::new(state, &connection, target);
         record.defer_to_tunnel_requests(&server.target);
         match http2 {
             true => server.serve_http2(stream).await,
@@ -136,30 +143,21 @@ impl Tunnel {
 
     /// Serves HTTP without TLS. A redirected connection names its host in each request only. The proxy resolves that
     /// name and ignores the destination IP address: the client could combine any name with any address.
-    async fn serve_http(
-        mut self,
-        state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        stream: ClientStream,
-    ) {
+    async fn serve_http(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let mut target = self.destination.to_target();
-        target.denied_connect = self.denied_connect;
-        let server = HttpServer::new(state, connection, target);
+        target.denied_connect = self.check.denied_connect();
+        let connection = Arc::clone(self.record.connection());
+        let server = HttpServer::new(state, &connection, target);
         self.record.defer_to_tunnel_requests(&server.target);
         match self.destination {
             Destination::Connect(_) | Destination::Named(_) => server.serve_http1(stream).await,
             Destination::Redirected(addr) => {
-                transparent_http::serve(state, connection, stream, addr.port()).await;
+                transparent_http::serve(state, &connection, stream, addr.port()).await;
             }
         }
     }
 
-    async fn serve_unknown(
-        mut self,
-        state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
-        stream: ClientStream,
-    ) {
+    async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let target = self.destination.to_target();
         if state.has_policy() {
             let detail = "neither TLS nor HTTP, which no check could inspect";
@@ -169,32 +167,38 @@ impl Tunnel {
             return reset(stream);
         }
         self.record.set_unchecked();
-        self.relay_unopened(state, connection, stream, target).await;
+        self.relay_unopened(state, stream, target).await;
     }
 
     /// Relays the connection as it is, if the check allows it: a CONNECT was checked already.
     async fn relay_unopened(
         mut self,
         state: &Arc<InterceptState>,
-        connection: &Arc<ClientConnection>,
         stream: ClientStream,
         target: RequestTarget,
     ) {
-        connection.set_opening(false);
-        let client = &connection.info;
-        let is_checked = matches!(self.destination, Destination::Connect(_));
-        if !is_checked && let Err(refusal) = check(state, client, &target, &mut self.record).await {
-            self.refuse(target, &refusal);
-            return reset(stream);
-        }
+        self.record.connection().set_opening(false);
         let target = Arc::new(target);
+        let decided = match std::mem::take(&mut self.check) {
+            TunnelCheck::Allowed(allowed) => Ok(allowed),
+            TunnelCheck::Pending | TunnelCheck::Denied(_) => {
+                authorize_relay(state, &target, &mut self.record).await
+            }
+        };
+        let allowed = match decided {
+            Ok(allowed) => allowed,
+            Err(denied) => {
+                self.refuse(target, &denied.to_refusal());
+                return reset(stream);
+            }
+        };
         self.record.set_target(&target);
         // No certificate is verified here, so the proxy resolves a name itself, whatever address came with it.
-        match state.upstream.connect_tunnel(&target.to, client.addr).await {
-            Ok((upstream, about)) => {
+        match state.upstream.open_tunnel(&allowed).await {
+            Ok(OpenTunnel { socket, about }) => {
                 self.record.set_tunnelled(about.addr, about.tls);
                 let idle_timeout = state.rules.tunnel_timeout;
-                relay_bytes(stream, upstream, idle_timeout, &mut self.record).await;
+                relay_bytes(stream, socket, idle_timeout, &mut self.record).await;
                 // The connection counts against the connection cap until here.
                 drop(about);
             }
@@ -207,8 +211,8 @@ impl Tunnel {
     }
 
     /// Records that nothing was forwarded, and why.
-    fn refuse(&mut self, target: RequestTarget, refusal: &Refusal) {
-        self.record.set_target(&Arc::new(target));
+    fn refuse(&mut self, target: impl Into<Arc<RequestTarget>>, refusal: &Refusal) {
+        self.record.set_target(&target.into());
         self.record.set_unanswered(refusal);
     }
 }
@@ -291,19 +295,18 @@ pub(crate) fn no_certificate(error: &MintError) -> Refusal {
     Refusal::new(status, code, error.to_string())
 }
 
-/// Checks a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT that
-/// it stands for.
-async fn check(
+/// Authorizes a redirected or jailed connection that is to be relayed. It has no request to check, so it is checked as the CONNECT
+/// that it stands for.
+async fn authorize_relay(
     state: &InterceptState,
-    client: &ClientInfo,
-    target: &RequestTarget,
-    record: &mut AuditRecord,
-) -> Result<(), Refusal> {
+    target: &Arc<RequestTarget>,
+    record: &mut InFlightRecord,
+) -> Result<AllowedTunnel, Denied> {
     let connect = connect_head(Version::HTTP_11, HeaderMap::new());
-    let mut authorizer = state.authorizer(client, target);
+    let connection = Arc::clone(record.connection());
+    let mut authorizer = state.authorizer(&connection.info, target);
     authorizer.relays_tunnel = true;
-    let asked = authorizer.authorize(RequestKind::Connect, &connect, NO_BODY, record);
-    asked.await.map(drop).map_err(|denied| denied.to_refusal())
+    authorizer.authorize_tunnel(&connect, record).await
 }
 
 /// Relays bytes in both directions, the stream's prefix first.

@@ -1,10 +1,9 @@
-//! One worker's connections to one check service.
+//! The HTTP client for the services of the operator: check services, and collectors of spans.
 
 pub(crate) mod connector;
+pub(crate) mod error;
+pub(crate) mod tls;
 
-use std::error::Error;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,22 +15,22 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 use tonic::body::Body;
 
-use super::verdict::{AuthzError, printable};
-use connector::{Connector, Endpoint, TlsFailed};
+use connector::{Connector, Endpoint};
+use error::HttpClientError;
 
 /// A connection pool, which tonic's calls use too: connecting, detecting a dead connection and reconnecting are
 /// implemented once.
 pub(crate) type Pool = legacy::Client<Connector, Body>;
 
-/// The transport of one worker: its connections are tasks of the runtime that first uses them.
+/// The client of one server. Its connections are tasks of the runtime that first uses them.
 #[derive(Debug)]
-pub(crate) struct Transport {
+pub(crate) struct HttpClient {
     version: HttpVersion,
     connector: Connector,
     current: Mutex<(u64, Pool)>,
 }
 
-/// The HTTP version below the service's protocol.
+/// The HTTP version below the server's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HttpVersion {
     Http1,
@@ -53,7 +52,7 @@ impl HttpVersion {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generation(u64);
 
-impl Transport {
+impl HttpClient {
     pub(crate) fn new(
         endpoint: &Endpoint,
         version: HttpVersion,
@@ -88,52 +87,52 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// [`AuthzError::Connect`], [`AuthzError::Broken`], [`AuthzError::TooLong`].
+    /// [`HttpClientError::Connect`], [`HttpClientError::Broken`], [`HttpClientError::TooLong`].
     pub(crate) async fn exchange(
         &self,
         request: &Request<Bytes>,
-    ) -> Result<(response::Parts, Bytes), AuthzError> {
+    ) -> Result<(response::Parts, Bytes), HttpClientError> {
         let (_, pool) = self.pool();
         match once(&pool, request).await {
-            // The service may have closed an idle connection as this was written to it: one retry.
-            Err(AuthzError::Broken(_)) => once(&pool, request).await,
+            // The server may have closed an idle connection as this was written to it: one retry.
+            Err(HttpClientError::Broken(_)) => once(&pool, request).await,
             result => result,
         }
     }
 }
 
-/// Probes whether the service accepts connections, and TLS handshakes if it is reached by TLS.
+/// Probes whether the server accepts connections, and TLS handshakes if it is reached by TLS.
 ///
 /// # Errors
 ///
-/// [`AuthzError::Connect`], [`AuthzError::Tls`], [`AuthzError::Timeout`].
+/// [`HttpClientError::Connect`], [`HttpClientError::Tls`], [`HttpClientError::Timeout`].
 pub(crate) async fn reach(
     endpoint: &Endpoint,
     version: HttpVersion,
     limit: Duration,
-) -> Result<(), AuthzError> {
+) -> Result<(), HttpClientError> {
     let connector = Connector::new(endpoint, version.alpn(), limit);
     match timeout(limit, connector.connect()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(connect_error(&error)),
-        Err(_) => Err(AuthzError::Timeout(limit)),
+        Ok(Err(error)) => Err(HttpClientError::connect(&error)),
+        Err(_) => Err(HttpClientError::Timeout(limit)),
     }
 }
 
 async fn once(
     pool: &Pool,
     request: &Request<Bytes>,
-) -> Result<(response::Parts, Bytes), AuthzError> {
+) -> Result<(response::Parts, Bytes), HttpClientError> {
     let request = request.clone().map(|body| Body::new(Full::new(body)));
     let answer = pool
         .request(request)
         .await
-        .map_err(|error| error_from(&error))?;
+        .map_err(|error| HttpClientError::new(&error))?;
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_RESPONSE).collect().await;
     let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => AuthzError::TooLong(MAX_RESPONSE),
-        false => error_from(&*error),
+        true => HttpClientError::TooLong(MAX_RESPONSE),
+        false => HttpClientError::new(&*error),
     })?;
     Ok((head, body.to_bytes()))
 }
@@ -150,42 +149,6 @@ fn pool(version: HttpVersion, connector: Connector) -> Pool {
         .http2_initial_stream_window_size(MAX_HTTP2_HEAD * 4)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connector)
-}
-
-/// The error for an error of the HTTP client.
-pub(crate) fn error_from(error: &(dyn Error + 'static)) -> AuthzError {
-    let is_connect = |error: &(dyn Error + 'static)| {
-        let of_client = error.downcast_ref::<legacy::Error>();
-        of_client.is_some_and(legacy::Error::is_connect)
-    };
-    match causes(error).any(is_connect) {
-        true => connect_error(error),
-        false => AuthzError::Broken(innermost(error)),
-    }
-}
-
-/// The error for a connection that could not be opened.
-fn connect_error(error: &(dyn Error + 'static)) -> AuthzError {
-    let is_tls = |error: &(dyn Error + 'static)| {
-        let inside = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        inside.is_some_and(<dyn Error + Send + Sync>::is::<TlsFailed>)
-    };
-    match causes(error).any(is_tls) {
-        true => AuthzError::Tls(innermost(error)),
-        false => AuthzError::Connect(innermost(error)),
-    }
-}
-
-/// An error and its sources.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
-}
-
-fn innermost(error: &(dyn Error + 'static)) -> Arc<str> {
-    let last = causes(error).last().unwrap_or(error);
-    printable(&last.to_string())
 }
 
 /// Maximum bytes of a response's body, and of an HTTP/1.1 head. Denial pages fit; anything longer is an error, and is

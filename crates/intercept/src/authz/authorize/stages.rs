@@ -1,0 +1,178 @@
+//! The stages of a request before it is sent: [`Prepared`], then [`Allowed`]; and an [`AllowedTunnel`].
+//!
+//! The constructors of what is allowed are visible to [`authorize`](super) only.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Request};
+
+use crate::authz::header_mutations::HeaderMutations;
+use crate::authz::injected_headers::InjectedHeaders;
+use crate::request::target::RequestTarget;
+
+/// A request as the origin will get it, which the access lists and the check service have not decided on yet.
+#[derive(Debug)]
+pub struct Prepared {
+    pub(super) head: Parts,
+    http2: bool,
+}
+
+impl Prepared {
+    /// `http2` tells whether the origin may get it over HTTP/2.
+    pub(crate) fn new(head: Parts, http2: bool) -> Self {
+        Self { head, http2 }
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+}
+
+/// A request that may be sent, once, and to the target that was checked.
+///
+/// [`Upstream`](crate::upstream::Upstream) takes nothing else:
+///
+/// ```
+/// use std::sync::Arc;
+/// use peername_intercept::authz::Allowed;
+/// use peername_intercept::upstream::{ClientLeases, RequestBody, Upstream};
+///
+/// async fn send(upstream: &Upstream, leases: &Arc<ClientLeases>, request: Allowed, body: RequestBody) {
+///     let _ = upstream.send(leases, request, body).await;
+/// }
+/// ```
+///
+/// A request that was not authorized is not sent. Expected error: mismatched types (E0308), at `request`.
+///
+/// ```compile_fail,E0308
+/// use std::sync::Arc;
+/// use peername_intercept::authz::Prepared;
+/// use peername_intercept::upstream::{ClientLeases, RequestBody, Upstream};
+///
+/// async fn send(upstream: &Upstream, leases: &Arc<ClientLeases>, request: Prepared, body: RequestBody) {
+///     let _ = upstream.send(leases, request, body).await;
+/// }
+/// ```
+///
+/// Nothing but `authorize` makes one. Expected error: private fields (E0451).
+///
+/// ```compile_fail,E0451
+/// use peername_intercept::authz::Allowed;
+///
+/// fn send_again(request: Allowed) -> Allowed {
+///     Allowed { ..request }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Allowed {
+    target: Arc<RequestTarget>,
+    client: SocketAddr,
+    request: Prepared,
+    changes: Option<Arc<HeaderMutations>>,
+}
+
+impl Allowed {
+    /// Makes the changes that the check service wants made.
+    pub(super) fn new(
+        target: &Arc<RequestTarget>,
+        client: SocketAddr,
+        mut request: Prepared,
+        changes: Option<Arc<HeaderMutations>>,
+    ) -> Self {
+        if let Some(changes) = &changes {
+            changes.apply_to_request(&mut request.head.headers);
+        }
+        Self {
+            target: Arc::clone(target),
+            client,
+            request,
+            changes,
+        }
+    }
+
+    /// Adds what only the origin may see: after the check, and after the changes that it asked for. Returns the names.
+    pub(crate) fn add_secrets(&mut self, injected: &InjectedHeaders) -> Option<String> {
+        let Parts {
+            headers, method, ..
+        } = &mut self.request.head;
+        injected.add_to(headers, method, &self.target)
+    }
+
+    /// The changes that the check service wants made to request and response; `None` where no check service is configured.
+    pub(crate) fn changes(&self) -> Option<Arc<HeaderMutations>> {
+        self.changes.clone()
+    }
+
+    pub(crate) fn target(&self) -> &RequestTarget {
+        &self.target
+    }
+
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Whether the origin may get it over HTTP/2.
+    pub(crate) fn http2(&self) -> bool {
+        self.request.http2
+    }
+
+    pub(crate) fn into_request<B>(self, body: B) -> Request<B> {
+        Request::from_parts(self.request.head, body)
+    }
+}
+
+/// A tunnel that may be opened, to the target that was checked.
+///
+/// ```
+/// use peername_intercept::authz::AllowedTunnel;
+/// use peername_intercept::upstream::Upstream;
+///
+/// async fn open(upstream: &Upstream, tunnel: AllowedTunnel) {
+///     let _ = upstream.open_tunnel(&tunnel).await;
+/// }
+/// ```
+///
+/// That a request is allowed opens no tunnel. Expected error: mismatched types (E0308), at `&tunnel`.
+///
+/// ```compile_fail,E0308
+/// use peername_intercept::authz::Allowed;
+/// use peername_intercept::upstream::Upstream;
+///
+/// async fn open(upstream: &Upstream, tunnel: Allowed) {
+///     let _ = upstream.open_tunnel(&tunnel).await;
+/// }
+/// ```
+///
+/// Nothing but `authorize` makes one. Expected error: private fields (E0451).
+///
+/// ```compile_fail,E0451
+/// use peername_intercept::authz::AllowedTunnel;
+///
+/// fn open_again(tunnel: AllowedTunnel) -> AllowedTunnel {
+///     AllowedTunnel { ..tunnel }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct AllowedTunnel {
+    target: Arc<RequestTarget>,
+    client: SocketAddr,
+}
+
+impl AllowedTunnel {
+    pub(super) fn new(target: &Arc<RequestTarget>, client: SocketAddr) -> Self {
+        Self {
+            target: Arc::clone(target),
+            client,
+        }
+    }
+
+    pub(crate) fn target(&self) -> &RequestTarget {
+        &self.target
+    }
+
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
+    }
+}

@@ -1,0 +1,79 @@
+//! The files for TLS towards check services.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use peername_sys::fs::text_file;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::error::ConfigError;
+use crate::http_client::tls::{ClientTls, Credentials};
+
+/// The files of a [`ClientTls`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckTlsFiles<'a> {
+    /// PEM files of authorities (`--check-ca`); without any, those that this host trusts.
+    pub ca: &'a [PathBuf],
+    /// PEM files of a certificate with its chain (`--check-cert`), and of its key (`--check-key`).
+    pub identity: Option<(&'a Path, &'a Path)>,
+}
+
+impl CheckTlsFiles<'_> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Tls`]: a file can't be read or is not valid, or the key is not that of the certificate. Nothing of the key
+    /// is quoted.
+    pub fn read(self) -> Result<ClientTls, ConfigError> {
+        let mut credentials = match self.ca {
+            [] => Credentials::of_host(),
+            paths => Credentials {
+                roots: paths
+                    .iter()
+                    .map(|path| certificates("--check-ca", path))
+                    .collect::<Result<Vec<_>, _>>()?
+                    .concat(),
+                chain: Vec::new(),
+                key: None,
+            },
+        };
+        if let Some((chain, key)) = self.identity {
+            credentials.chain = certificates("--check-cert", chain)?;
+            credentials.key = Some(private_key(key)?);
+        }
+        ClientTls::new(credentials)
+            .map_err(|error| ConfigError::Tls(format!("--check-cert, --check-key: {error}")))
+    }
+}
+
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let text = read(option, path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(refuse(
+            option,
+            path,
+            &"no certificate in it; it has to be PEM",
+        )),
+        Ok(all) => Ok(all),
+        Err(error) => Err(refuse(option, path, &error)),
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
+    let option = "--check-key";
+    let text = read(option, path)?;
+    // The parser's error may quote what it has read.
+    let why = "no private key in it; it has to be PEM, without a password";
+    PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| refuse(option, path, &why))
+}
+
+fn read(option: &str, path: &Path) -> Result<String, ConfigError> {
+    text_file::read(path).map_err(|error| refuse(option, path, &error))
+}
+
+fn refuse(option: &str, path: &Path, why: &dyn fmt::Display) -> ConfigError {
+    ConfigError::Tls(format!("{option} {}: {why}", path.display()))
+}

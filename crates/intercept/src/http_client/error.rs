@@ -1,0 +1,87 @@
+//! Why a request was not answered.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::client::legacy;
+
+use super::connector::TlsFailed;
+
+/// Why there is no complete response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HttpClientError {
+    /// No complete response within the timeout.
+    Timeout(Duration),
+    /// The connection was refused, or the name doesn't resolve.
+    Connect(Arc<str>),
+    /// The TLS handshake failed.
+    Tls(Arc<str>),
+    /// The connection was closed during the response, or the server speaks another protocol.
+    Broken(Arc<str>),
+    /// The response is longer than so many bytes.
+    TooLong(usize),
+}
+
+impl HttpClientError {
+    /// The error for an error of hyper's client.
+    pub(crate) fn new(error: &(dyn Error + 'static)) -> Self {
+        let is_connect = |error: &(dyn Error + 'static)| {
+            let of_client = error.downcast_ref::<legacy::Error>();
+            of_client.is_some_and(legacy::Error::is_connect)
+        };
+        match causes(error).any(is_connect) {
+            true => Self::connect(error),
+            false => Self::Broken(innermost(error)),
+        }
+    }
+
+    /// The error for a connection that could not be opened.
+    pub(super) fn connect(error: &(dyn Error + 'static)) -> Self {
+        let is_tls = |error: &(dyn Error + 'static)| {
+            let inside = error
+                .downcast_ref::<io::Error>()
+                .and_then(io::Error::get_ref);
+            inside.is_some_and(<dyn Error + Send + Sync>::is::<TlsFailed>)
+        };
+        match causes(error).any(is_tls) {
+            true => Self::Tls(innermost(error)),
+            false => Self::Connect(innermost(error)),
+        }
+    }
+}
+
+/// An error and its sources.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+fn innermost(error: &(dyn Error + 'static)) -> Arc<str> {
+    let last = causes(error).last().unwrap_or(error);
+    printable(&last.to_string())
+}
+
+/// Escapes and cuts a text of a server for the log.
+pub(crate) fn printable(text: &str) -> Arc<str> {
+    let escaped = text.chars().flat_map(char::escape_debug);
+    escaped.take(MAX_REASON).collect::<String>().into()
+}
+
+/// Characters of a text in the log.
+const MAX_REASON: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_short_and_printable() {
+        let reason = printable(&("no\r\n\u{1b}[31m \u{202e}".to_owned() + &"x".repeat(1000)));
+        assert!(
+            reason.starts_with("no\\r\\n\\u{1b}[31m \\u{202e}xx"),
+            "{reason}"
+        );
+        assert_eq!(reason.len(), MAX_REASON);
+    }
+}

@@ -1,0 +1,83 @@
+//! TLS towards check services and collectors.
+
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+/// The authorities that a server is verified by, and the certificate that this process shows it.
+///
+/// Two are equal if they were made of the same certificates and key.
+#[derive(Clone)]
+pub struct ClientTls {
+    made_of: Arc<Credentials>,
+    config: Arc<ClientConfig>,
+}
+
+/// The certificates and the key of a [`ClientTls`].
+#[derive(PartialEq)]
+pub(crate) struct Credentials {
+    pub(crate) roots: Vec<CertificateDer<'static>>,
+    /// A certificate with its chain; empty without a key.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: Option<PrivateKeyDer<'static>>,
+}
+
+impl Credentials {
+    /// The authorities that this host trusts, and no certificate.
+    pub(crate) fn of_host() -> Self {
+        Self {
+            roots: rustls_native_certs::load_native_certs().certs,
+            chain: Vec::new(),
+            key: None,
+        }
+    }
+}
+
+impl ClientTls {
+    /// Makes a configuration.
+    ///
+    /// # Errors
+    ///
+    /// The key is not that of the certificate.
+    pub(crate) fn new(made_of: Credentials) -> Result<Self, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(made_of.roots.iter().cloned());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match &made_of.key {
+            None => builder.with_no_client_auth(),
+            Some(key) => builder.with_client_auth_cert(made_of.chain.clone(), key.clone_key())?,
+        };
+        Ok(Self {
+            made_of: Arc::new(made_of),
+            config: Arc::new(config),
+        })
+    }
+
+    /// A configuration that offers this protocol (ALPN).
+    pub(super) fn offering(&self, protocol: &[u8]) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Arc::new(config)
+    }
+}
+
+impl PartialEq for ClientTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.made_of == other.made_of
+    }
+}
+
+/// Without the key.
+impl Debug for ClientTls {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let has_identity = self.made_of.key.is_some();
+        f.debug_struct("ClientTls")
+            .field("has_identity", &has_identity)
+            .finish_non_exhaustive()
+    }
+}
