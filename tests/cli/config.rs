@@ -34,7 +34,11 @@ fn every_error_has_its_position() {
             "line 2, relay: ",
             "splice",
         ),
-        ("[[listen]]\n", "line 1, [[listen]]: ", "such as 192.0.2.0/24"),
+        (
+            "[[listen]]\n",
+            "line 1, [[listen]]: ",
+            "such as 192.0.2.0/24",
+        ),
         (
             "[[listen]]\naddress = []\ntrust = [\"any\"]\n",
             "line 2, address: ",
