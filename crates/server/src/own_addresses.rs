@@ -48,6 +48,14 @@ impl OwnAddresses {
         Ok(Self(Arc::new(RwLock::new(table))))
     }
 
+    /// A table of these addresses, which the kernel is not asked for.
+    pub fn fixed(addresses: impl IntoIterator<Item = (IpAddr, HostAddress)>) -> Self {
+        Self(Arc::new(RwLock::new(AddressTable {
+            addresses: addresses.into_iter().collect(),
+            networks: Vec::new(),
+        })))
+    }
+
     /// Looks an address up; `None` when it is not special on this host. An IPv4-mapped address is looked up as the IPv4
     /// address.
     ///

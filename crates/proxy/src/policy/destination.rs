@@ -18,13 +18,13 @@ pub struct DestinationPolicy(Vec<AllowedDestination>);
 
 /// What a decision depends on besides the destination.
 #[derive(Clone, Copy)]
-pub(crate) struct DestinationContext<'a> {
+pub struct DestinationContext<'a> {
     /// Looks up whether an address is special on this host.
-    pub(crate) kind_of: &'a dyn Fn(IpAddr) -> Option<HostAddress>,
+    pub kind_of: &'a dyn Fn(IpAddr) -> Option<HostAddress>,
     /// The ports this process listens on.
-    pub(crate) own_ports: &'a OwnPorts,
+    pub own_ports: &'a OwnPorts,
     /// Whether the client's address is trusted to send headers, so that its payload could be taken for one.
-    pub(crate) source_is_trusted: bool,
+    pub source_is_trusted: bool,
 }
 
 /// The ports this process listens on, TCP and UDP.
@@ -126,7 +126,7 @@ impl DestinationPolicy {
     /// # Errors
     ///
     /// [`DestinationRefusal`] is the reason.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         asked: SocketAddr,
         context: DestinationContext<'_>,
