@@ -10,11 +10,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use peername_identity::Network;
 use peername_intercept::policy::destination::Destinations;
-use peername_proto::HostAddress;
+use peername_proto::{HostAddress, SourcePolicy};
 use peername_proxy::policy::destination::{DestinationContext, DestinationPolicy, OwnPorts};
-use peername_proxy::policy::source::{SourcePolicy, SourceRefusal};
 use peername_server::access::clients::{ClientAccess, ListOptions, RequiredTlvs};
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
+use peername_server::destination_list::AllowedDestination;
 use peername_server::own_addresses::OwnAddresses;
 
 const VERDICTS: &str = include_str!("address_policy/verdicts.txt");
@@ -108,7 +108,9 @@ impl Policies {
     }
 
     fn header_destination(&self, allowed: &[&str], ip: IpAddr, port: u16) -> String {
-        let allowed = allowed.iter().filter_map(|entry| entry.parse().ok());
+        let allowed = allowed
+            .iter()
+            .filter_map(|entry| entry.parse::<AllowedDestination>().ok());
         let policy = DestinationPolicy::new(allowed.collect()).expect("an entry");
         let context = DestinationContext {
             kind_of: &host_address,
@@ -123,7 +125,7 @@ impl Policies {
         let destinations = Destinations {
             allowed: allowed
                 .iter()
-                .filter_map(|entry| entry.parse().ok())
+                .filter_map(|entry| entry.parse::<AllowedDestination>().ok())
                 .collect(),
             ports: Vec::new(),
             own: self.own.clone(),
@@ -141,7 +143,7 @@ fn source(
     kind_of: impl Fn(IpAddr) -> Option<HostAddress>,
 ) -> String {
     let verdict = policy.admit(ip, kind_of);
-    cell(verdict.map_err(|refused| SourceRefusal::from(refused).reason()))
+    cell(verdict.map_err(|refusal| refusal.reason()))
 }
 
 fn trusted_by(ip: IpAddr, is_trusted: impl Fn(&str) -> bool) -> String {
@@ -153,8 +155,8 @@ fn trusted_by(ip: IpAddr, is_trusted: impl Fn(&str) -> bool) -> String {
     }
 }
 
-fn trust(word: &str) -> TrustList {
-    TrustList::parse(&[word]).unwrap()
+fn trust(word: &str) -> NetworkSet {
+    NetworkSet::read_required("--trust", &[word]).unwrap()
 }
 
 fn is_denied(word: &str, client: IpAddr) -> bool {
@@ -167,9 +169,7 @@ fn is_denied(word: &str, client: IpAddr) -> bool {
 }
 
 fn exec_trusts(word: &str, peer: IpAddr) -> bool {
-    let list = trust(word);
-    let mut networks = list.networks().iter();
-    networks.any(|network| {
+    trust(word).iter().any(|network| {
         Network::new(network.addr(), network.prefix_len())
             .is_some_and(|network| network.contains(peer))
     })

@@ -26,6 +26,7 @@ use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
 use peername_jail::network::{DNS_PORT, is_jailed};
+use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
@@ -194,8 +195,8 @@ impl Interceptor {
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
-            let outer = synthetic_networks().map(|network| network.to_string().parse());
-            destinations.allowed.extend(outer.into_iter().flatten());
+            let outer = synthetic_networks().map(AllowedDestination::with_all_ports);
+            destinations.allowed.extend(outer);
         }
         let (capacity, max_upstream) =
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
