@@ -114,7 +114,7 @@ const fn v6(address: [u16; 8], prefix: u8, purpose: Special) -> SpecialNetwork {
 }
 
 /// All of them. The first one that contains an address decides.
-pub(crate) static NETWORKS: [SpecialNetwork; 38] = [
+pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
     v4([0, 0, 0, 0], 8, Special::Unspecified),
     // The kernel treats both ends of the loopback network as broadcast addresses.
     v4([127, 0, 0, 0], 32, Special::Broadcast),
@@ -154,10 +154,13 @@ pub(crate) static NETWORKS: [SpecialNetwork; 38] = [
     v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Special::Metadata),
     v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, Special::LinkLocal),
     v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7, Special::Private),
-    // Local NAT64 (RFC 8215), discard-only, benchmarking, documentation, segment routing.
+    // Local NAT64 (RFC 8215), discard-only, protocol assignments (as 192.0.0.0/24), benchmarking, deprecated ORCHID,
+    // documentation, segment routing.
     v6([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, Special::NotPublic),
     v6([0x100, 0, 0, 0, 0, 0, 0, 0], 63, Special::NotPublic),
+    v6([0x2001, 1, 0, 0, 0, 0, 0, 0], 32, Special::NotPublic),
     v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48, Special::NotPublic),
+    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28, Special::NotPublic),
     v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, Special::NotPublic),
     v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, Special::NotPublic),
     v6([0x5f00, 0, 0, 0, 0, 0, 0, 0], 16, Special::NotPublic),
