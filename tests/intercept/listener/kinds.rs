@@ -35,7 +35,7 @@ fn redirected_connections_reach_their_original_destination() {
     ]);
     assert!(wrong.contains("upstream_tls_wrong_name"), "{wrong}");
     let loops = rig.curl_without_proxy(&["http://203.0.113.1:8081/"]);
-    assert!(loops.contains("destination_loop"), "{loops}");
+    assert!(loops.contains("destination_own_listener"), "{loops}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl DestinationDenied {
     /// A stable code for logs and responses.
     pub fn code(self) -> &'static str {
         match self {
-            Self::OwnListener => "destination_loop",
+            Self::OwnListener => "destination_own_listener",
             Self::NotAServer => "destination_not_a_server",
             Self::Metadata => "destination_metadata",
             Self::ThisHost => "destination_this_host",
