@@ -172,8 +172,8 @@ fn show(arg: &Arg, matches: &ArgMatches) -> Option<Value> {
     match arg.get_action() {
         ArgAction::SetTrue => Some(matches.get_flag(id).into()),
         ArgAction::Count => Some(matches.get_count(id).into()),
-        ArgAction::Append => Some(values.map(|value| show_value(value)).collect()),
-        _ => values.next().map(|value| show_value(value)),
+        ArgAction::Append => Some(values.map(show_value).collect()),
+        _ => values.next().map(show_value),
     }
 }
 
