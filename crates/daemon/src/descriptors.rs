@@ -9,7 +9,7 @@ use peername_sys::process::limits::{count_open_files, raise_open_files};
 ///
 /// # Errors
 ///
-/// They leave fewer than [`MIN_CONNECTION_FDS`]; or the limit can't be read or raised.
+/// They leave fewer than `MIN_CONNECTION_FDS`; or the limit can't be read or raised.
 pub fn require_descriptors(workers: usize, sockets: usize) -> anyhow::Result<()> {
     let limit = usize::try_from(raise_open_files()?)?;
     let own = count_open_files()? + workers * FDS_PER_RUNTIME + sockets + SPARE_FDS;
