@@ -6,6 +6,7 @@
 //! [`harness::backend`] and [`harness::conn`]: the two ends of a connection, scripted by the test.
 #![forbid(unsafe_code)]
 
+mod address_policy;
 mod cli;
 mod exec;
 mod harness;

@@ -185,7 +185,7 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
 ///
 /// # Errors
 ///
-/// Those of `read`; or it took longer than [`REREAD_TIMEOUT`].
+/// Those of `read`; or it took longer than `REREAD_TIMEOUT`.
 async fn reread<T: Send + 'static>(
     read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {

@@ -15,7 +15,7 @@
 
 use core::net::SocketAddr;
 
-use peername_proto::{Carrier, InadmissibleSource, Parsed, Special, Transport, canonical, parse};
+use peername_proto::{Carrier, Parsed, SourceRefusal, Transport, canonical, parse};
 
 use crate::settings::{Counter, Policy, Settings};
 use crate::table::NotStored;
@@ -138,7 +138,7 @@ impl HeaderCheck {
 
     /// Applies the source policy to the claimed client. Of this host's addresses only loopback is recognized: the others
     /// would take a query to the kernel.
-    fn admit(self, named: Option<Ends>) -> Result<Option<Ends>, InadmissibleSource> {
+    fn admit(self, named: Option<Ends>) -> Result<Option<Ends>, SourceRefusal> {
         let Some((client, _)) = named else {
             return Ok(None);
         };
@@ -147,11 +147,7 @@ impl HeaderCheck {
             Ok(()) => Ok(named),
             // A balancer on this host that names its own end of the connection: a health check in version 1 has no other
             // way to say LOCAL.
-            Err(InadmissibleSource::Special(Special::Loopback))
-                if canonical(client) == canonical(self.peer) =>
-            {
-                Ok(None)
-            }
+            Err(SourceRefusal::Loopback) if canonical(client) == canonical(self.peer) => Ok(None),
             Err(refusal) => Err(refusal),
         }
     }

@@ -15,7 +15,7 @@ impl Network {
     /// `prefix` counts bits of the address's own family. `None` if that has fewer bits.
     pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         let (bits, mapped) = match address {
-            IpAddr::V4(_) => (32, 96_u32),
+            IpAddr::V4(_) => (32, MAPPED_PREFIX),
             IpAddr::V6(_) => (128, 0),
         };
         let prefix = u32::from(prefix);
@@ -25,8 +25,12 @@ impl Network {
         })
     }
 
-    /// Whether the network contains the address.
+    /// Whether the network contains the address. A network of IPv6 contains no IPv4 address.
     pub fn contains(self, address: IpAddr) -> bool {
+        let is_ipv4 = self.prefix >= MAPPED_PREFIX && is_mapped(self.address);
+        if is_ipv4 != is_mapped(to_bits(address)) {
+            return false;
+        }
         let differ = self.address ^ to_bits(address);
         // A prefix of 0 shifts by all 128 bits, which is `None`: every address matches.
         let host_bits = 128_u32.saturating_sub(self.prefix);
@@ -56,6 +60,10 @@ pub(crate) fn to_bits(address: IpAddr) -> u128 {
     }
 }
 
+fn is_mapped(address: u128) -> bool {
+    address >> 32 == 0xffff
+}
+
 /// Converts bits to an address; a mapped IPv4 address becomes IPv4 again.
 pub(crate) fn from_bits(bits: u128) -> IpAddr {
     Ipv6Addr::from_bits(bits).to_canonical()
@@ -72,6 +80,9 @@ pub(crate) fn split(bits: u128) -> (u64, u64) {
 pub(crate) fn join(high: u64, low: u64) -> u128 {
     (u128::from(high) << 64) | u128::from(low)
 }
+
+/// The length of the prefix of IPv4 addresses that are mapped into IPv6.
+const MAPPED_PREFIX: u32 = 96;
 
 #[cfg(test)]
 mod tests {
@@ -90,6 +101,10 @@ mod tests {
         assert!(!ten.contains("a00::1".parse().unwrap()));
         let all = network("::", 0);
         assert!(all.contains("2001:db8::1".parse().unwrap()));
+        assert!(!all.contains("192.0.2.1".parse().unwrap()));
+        assert!(!all.contains("::ffff:192.0.2.1".parse().unwrap()));
+        assert!(network("0.0.0.0", 0).contains("192.0.2.1".parse().unwrap()));
+        assert!(!network("0.0.0.0", 0).contains("2001:db8::1".parse().unwrap()));
         assert!(network("192.0.2.1", 32).contains("192.0.2.1".parse().unwrap()));
         assert!(!network("192.0.2.1", 32).contains("192.0.2.0".parse().unwrap()));
         assert_eq!(Network::new("10.0.0.0".parse().unwrap(), 33), None);

@@ -43,6 +43,8 @@ mod deviation;
 mod header;
 mod header_policy;
 mod invalid;
+#[cfg(feature = "std")]
+mod network;
 mod parse;
 mod source_policy;
 mod special;
@@ -55,10 +57,12 @@ pub use crate::deviation::Deviation;
 pub use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version};
 pub use crate::header_policy::{HeaderPolicy, HeaderRefusal};
 pub use crate::invalid::{Invalid, V1Field};
+#[cfg(feature = "std")]
+pub use crate::network::{networks_of, parse_network};
 pub use crate::parse::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::parse::{Carrier, Parsed, ProtocolGuess, begins_like_header, guess_protocol, parse};
-pub use crate::source_policy::{HostAddress, InadmissibleSource, SourcePolicy};
+pub use crate::source_policy::{HostAddress, SourcePolicy, SourceRefusal};
 pub use crate::special::{Special, canonical, embedded_ipv4, meanings, special};
 pub use crate::spp::Spp;
 pub use crate::tlv::{Iter, Ssl, Tlv, Tlvs, Vendor, kind};

@@ -2,6 +2,10 @@
 //!
 //! A program that trusts its own host must not be told that a remote client is local, and an address that no host has is
 //! no client's. Both are recognised in every encoding ([`meanings`]).
+//!
+//! That bind(2) succeeds does not mean that the address is used: the kernel lets a transparent socket bind to 0.0.0.0, a
+//! broadcast or a multicast address, then picks a source itself, and the backend sees 127.0.0.1. An IPv4 link-local
+//! address needs no interface to be bound, and is believed.
 
 use core::net::IpAddr;
 
@@ -32,52 +36,84 @@ pub enum HostAddress {
 }
 
 /// Why a claimed source is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum InadmissibleSource {
-    /// The address is special on every host.
-    Special(Special),
-    /// It is this host's, and the policy is strict.
-    OwnAddress,
-    /// See [`HostAddress::NetworkOrBroadcast`].
-    NetworkOrBroadcast,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SourceRefusal {
+    /// 0.0.0.0/8 or `::`, which no host has.
+    #[error("an unspecified address")]
+    Unspecified,
+    /// Loopback, and the policy is strict.
+    #[error("a loopback address")]
+    Loopback,
+    /// An address of this host, and the policy is strict.
+    #[error("an address of this host")]
+    Own,
+    /// The broadcast or network address of one of this host's networks, or 255.255.255.255.
+    #[error("a broadcast address")]
+    Broadcast,
+    /// 224.0.0.0/4 or ff00::/8.
+    #[error("a multicast address")]
+    Multicast,
+    /// 240.0.0.0/4.
+    #[error("a reserved address")]
+    Reserved,
+    /// Port 0, where the header also chooses the destination.
+    #[error("port 0, with which a connection to the header's destination could loop")]
+    NoPort,
+    /// fe80::/10: ambiguous without its interface, which a header can't name.
+    #[error("a link-local address without its interface")]
+    LinkLocal,
+}
+
+impl SourceRefusal {
+    /// The stable reason code for metrics and logs.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unspecified => "source_unspecified",
+            Self::Loopback => "source_loopback",
+            Self::Own => "source_own_address",
+            Self::Broadcast => "source_broadcast",
+            Self::Multicast => "source_multicast",
+            Self::Reserved => "source_reserved",
+            Self::LinkLocal => "source_link_local",
+            Self::NoPort => "source_port_0",
+        }
+    }
 }
 
 impl SourcePolicy {
-    /// Decides on a claimed address. `on_this_host` tells what an address is to this host.
+    /// Decides on a claimed address, in every meaning that its encoding has. `on_this_host` looks up what an address is
+    /// to this host.
     ///
     /// # Errors
     ///
-    /// [`InadmissibleSource`]: why the address, or an address embedded in it, is refused.
+    /// [`SourceRefusal`]: why the address, or an address embedded in it, is refused.
     pub fn admit(
         self,
         claimed: IpAddr,
         on_this_host: impl Fn(IpAddr) -> Option<HostAddress>,
-    ) -> Result<(), InadmissibleSource> {
+    ) -> Result<(), SourceRefusal> {
         meanings(claimed).try_for_each(|ip| self.admit_meaning(ip, on_this_host(ip)))
     }
 
-    fn admit_meaning(
-        self,
-        ip: IpAddr,
-        host: Option<HostAddress>,
-    ) -> Result<(), InadmissibleSource> {
-        match (self, special(ip), host) {
-            (Self::Any, ..) => Ok(()),
-            (Self::AllowReserved, Some(Special::Reserved), None) => Ok(()),
-            (_, Some(refused), _) if refused != Special::Loopback => {
-                Err(InadmissibleSource::Special(refused))
+    fn admit_meaning(self, ip: IpAddr, host: Option<HostAddress>) -> Result<(), SourceRefusal> {
+        let refusal = match (special(ip), host) {
+            (Some(Special::Reserved), None) if self == Self::AllowReserved => return Ok(()),
+            (Some(Special::Unspecified), _) => SourceRefusal::Unspecified,
+            (Some(Special::Multicast), _) => SourceRefusal::Multicast,
+            (Some(Special::Reserved), _) => SourceRefusal::Reserved,
+            (Some(Special::LinkLocal), _) if ip.is_ipv6() => SourceRefusal::LinkLocal,
+            (Some(Special::Broadcast), _) | (_, Some(HostAddress::NetworkOrBroadcast)) => {
+                SourceRefusal::Broadcast
             }
-            (_, _, Some(HostAddress::NetworkOrBroadcast)) => {
-                Err(InadmissibleSource::NetworkOrBroadcast)
-            }
-            (Self::AllowLocal, ..) => Ok(()),
-            (Self::Strict | Self::AllowReserved, Some(loopback), _) => {
-                Err(InadmissibleSource::Special(loopback))
-            }
-            (Self::Strict | Self::AllowReserved, None, Some(HostAddress::Own)) => {
-                Err(InadmissibleSource::OwnAddress)
-            }
-            (Self::Strict | Self::AllowReserved, None, None) => Ok(()),
+            (Some(Special::Loopback), _) => SourceRefusal::Loopback,
+            (_, Some(HostAddress::Own)) => SourceRefusal::Own,
+            (_, None) => return Ok(()),
+        };
+        let is_local = matches!(refusal, SourceRefusal::Loopback | SourceRefusal::Own);
+        match self {
+            Self::Any => Ok(()),
+            Self::AllowLocal if is_local => Ok(()),
+            Self::Strict | Self::AllowLocal | Self::AllowReserved => Err(refusal),
         }
     }
 }
@@ -85,6 +121,97 @@ impl SourcePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn host(ip: IpAddr) -> Option<HostAddress> {
+        match ip.to_string().as_str() {
+            "10.0.0.1" | "2001:db8::1" => Some(HostAddress::Own),
+            "10.0.0.0" | "10.0.0.255" => Some(HostAddress::NetworkOrBroadcast),
+            _ => None,
+        }
+    }
+
+    fn admit(policy: SourcePolicy, ip: &str) -> Result<(), SourceRefusal> {
+        policy.admit(ip.parse().unwrap(), host)
+    }
+
+    #[test]
+    fn special_ranges_are_refused_in_every_encoding() {
+        use SourceRefusal::*;
+        let table = [
+            ("0.0.0.0", Unspecified),
+            ("0.1.2.3", Unspecified),
+            ("255.255.255.255", Broadcast),
+            ("127.255.255.255", Broadcast),
+            ("10.0.0.255", Broadcast),
+            ("10.0.0.0", Broadcast),
+            ("224.0.0.1", Multicast),
+            ("239.255.255.250", Multicast),
+            ("240.0.0.1", Reserved),
+            ("127.0.0.1", Loopback),
+            ("127.8.9.10", Loopback),
+            ("10.0.0.1", Own),
+            ("::", Unspecified),
+            ("::1", Loopback),
+            ("ff02::1", Multicast),
+            ("fe80::1", LinkLocal),
+            ("febf::1", LinkLocal),
+            ("2001:db8::1", Own),
+            ("::ffff:127.0.0.1", Loopback),
+            ("::ffff:0.0.0.0", Unspecified),
+            ("::ffff:255.255.255.255", Broadcast),
+            ("::ffff:10.0.0.1", Own),
+            ("::127.0.0.1", Loopback),
+            ("::224.0.0.1", Multicast),
+            ("64:ff9b::127.0.0.1", Loopback),
+            ("64:ff9b::10.0.0.1", Own),
+            ("64:ff9b:1::7f00:1", Loopback),
+            ("2002:7f00:1::", Loopback),
+            ("2002:e000:1::5", Multicast),
+            ("2001:db8:1::5efe:7f00:1", Loopback),
+            ("2001:db8:1::200:5efe:a00:1", Own),
+        ];
+        for (ip, why) in table {
+            assert_eq!(admit(SourcePolicy::Strict, ip), Err(why), "{ip}");
+        }
+    }
+
+    #[test]
+    fn allow_local_admits_only_local_addresses() {
+        for ip in [
+            "127.0.0.1",
+            "::1",
+            "10.0.0.1",
+            "2001:db8::1",
+            "::ffff:127.0.0.1",
+        ] {
+            assert_eq!(admit(SourcePolicy::AllowLocal, ip), Ok(()), "{ip}");
+        }
+        for ip in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "10.0.0.255",
+            "::",
+            "fe80::1",
+            "127.0.0.0",
+        ] {
+            assert!(admit(SourcePolicy::AllowLocal, ip).is_err(), "{ip}");
+        }
+    }
+
+    #[test]
+    fn ordinary_sources_are_admitted() {
+        for ip in [
+            "192.0.2.1",
+            "10.0.0.2",
+            "169.254.1.1",
+            "2001:db8::2",
+            "64:ff9b::c000:201",
+            "::ffff:192.0.2.1",
+        ] {
+            assert_eq!(admit(SourcePolicy::Strict, ip), Ok(()), "{ip}");
+        }
+    }
 
     #[test]
     fn reserved_addresses_are_admitted_on_request() {

@@ -1,7 +1,7 @@
-//! Special-purpose addresses, which are special on every host.
+//! The classification of special-purpose addresses, which are special on every host.
 //!
-//! A source policy rejects claims of them: a backend that trusts its own host must not
-//! be told that a remote client is local. They are defined here because every reader of headers needs the same rules.
+//! Every policy on addresses derives from it: the source policy, the destination policies, and the words `loopback` and
+//! `private` of lists of networks. The networks are those of IANA's registries (RFC 6890, as of 2025).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,16 +18,22 @@ pub enum Special {
     Multicast,
     /// 240.0.0.0/4.
     Reserved,
-    /// fe80::/10: means nothing without the interface it belongs to.
+    /// A cloud's metadata service, which gives credentials to any process of the host.
+    Metadata,
+    /// 169.254.0.0/16 or fe80::/10. The latter means nothing without the interface it belongs to.
     LinkLocal,
+    /// RFC 1918, or unique local (RFC 4193).
+    Private,
+    /// Not globally reachable for another reason: shared, for documentation, for benchmarks.
+    NotPublic,
 }
 
 /// The purpose of this very address; `None` for an ordinary one. See [`meanings`] for embedded addresses.
 pub fn special(ip: IpAddr) -> Option<Special> {
-    match ip {
-        IpAddr::V4(ip) => special_v4(ip),
-        IpAddr::V6(ip) => special_v6(ip),
-    }
+    NETWORKS
+        .iter()
+        .find(|special| special.contains(ip))
+        .map(|special| special.purpose)
 }
 
 /// The addresses that this one may stand for: itself, IPv4-mapped ones as IPv4, and the IPv4 address embedded in it.
@@ -65,25 +71,99 @@ pub fn embedded_ipv4(ip: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-fn special_v4(ip: Ipv4Addr) -> Option<Special> {
-    match ip.octets() {
-        [0, ..] => Some(Special::Unspecified),
-        [255, 255, 255, 255] => Some(Special::Broadcast),
-        // The kernel treats both ends of the loopback network as broadcast addresses.
-        [127, 255, 255, 255] | [127, 0, 0, 0] => Some(Special::Broadcast),
-        [127, ..] => Some(Special::Loopback),
-        [224..=239, ..] => Some(Special::Multicast),
-        [240..=255, ..] => Some(Special::Reserved),
-        _ => None,
+/// A network with a purpose.
+pub(crate) struct SpecialNetwork {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix: u8,
+    pub(crate) purpose: Special,
+}
+
+impl SpecialNetwork {
+    fn contains(&self, ip: IpAddr) -> bool {
+        let common_bits = match (self.address, ip) {
+            (IpAddr::V4(network), IpAddr::V4(ip)) => {
+                (network.to_bits() ^ ip.to_bits()).leading_zeros()
+            }
+            (IpAddr::V6(network), IpAddr::V6(ip)) => {
+                (network.to_bits() ^ ip.to_bits()).leading_zeros()
+            }
+            _ => return false,
+        };
+        common_bits >= self.prefix.into()
     }
 }
 
-fn special_v6(ip: Ipv6Addr) -> Option<Special> {
-    match ip.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Some(Special::Unspecified),
-        [0, 0, 0, 0, 0, 0, 0, 1] => Some(Special::Loopback),
-        [0xff00..=0xffff, ..] => Some(Special::Multicast),
-        [0xfe80..=0xfebf, ..] => Some(Special::LinkLocal),
-        _ => None,
+const fn v4(address: [u8; 4], prefix: u8, purpose: Special) -> SpecialNetwork {
+    let [a, b, c, d] = address;
+    let address = IpAddr::V4(Ipv4Addr::new(a, b, c, d));
+    SpecialNetwork {
+        address,
+        prefix,
+        purpose,
     }
 }
+
+const fn v6(address: [u16; 8], prefix: u8, purpose: Special) -> SpecialNetwork {
+    let [a, b, c, d, e, f, g, h] = address;
+    let address = IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h));
+    SpecialNetwork {
+        address,
+        prefix,
+        purpose,
+    }
+}
+
+/// All of them. The first one that contains an address decides.
+pub(crate) static NETWORKS: [SpecialNetwork; 40] = [
+    v4([0, 0, 0, 0], 8, Special::Unspecified),
+    // The kernel treats both ends of the loopback network as broadcast addresses.
+    v4([127, 0, 0, 0], 32, Special::Broadcast),
+    v4([127, 255, 255, 255], 32, Special::Broadcast),
+    v4([127, 0, 0, 0], 8, Special::Loopback),
+    v4([224, 0, 0, 0], 4, Special::Multicast),
+    v4([255, 255, 255, 255], 32, Special::Broadcast),
+    v4([240, 0, 0, 0], 4, Special::Reserved),
+    // AWS (EC2, ECS, EKS), Google, Azure, OpenStack, DigitalOcean and Oracle share the first. Alibaba, Azure's agent and
+    // Oracle have others.
+    v4([169, 254, 169, 254], 32, Special::Metadata),
+    v4([169, 254, 170, 2], 32, Special::Metadata),
+    v4([169, 254, 170, 23], 32, Special::Metadata),
+    v4([100, 100, 100, 200], 32, Special::Metadata),
+    v4([168, 63, 129, 16], 32, Special::Metadata),
+    v4([192, 0, 0, 192], 32, Special::Metadata),
+    v4([169, 254, 0, 0], 16, Special::LinkLocal),
+    v4([10, 0, 0, 0], 8, Special::Private),
+    v4([172, 16, 0, 0], 12, Special::Private),
+    v4([192, 168, 0, 0], 16, Special::Private),
+    // Shared by carriers (RFC 6598), protocol assignments, documentation, benchmarking.
+    v4([100, 64, 0, 0], 10, Special::NotPublic),
+    v4([192, 0, 0, 0], 24, Special::NotPublic),
+    v4([192, 0, 2, 0], 24, Special::NotPublic),
+    v4([198, 18, 0, 0], 15, Special::NotPublic),
+    v4([198, 51, 100, 0], 24, Special::NotPublic),
+    v4([203, 0, 113, 0], 24, Special::NotPublic),
+    v6([0; 8], 128, Special::Unspecified),
+    v6([0, 0, 0, 0, 0, 0, 0, 1], 128, Special::Loopback),
+    v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, Special::Multicast),
+    v6(
+        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+        128,
+        Special::Metadata,
+    ),
+    v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23], 128, Special::Metadata),
+    v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Special::Metadata),
+    v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, Special::LinkLocal),
+    v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7, Special::Private),
+    // Local NAT64 (RFC 8215), discard-only, protocol assignments (as 192.0.0.0/24), benchmarking, deprecated ORCHID,
+    // documentation, segment routing.
+    v6([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, Special::NotPublic),
+    v6([0x100, 0, 0, 0, 0, 0, 0, 0], 63, Special::NotPublic),
+    v6([0x2001, 1, 0, 0, 0, 0, 0, 0], 32, Special::NotPublic),
+    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48, Special::NotPublic),
+    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28, Special::NotPublic),
+    v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, Special::NotPublic),
+    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, Special::NotPublic),
+    v6([0x5f00, 0, 0, 0, 0, 0, 0, 0], 16, Special::NotPublic),
+    // Site-local, deprecated (RFC 3879) but still routed somewhere.
+    v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10, Special::NotPublic),
+];

@@ -6,14 +6,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peername_proto::SourcePolicy;
 use peername_relay::{Limits, Method};
 use peername_server::access::clients::ClientAccess;
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
 use peername_server::addr::{LocalAddr, Target};
 use peername_server::header_limits::HeaderLimits;
 
 use crate::policy::destination::DestinationPolicy;
-use crate::policy::source::SourcePolicy;
 
 /// The configuration of one service, which serves the connections of some listeners.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Config {
     /// Whether the listeners accept connections that TPROXY rules redirect (IP_TRANSPARENT).
     pub transparent: bool,
     /// The peers that may send headers.
-    pub trust: TrustList,
+    pub trust: NetworkSet,
     /// Bounds on the header.
     pub header: HeaderLimits,
     /// Which clients may connect.

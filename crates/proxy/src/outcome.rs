@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use peername_proto::SourceRefusal;
 use peername_relay::{End, Side};
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::Target;
@@ -10,7 +11,6 @@ use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
 use crate::policy::destination::DestinationRefusal;
-use crate::policy::source::SourceRefusal;
 use crate::translation::LIST_RULES;
 
 /// How a connection or session ended. The log line, the counters and the tests all read this value.

@@ -1,21 +1,76 @@
-//! An entry of `--allow-destination`, and its syntax.
+//! The list of destinations (`--allow-destination`), and the syntax of its entries.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use peername_proto::{Special, meanings, parse_network, special};
+use prefix_trie::joint::JointPrefixMap;
 
-use crate::access::network_list::parse_network;
+use crate::access::network_set::host;
 
-/// Allowed destinations: the addresses of a network (CIDR) with all ports or a range of them.
+/// The destinations that are allowed: a prefix trie of networks, with the ports of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DestinationList(JointPrefixMap<IpNet, Vec<Ports>>);
+
+impl DestinationList {
+    /// Whether an entry allows this destination. A wide network that happens to contain loopback or a cloud's metadata
+    /// service does not allow that: loopback takes an entry of loopback, and a metadata service one of exactly its address.
+    pub fn allows(&self, ip: IpAddr, port: u16) -> bool {
+        let host = host(ip);
+        let is_any = |purpose| meanings(ip).any(|ip| special(ip) == Some(purpose));
+        let (is_metadata, is_loopback) = (is_any(Special::Metadata), is_any(Special::Loopback));
+        self.0.cover(&host).any(|(network, ports)| {
+            let is_narrow =
+                network == host || !is_metadata && (!is_loopback || is_within_loopback(network));
+            is_narrow && ports.iter().any(|ports| ports.contains(&port))
+        })
+    }
+
+    /// Whether a loopback address of this family is listed.
+    pub fn lists_loopback(&self, is_ipv4: bool) -> bool {
+        self.0
+            .keys()
+            .any(|network| is_within_loopback(network) && network.addr().is_ipv4() == is_ipv4)
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<AllowedDestination> for DestinationList {
+    fn from_iter<I: IntoIterator<Item = AllowedDestination>>(entries: I) -> Self {
+        let mut list = Self::default();
+        list.extend(entries);
+        list
+    }
+}
+
+impl Extend<AllowedDestination> for DestinationList {
+    fn extend<I: IntoIterator<Item = AllowedDestination>>(&mut self, entries: I) {
+        for entry in entries {
+            let ports = self.0.entry(entry.network).or_default();
+            ports.push(entry.ports);
+        }
+    }
+}
+
+/// Whether all addresses of the network are loopback.
+fn is_within_loopback(network: IpNet) -> bool {
+    network.network().is_loopback() && network.broadcast().is_loopback()
+}
+
+/// An entry: the addresses of a network (CIDR) with all ports or a range of them.
 ///
 /// Written as `10.0.0.0/8`, `10.0.0.5:443`, `10.0.0.0/8:8000-8999`, `[2001:db8::]/32:443` or
 /// `[2001:db8::1]:443`; without a port the brackets are optional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedDestination {
     network: IpNet,
-    ports: RangeInclusive<u16>,
+    ports: Ports,
 }
 
 /// Why a text is not a valid entry.
@@ -33,25 +88,10 @@ pub enum ParseDestinationError {
 }
 
 impl AllowedDestination {
-    /// Whether the entry covers this address and port.
-    pub fn covers(&self, ip: IpAddr, port: u16) -> bool {
-        self.network.contains(&ip) && self.ports.contains(&port)
-    }
-
-    /// Whether the entry is for this address alone.
-    pub fn is_exactly(&self, ip: IpAddr) -> bool {
-        self.network == IpNet::from(ip)
-    }
-
-    /// Whether its addresses are IPv4.
-    pub fn is_ipv4(&self) -> bool {
-        matches!(self.network, IpNet::V4(_))
-    }
-
-    /// Whether all of its addresses are loopback.
-    pub fn is_loopback(&self) -> bool {
-        let all = [self.network.network(), self.network.broadcast()];
-        all.iter().all(IpAddr::is_loopback)
+    /// The addresses of a network, with all ports.
+    pub fn with_all_ports(network: IpNet) -> Self {
+        let ports = FIRST_PORT..=u16::MAX;
+        Self { network, ports }
     }
 }
 
@@ -60,15 +100,11 @@ impl FromStr for AllowedDestination {
 
     fn from_str(text: &str) -> Result<Self, ParseDestinationError> {
         let (network, ports) = parse_entry(text).ok_or(ParseDestinationError::Form)?;
-        let all_ports = FIRST_PORT..=u16::MAX;
-        let entry = Self {
-            network,
-            ports: ports.clone().unwrap_or(all_ports),
-        };
-        if entry.is_loopback() && ports.is_none() {
-            return Err(ParseDestinationError::LoopbackWithoutPorts);
+        match ports {
+            Some(ports) => Ok(Self { network, ports }),
+            None if is_within_loopback(network) => Err(ParseDestinationError::LoopbackWithoutPorts),
+            None => Ok(Self::with_all_ports(network)),
         }
-        Ok(entry)
     }
 }
 

@@ -19,6 +19,8 @@ use peername_sys::netlink::{
 };
 use tokio::time::sleep;
 
+use crate::access::network_set::NetworkSet;
+
 /// This host's own addresses, and the network and broadcast addresses of its interfaces, as last reported over netlink.
 /// Clones share one table.
 ///
@@ -33,7 +35,7 @@ struct AddressTable {
     /// A host has few addresses; comparing the keys of a tree is faster than hashing.
     addresses: BTreeMap<IpAddr, HostAddress>,
     /// Whole networks that are local: 127.0.0.0/8, and rarely more.
-    networks: Vec<IpNet>,
+    networks: NetworkSet,
 }
 
 impl OwnAddresses {
@@ -48,20 +50,23 @@ impl OwnAddresses {
         Ok(Self(Arc::new(RwLock::new(table))))
     }
 
+    /// A table of these addresses, which the kernel is not asked for.
+    pub fn fixed(addresses: impl IntoIterator<Item = (IpAddr, HostAddress)>) -> Self {
+        Self(Arc::new(RwLock::new(AddressTable {
+            addresses: addresses.into_iter().collect(),
+            networks: NetworkSet::default(),
+        })))
+    }
+
     /// Looks an address up; `None` when it is not special on this host. An IPv4-mapped address is looked up as the IPv4
     /// address.
     ///
-    /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a scan of the few networks.
+    /// Cheap enough for every connection: one uncontended lock, a few comparisons, and a lookup among the few networks.
     pub fn kind_of(&self, address: IpAddr) -> Option<HostAddress> {
         let address = address.to_canonical();
         let table = self.0.read();
         let listed = table.addresses.get(&address).copied();
-        let is_within = || {
-            table
-                .networks
-                .iter()
-                .any(|network| network.contains(&address))
-        };
+        let is_within = || table.networks.contains(address);
         listed.or_else(|| is_within().then_some(HostAddress::Own))
     }
 
@@ -142,7 +147,7 @@ impl AddressTable {
             // The route of `exec --mode netns`, which makes every address local: it does not tell clients from this
             // host.
             _ if prefix == 0 => {}
-            Ok(network) if prefix < network.max_prefix_len() => self.networks.push(network),
+            Ok(network) if prefix < network.max_prefix_len() => self.networks.insert(network),
             _ => drop(self.addresses.insert(address, HostAddress::Own)),
         }
     }

@@ -41,7 +41,7 @@ fn fields<'s>(source: &'s str, call: &str) -> BTreeSet<&'s str> {
 fn page_lists_exactly_the_outcomes() {
     let sources = [
         include_str!("../../../crates/proxy/src/outcome.rs"),
-        include_str!("../../../crates/proxy/src/policy/source.rs"),
+        include_str!("../../../crates/proto/src/source_policy.rs"),
         include_str!("../../../crates/proxy/src/policy/destination.rs"),
         include_str!("../../../crates/server/src/access/clients/refusal.rs"),
         include_str!("../../../crates/server/src/header_error.rs"),

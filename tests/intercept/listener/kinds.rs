@@ -36,7 +36,7 @@ fn redirected_connections_reach_their_original_destination() {
     ]);
     assert_contains(&wrong, &["upstream_tls_wrong_name"]);
     let loops = rig.curl_without_proxy(&["http://203.0.113.1:8081/"]);
-    assert_contains(&loops, &["destination_loop"]);
+    assert_contains(&loops, &["destination_own_listener"]);
 }
 
 #[test]

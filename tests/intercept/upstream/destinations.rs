@@ -20,8 +20,8 @@ fn special_destinations_are_refused_unless_listed() {
         ("https://shared.test/", "destination_not_public"),
         ("https://metadata.test/", "destination_metadata"),
         ("https://local.test/", "destination_this_host"),
-        ("http://local.test:8080/", "destination_loop"),
-        ("http://proxy.test:8080/", "destination_loop"),
+        ("http://local.test:8080/", "destination_own_listener"),
+        ("http://proxy.test:8080/", "destination_own_listener"),
         ("https://proxy.test/", "destination_this_host"),
         ("https://nat64.test/", "destination_not_public"),
         ("https://mapped.test/", "destination_not_public"),
@@ -57,7 +57,7 @@ fn listed_network_does_not_include_this_host() {
          --allow-destination=127.0.0.1:9000-9999 --admin=127.0.0.1:9300",
     ));
     for (url, code) in [
-        ("http://127.0.0.1:9300/metrics", "destination_loop"),
+        ("http://127.0.0.1:9300/metrics", "destination_own_listener"),
         ("http://127.0.0.1/", "destination_this_host"),
         ("http://[64:ff9b::7f00:1]/", "destination_this_host"),
         ("http://[2002:7f00:1::]/", "destination_this_host"),

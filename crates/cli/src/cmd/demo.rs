@@ -9,20 +9,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use peername_proto::Transport;
+use peername_proto::{SourcePolicy, Transport};
 use peername_proxy::backend::Backend;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
-use peername_proxy::policy::source::SourcePolicy;
 use peername_proxy::reply_path::monitor::ReplyPathMonitor;
 use peername_proxy::service::{Service, ServiceHandle, Services};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpConfig, UdpListeners, UdpProxy};
 use peername_proxy::{forward, routes};
 use peername_relay::{Limits, Method};
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
 use peername_server::header_limits::HeaderLimits;
 use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
@@ -103,7 +102,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
     let config = Config {
         transparent: false,
         clients: Arc::default(),
-        trust: TrustList::parse(&["loopback"])?,
+        trust: NetworkSet::read_required("--trust", &["loopback"])?,
         header: HeaderLimits::default(),
         source_policy: SourcePolicy::Strict,
         destination_policy: None,

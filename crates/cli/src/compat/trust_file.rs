@@ -8,8 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use peername_server::access::network_list::NetworkListError;
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::{NetworkListError, NetworkSet};
 use peername_sys::fs::text_file;
 
 use super::translation::TRUST_ANY_WARNING;
@@ -76,7 +75,7 @@ fn is_network(entry: &str) -> bool {
 }
 
 fn is_empty_list(path: &OsStr) -> bool {
-    let list = TrustList::parse(&[file_value(path).to_string_lossy()]);
+    let list = NetworkSet::read_required("--trust", &[file_value(path).to_string_lossy()]);
     matches!(list, Err(NetworkListError::EmptyFile { .. }))
 }
 
@@ -105,7 +104,7 @@ mod tests {
 
     fn trusts(words: &[OsString], peer: &str) -> bool {
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
-        TrustList::parse(&words)
+        NetworkSet::read_required("--trust", &words)
             .unwrap()
             .contains(peer.parse().unwrap())
     }
@@ -144,7 +143,7 @@ mod tests {
         assert_eq!(words, ["@/nonexistent"]);
         with_file("bad", "lb.example\n", |path| {
             let words = trust_or_any(Some(path), "-a", &mut notes);
-            assert!(TrustList::parse(&[words[0].to_str().unwrap()]).is_err());
+            assert!(NetworkSet::read_required("--trust", &[words[0].to_str().unwrap()]).is_err());
         });
         assert!(notes.is_empty());
     }

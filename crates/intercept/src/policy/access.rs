@@ -11,7 +11,7 @@ use aws_lc_rs::rand::SystemRandom;
 use data_encoding::BASE64;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use moka::future::Cache;
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
 use peername_sys::fs::text_file;
 use tokio::task::spawn_blocking;
 
@@ -22,9 +22,9 @@ use crate::request::refusal::Refusal;
 #[derive(Debug, Default)]
 pub struct Access {
     /// Networks of allowed clients (`--allow-client`).
-    pub clients: Option<TrustList>,
+    pub clients: Option<NetworkSet>,
     /// Networks of peers that begin their connections with a PROXY header (`--accept-proxy`).
-    pub accept_proxy: Option<TrustList>,
+    pub accept_proxy: Option<NetworkSet>,
     /// Names and passwords (`--proxy-auth`), which clients of an explicit listener send with each CONNECT and each request
     /// outside of a tunnel.
     pub users: Option<Users>,

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use peername_server::access::network_list::parse_network;
+use peername_proto::parse_network;
 
 use crate::host::Host;
 

@@ -1,13 +1,14 @@
 //! Listings of connections: the query's filters, order and limit, and the JSON lines of the answer.
 
 use std::future::ready;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
+use peername_proto::parse_network;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -105,8 +106,8 @@ impl ListQuery {
 
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
-            "client" => self.client = Some(network(value)?),
-            "balancer" => self.balancer = Some(network(value)?),
+            "client" => self.client = Some(parse_network(value)?),
+            "balancer" => self.balancer = Some(parse_network(value)?),
             "listener" => self.listener = Some(value.parse().ok()?),
             "state" => self.state = Some(state(value)?),
             "min_age" => self.min_age = age(value)?,
@@ -155,21 +156,6 @@ impl Order {
     }
 }
 
-/// An address, or a network. What is mapped into IPv6 (RFC 4291, 2.5.5.2) is the IPv4 address.
-fn network(text: &str) -> Option<IpNet> {
-    let address = |addr: IpAddr| IpNet::from(addr.to_canonical());
-    let parsed = text.parse().ok();
-    let network: IpNet = parsed.or_else(|| text.parse().ok().map(address))?;
-    let mapped = match network.addr().to_canonical() {
-        IpAddr::V4(addr) if network.addr().is_ipv6() => {
-            let prefix = network.prefix_len().checked_sub(MAPPED_PREFIX);
-            prefix.and_then(|prefix| Some(Ipv4Net::new(addr, prefix).ok()?.into()))
-        }
-        _ => None,
-    };
-    Some(mapped.unwrap_or(network))
-}
-
 /// Text of the caller, as it can be repeated to a terminal.
 fn printable(text: &str) -> String {
     let mut escaped = String::new();
@@ -211,8 +197,6 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("sort", "bytes|age|idle"),
     ("limit", "N"),
 ];
-/// The length of the prefix of IPv4 addresses that are mapped into IPv6.
-const MAPPED_PREFIX: u8 = 96;
 const MAX_REPEATED: usize = 100;
 
 #[cfg(test)]

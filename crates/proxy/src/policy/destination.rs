@@ -7,24 +7,22 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use peername_proto::HostAddress;
-use peername_proto::embedded_ipv4;
-use peername_server::destination_list::AllowedDestination;
-use peername_server::metadata_service::is_metadata;
+use peername_proto::{HostAddress, Special, embedded_ipv4, special};
+use peername_server::destination_list::DestinationList;
 
 /// The destinations that headers may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DestinationPolicy(Vec<AllowedDestination>);
+pub struct DestinationPolicy(DestinationList);
 
 /// What a decision depends on besides the destination.
 #[derive(Clone, Copy)]
-pub(crate) struct DestinationContext<'a> {
+pub struct DestinationContext<'a> {
     /// Looks up whether an address is special on this host.
-    pub(crate) kind_of: &'a dyn Fn(IpAddr) -> Option<HostAddress>,
+    pub kind_of: &'a dyn Fn(IpAddr) -> Option<HostAddress>,
     /// The ports this process listens on.
-    pub(crate) own_ports: &'a OwnPorts,
+    pub own_ports: &'a OwnPorts,
     /// Whether the client's address is trusted to send headers, so that its payload could be taken for one.
-    pub(crate) source_is_trusted: bool,
+    pub source_is_trusted: bool,
 }
 
 /// The ports this process listens on, TCP and UDP.
@@ -68,7 +66,7 @@ pub enum DestinationRefusal {
     /// 0.0.0.0/8 or `::`: connect(2) takes that for this host.
     #[error("an unspecified address")]
     Unspecified,
-    /// 240.0.0.0/4, or the network or broadcast address of one of this host's networks.
+    /// 240.0.0.0/4, an end of the loopback network, or the network or broadcast address of one of this host's networks.
     #[error("a broadcast or reserved address")]
     Broadcast,
     /// An IPv6 address that embeds an IPv4 address (RFC 4291, RFC 6052, RFC 3056) which is this host's, loopback or
@@ -110,13 +108,11 @@ impl DestinationRefusal {
 impl DestinationPolicy {
     /// Whether a loopback address of this family is listed.
     pub fn lists_loopback(&self, is_ipv4: bool) -> bool {
-        self.0
-            .iter()
-            .any(|allowed| allowed.is_loopback() && allowed.is_ipv4() == is_ipv4)
+        self.0.lists_loopback(is_ipv4)
     }
 
     /// Allows the destinations of a list; `None` when it is empty, which is never what was meant.
-    pub fn new(allowed: Vec<AllowedDestination>) -> Option<Self> {
+    pub fn new(allowed: DestinationList) -> Option<Self> {
         (!allowed.is_empty()).then_some(Self(allowed))
     }
 
@@ -126,7 +122,7 @@ impl DestinationPolicy {
     /// # Errors
     ///
     /// [`DestinationRefusal`] is the reason.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         asked: SocketAddr,
         context: DestinationContext<'_>,
@@ -135,32 +131,36 @@ impl DestinationPolicy {
         if port == 0 {
             return Err(DestinationRefusal::NoPort);
         }
-        refuse_special(ip)?;
+        let purpose = special(ip);
+        match purpose {
+            Some(Special::Multicast) => return Err(DestinationRefusal::Multicast),
+            Some(Special::Unspecified) => return Err(DestinationRefusal::Unspecified),
+            Some(Special::Broadcast | Special::Reserved) => {
+                return Err(DestinationRefusal::Broadcast);
+            }
+            Some(Special::LinkLocal) => return Err(DestinationRefusal::LinkLocal),
+            _ => {}
+        }
         if embedded_ipv4(ip).is_some_and(|inner| !is_ordinary(inner.into(), context)) {
             return Err(DestinationRefusal::Embedded);
         }
-        let covering = || self.0.iter().filter(|entry| entry.covers(ip, port));
-        if is_metadata(ip) {
-            let is_listed = covering().any(|entry| entry.is_exactly(ip));
+        let is_listed = self.0.allows(ip, port);
+        let is_loopback = purpose == Some(Special::Loopback);
+        if purpose == Some(Special::Metadata) {
             return is_listed.then_some(()).ok_or(DestinationRefusal::Metadata);
-        }
-        if is_link_local(ip) {
-            return Err(DestinationRefusal::LinkLocal);
         }
         match (context.kind_of)(ip) {
             Some(HostAddress::NetworkOrBroadcast) => return Err(DestinationRefusal::Broadcast),
             Some(HostAddress::Own) => context.admit_this_host(port)?,
-            None if ip.is_loopback() => context.admit_this_host(port)?,
+            None if is_loopback => context.admit_this_host(port)?,
             None if context.own_ports.transparent => context.admit_possible_loop()?,
             None => {}
         }
-        if ip.is_loopback() && !covering().any(AllowedDestination::is_loopback) {
-            return Err(DestinationRefusal::LoopbackNotListed);
+        match is_listed {
+            true => Ok(()),
+            false if is_loopback => Err(DestinationRefusal::LoopbackNotListed),
+            false => Err(DestinationRefusal::NotListed),
         }
-        covering()
-            .next()
-            .map(|_| ())
-            .ok_or(DestinationRefusal::NotListed)
     }
 }
 
@@ -181,33 +181,13 @@ impl DestinationContext<'_> {
     }
 }
 
-/// Refuses multicast, unspecified, broadcast and reserved addresses.
-fn refuse_special(ip: IpAddr) -> Result<(), DestinationRefusal> {
-    if ip.is_multicast() {
-        return Err(DestinationRefusal::Multicast);
-    }
-    match ip {
-        IpAddr::V4(ip) => match ip.octets() {
-            [0, ..] => Err(DestinationRefusal::Unspecified),
-            [240..=255, ..] => Err(DestinationRefusal::Broadcast),
-            _ => Ok(()),
-        },
-        IpAddr::V6(ip) if ip.is_unspecified() => Err(DestinationRefusal::Unspecified),
-        IpAddr::V6(_) => Ok(()),
-    }
-}
-
-/// Whether the address is neither special nor restricted nor one of this host.
+/// Whether the address is neither restricted nor one of this host.
 fn is_ordinary(ip: IpAddr, context: DestinationContext<'_>) -> bool {
-    let is_restricted = ip.is_loopback() || is_link_local(ip) || is_metadata(ip);
-    refuse_special(ip).is_ok() && !is_restricted && (context.kind_of)(ip).is_none()
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
+    let is_unrestricted = matches!(
+        special(ip),
+        None | Some(Special::Private | Special::NotPublic)
+    );
+    is_unrestricted && (context.kind_of)(ip).is_none()
 }
 
 /// Limit of the proxies that a connection has passed, by the hop count of its header. With a higher limit, a loop opens

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use peername_proto::SourceRefusal;
 use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::own_addresses::OwnAddresses;
@@ -14,7 +15,6 @@ use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
 use crate::policy::destination::{DestinationContext, DestinationRefusal, MAX_HOPS, OwnPorts};
-use crate::policy::source::{self, SourceRefusal};
 use crate::reply_path::monitor::ReplyPathMonitor;
 
 /// Everything that decides about a connection or session. The owner keeps `own_addresses` and `reply_path` up to date.
@@ -66,7 +66,7 @@ impl Rules {
             return Ok(None);
         };
         let kind_of = |ip| self.own_addresses.kind_of(ip);
-        match source::admit(self.config.source_policy, claim.0.ip(), kind_of) {
+        match self.config.source_policy.admit(claim.0.ip(), kind_of) {
             Ok(()) => Ok(Some(claim)),
             // A balancer on this host claims the source of its own connection. Its health checks do so with version 1,
             // which has no LOCAL.
@@ -128,7 +128,7 @@ impl Rules {
     /// here then: it could claim any source directly. Such a loop ends, because each pass removes a header that the
     /// client sent, unless `--send-proxy` adds one each time.
     fn trusts_all(&self, client: IpAddr) -> bool {
-        self.config.trust.trusts_all_of_family(client) && self.config.upstream.send_proxy.is_none()
+        self.config.trust.contains_family_of(client) && self.config.upstream.send_proxy.is_none()
     }
 
     /// The source port of the upstream connection, and the policy for a taken port. `named` is the header's

@@ -189,13 +189,12 @@ mod tests {
     use std::io;
     use std::net::SocketAddr;
 
-    use peername_proto::WriteError;
+    use peername_proto::{SourceRefusal, WriteError};
     use peername_sys::SyscallError;
 
     use super::*;
     use crate::outcome::Fault;
     use crate::policy::destination::DestinationRefusal;
-    use crate::policy::source::SourceRefusal;
 
     /// The promise: a condition that can refuse every client is logged without `-v`.
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use peername_proto::Header;
 
-use super::network_list::NetworkListError;
+use super::network_set::NetworkListError;
 use crate::addr::{ClaimedSource, PeerAddr, canonical};
 pub use lists::{ClientLists, ListOptions};
 pub use refusal::ClientRefusal;

@@ -14,7 +14,7 @@ use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_pa
 use peername_exec::table::{Rules, SharedTable, TableError};
 use peername_identity::{Network, SocketListing, SourcePolicy};
 use peername_server::access::clients::RequiredTlv;
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
 
 use super::clients::{self, ListJudge};
 use crate::cmd::proxy;
@@ -194,9 +194,10 @@ impl Args {
                 "peername: headers are accepted from private networks (set --trust to choose others)"
             );
         }
-        let list = TrustList::parse(&self.trust()).map_err(Usage::from_error)?;
-        let networks = list.networks().iter();
-        Ok(networks
+        let list =
+            NetworkSet::read_required("--trust", &self.trust()).map_err(Usage::from_error)?;
+        Ok(list
+            .iter()
             .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
             .collect())
     }

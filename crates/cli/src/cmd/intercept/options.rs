@@ -21,8 +21,8 @@ use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
 use peername_intercept::upstream::config::UpstreamConfig;
 use peername_intercept::upstream::upstream_proxy::UpstreamProxy;
-use peername_server::access::trust_list::TrustList;
-use peername_server::destination_list::AllowedDestination;
+use peername_server::access::network_set::NetworkSet;
+use peername_server::destination_list::{AllowedDestination, DestinationList};
 
 use super::check_args::CheckArgs;
 use super::host_timeout::{HostTimeoutArg, host_timeouts};
@@ -164,8 +164,8 @@ impl Intercept {
             .chain(self.inject.iter().map(Injection::file))
     }
 
-    pub(super) fn allowed_destinations(&self) -> Vec<AllowedDestination> {
-        self.allow_destination.clone()
+    pub(super) fn allowed_destinations(&self) -> DestinationList {
+        self.allow_destination.iter().cloned().collect()
     }
 
     pub(super) fn rules(&self) -> Rules {
@@ -213,10 +213,10 @@ impl Intercept {
     pub(super) fn access(&self) -> Result<Access, Usage> {
         let list = |option, words: &[String]| match words {
             [] => Ok(None),
-            words => TrustList::parse_option(option, words)
+            words => NetworkSet::read_required(option, words)
                 .map(Some)
                 .map_err(|first| {
-                    let by_itself = |word| TrustList::parse_option(option, &[word]);
+                    let by_itself = |word| NetworkSet::read_required(option, &[word]);
                     list_errors(words.iter().map(by_itself), first)
                 }),
         };

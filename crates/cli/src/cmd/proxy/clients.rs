@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peername_server::access::clients::{ClientAccess, ClientLists, ListOptions, RequiredTlvs};
-use peername_server::access::network_list::NetworkListError;
+use peername_server::access::network_set::NetworkListError;
 
 use peername_daemon::usage::{Usage, UsageErrors};
 

@@ -241,7 +241,7 @@ pub(super) fn log_warnings(setup: &Setup) {
 
 /// Logs the trusted networks as go-mmproxy does at its start. Without a list it logged none.
 fn log_allowed_subnets(plan: &ServicePlan) {
-    for network in plan.config.trust.networks() {
+    for network in plan.config.trust.iter() {
         if network.prefix_len() > 0 {
             tracing::info!(subnet = %network, "allowed subnet");
         }

@@ -17,7 +17,7 @@ use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
 use peername_server::access::clients::RequiredTlv;
-use peername_server::access::trust_list::TrustList;
+use peername_server::access::network_set::NetworkSet;
 use peername_server::header_limits::HeaderLimits;
 
 use super::clients;
@@ -259,9 +259,12 @@ impl Listener {
         }
     }
 
-    fn trust(&self) -> Result<TrustList, Usage> {
-        TrustList::parse(&self.trust).map_err(|first| {
-            let by_itself = self.trust.iter().map(|value| TrustList::parse(&[value]));
+    fn trust(&self) -> Result<NetworkSet, Usage> {
+        NetworkSet::read_required("--trust", &self.trust).map_err(|first| {
+            let by_itself = self
+                .trust
+                .iter()
+                .map(|value| NetworkSet::read_required("--trust", &[value]));
             clients::list_errors(by_itself, first)
         })
     }

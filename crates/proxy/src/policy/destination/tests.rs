@@ -1,3 +1,5 @@
+use peername_server::destination_list::AllowedDestination;
+
 use super::*;
 
 fn host(ip: IpAddr) -> Option<HostAddress> {
@@ -9,7 +11,9 @@ fn host(ip: IpAddr) -> Option<HostAddress> {
 }
 
 fn list(entries: &[&str]) -> DestinationPolicy {
-    let entries = entries.iter().map(|entry| entry.parse().unwrap());
+    let entries = entries
+        .iter()
+        .map(|entry| entry.parse::<AllowedDestination>().unwrap());
     DestinationPolicy::new(entries.collect()).unwrap()
 }
 

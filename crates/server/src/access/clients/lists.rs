@@ -1,15 +1,9 @@
 //! The allow list, the deny list, and the list of peers that check health.
-//!
-//! A list of bans may have a hundred thousand entries, so it is a prefix trie: a lookup takes as many steps as an address
-//! has bits at most, however long the list is.
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use prefix_trie::joint::JointPrefixSet;
-
 use super::refusal::ClientRefusal;
-use crate::access::network_list::{self, FileContent, NetworkListError};
+use crate::access::network_set::{FileContent, NetworkListError, NetworkSet};
 
 /// The values of the options that list networks.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +20,10 @@ pub struct ListOptions {
 #[derive(Debug, Default)]
 pub struct ClientLists {
     /// `None`: every client may connect that is not denied.
-    allow: Option<JointPrefixSet<IpNet>>,
-    deny: JointPrefixSet<IpNet>,
+    allow: Option<NetworkSet>,
+    deny: NetworkSet,
     /// `None`: the peers on this host.
-    health_checks: Option<JointPrefixSet<IpNet>>,
+    health_checks: Option<NetworkSet>,
 }
 
 impl ClientLists {
@@ -40,22 +34,24 @@ impl ClientLists {
     ///
     /// [`NetworkListError`]: a value, a file, or a line of a file.
     pub fn read(options: &ListOptions) -> Result<Self, NetworkListError> {
-        use FileContent::{Optional, Required};
-        let read = |option, values: &[String], content| {
-            let networks = network_list::read(option, values, content)?.into_iter();
-            Ok((!values.is_empty()).then(|| networks.collect()))
+        let read = |option, values: &[String], content| match values {
+            [] => Ok(None),
+            values => NetworkSet::read(option, values, content).map(Some),
         };
-        let deny = read("--deny-client", &options.deny, Optional)?;
         Ok(Self {
-            allow: read("--allow-client", &options.allow, Required)?,
-            deny: deny.unwrap_or_default(),
-            health_checks: read("--health-checks-from", &options.health_checks, Optional)?,
+            allow: read("--allow-client", &options.allow, FileContent::Required)?,
+            deny: NetworkSet::read("--deny-client", &options.deny, FileContent::Optional)?,
+            health_checks: read(
+                "--health-checks-from",
+                &options.health_checks,
+                FileContent::Optional,
+            )?,
         })
     }
 
     /// Refuses clients of the deny list, which wins over the allow list, whichever has the longer prefix.
     pub(super) fn check_denied(&self, client: IpAddr) -> Result<(), ClientRefusal> {
-        match self.deny.get_lpm(&host(client)) {
+        match self.deny.longest_match(client) {
             Some(by) => Err(ClientRefusal::Denied { by }),
             None => Ok(()),
         }
@@ -64,7 +60,7 @@ impl ClientLists {
     /// Refuses clients that are not on the allow list, if there is one.
     pub(super) fn check_allowed(&self, client: IpAddr) -> Result<(), ClientRefusal> {
         match &self.allow {
-            Some(allow) if !allow.is_covered(&host(client)) => Err(ClientRefusal::NotAllowed),
+            Some(allow) if !allow.contains(client) => Err(ClientRefusal::NotAllowed),
             _ => Ok(()),
         }
     }
@@ -72,7 +68,7 @@ impl ClientLists {
     /// Whether this peer may name itself as the client, as health checks do.
     pub(super) fn is_health_checker(&self, peer: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> bool {
         match &self.health_checks {
-            Some(listed) => listed.is_covered(&host(peer)),
+            Some(listed) => listed.contains(peer),
             None => is_own(peer),
         }
     }
@@ -84,12 +80,8 @@ impl ClientLists {
 
     /// The number of networks that are allowed; `None` if there is no allow list.
     pub fn allowed(&self) -> Option<usize> {
-        self.allow.as_ref().map(JointPrefixSet::len)
+        self.allow.as_ref().map(NetworkSet::len)
     }
-}
-
-fn host(ip: IpAddr) -> IpNet {
-    IpNet::from(ip.to_canonical())
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
 use peername_jail::mediator::ports::close_requested;
 use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
+use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
@@ -213,8 +214,9 @@ impl Interceptor {
         if is_jailed() {
             // Names resolve to addresses of the outer jail, which has checks of its own.
             let outer = self.name_ranges.networks();
-            let outer = outer.map(|network| network.to_string().parse());
-            destinations.allowed.extend(outer.into_iter().flatten());
+            destinations
+                .allowed
+                .extend(outer.map(AllowedDestination::with_all_ports));
         }
         let (capacity, max_upstream) =
             split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);

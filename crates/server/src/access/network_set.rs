@@ -1,0 +1,339 @@
+//! Sets of networks (CIDR), as options and files list them: trusted peers, clients, networks of this host.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use peername_proto::{Special, networks_of, parse_network};
+use peername_sys::fs::text_file;
+use prefix_trie::joint::JointPrefixSet;
+
+/// A set of networks: a prefix trie. A list of bans may have a hundred thousand, and a lookup takes as many steps as an
+/// address has bits at most.
+///
+/// An IPv4-mapped address is looked up as the IPv4 address; apart from that, networks of one family contain no address of
+/// the other one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSet(JointPrefixSet<IpNet>);
+
+impl NetworkSet {
+    /// Reads the values of an option: networks, addresses, `@FILE`, and the keywords `private`, `loopback`, `any`. In a file
+    /// `#` and `;` begin a comment, and blank lines are skipped.
+    ///
+    /// # Errors
+    ///
+    /// [`NetworkListError`]. One invalid line rejects the whole file: half a list would refuse wanted clients, or admit
+    /// unwanted ones.
+    pub fn read<S: AsRef<str>>(
+        option: &'static str,
+        values: &[S],
+        files: FileContent,
+    ) -> Result<Self, NetworkListError> {
+        let mut list = Reader {
+            option,
+            files,
+            networks: Self::default(),
+        };
+        for value in values {
+            list.add_value(value.as_ref())?;
+        }
+        Ok(list.networks)
+    }
+
+    /// Reads the values of an option that must list a network. The trust list (`--trust`) is one: a peer that may send a
+    /// header can claim any client address, so there is no default.
+    ///
+    /// # Errors
+    ///
+    /// As [`NetworkSet::read`], and [`NetworkListError::Empty`].
+    pub fn read_required<S: AsRef<str>>(
+        option: &'static str,
+        values: &[S],
+    ) -> Result<Self, NetworkListError> {
+        let networks = Self::read(option, values, FileContent::Required)?;
+        match networks.is_empty() {
+            true => Err(NetworkListError::Empty { option }),
+            false => Ok(networks),
+        }
+    }
+
+    /// Adds a network.
+    pub fn insert(&mut self, network: IpNet) {
+        self.0.insert(network);
+    }
+
+    /// Whether one of the networks contains the address.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.is_covered(&host(ip))
+    }
+
+    /// The network with the longest prefix that contains the address.
+    pub fn longest_match(&self, ip: IpAddr) -> Option<IpNet> {
+        self.0.get_lpm(&host(ip))
+    }
+
+    /// Whether the set contains every address of this one's family.
+    pub fn contains_family_of(&self, ip: IpAddr) -> bool {
+        let widest = self.0.get_spm(&host(ip));
+        widest.is_some_and(|network| network.prefix_len() == 0)
+    }
+
+    /// The networks, IPv4 first.
+    pub fn iter(&self) -> impl Iterator<Item = IpNet> {
+        self.0.iter()
+    }
+
+    /// The number of networks.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no network.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The network of this address alone.
+pub(crate) fn host(ip: IpAddr) -> IpNet {
+    IpNet::from(ip.to_canonical())
+}
+
+/// What a file must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileContent {
+    /// At least one network.
+    Required,
+    /// Nothing.
+    Optional,
+}
+
+struct Reader {
+    option: &'static str,
+    files: FileContent,
+    networks: NetworkSet,
+}
+
+impl Reader {
+    fn add_value(&mut self, value: &str) -> Result<(), NetworkListError> {
+        match value.strip_prefix('@') {
+            Some(path) => self.add_file(PathBuf::from(path)),
+            None => self
+                .add_entry(value)
+                .ok_or_else(|| NetworkListError::Value {
+                    option: self.option,
+                    value: value.to_owned(),
+                }),
+        }
+    }
+
+    fn add_file(&mut self, path: PathBuf) -> Result<(), NetworkListError> {
+        let option = self.option;
+        let mut is_empty = true;
+        let text = text_file::read(&path).map_err(|source| NetworkListError::File {
+            option,
+            path: path.clone(),
+            source,
+        })?;
+        for (number, line) in (1..).zip(text.lines()) {
+            let entry = line.split(['#', ';']).next().unwrap_or_default().trim();
+            if entry.is_empty() {
+                continue;
+            }
+            is_empty = false;
+            if self.add_entry(entry).is_none() {
+                return Err(NetworkListError::Line {
+                    option,
+                    path,
+                    number,
+                    entry: Some(entry.to_owned()).filter(|entry| resembles_address(entry)),
+                });
+            }
+        }
+        if is_empty && self.files == FileContent::Required {
+            return Err(NetworkListError::EmptyFile { option, path });
+        }
+        Ok(())
+    }
+
+    /// Adds a network, an address or a keyword; `None` for anything else.
+    fn add_entry(&mut self, entry: &str) -> Option<()> {
+        let networks: Vec<_> = match entry {
+            "any" => vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
+            "loopback" => networks_of(Special::Loopback).collect(),
+            "private" => [Special::Loopback, Special::LinkLocal, Special::Private]
+                .into_iter()
+                .flat_map(networks_of)
+                .collect(),
+            network => vec![parse_network(network)?],
+        };
+        for network in networks {
+            self.networks.insert(network);
+        }
+        Some(())
+    }
+}
+
+/// Why a list is rejected.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkListError {
+    /// The list is empty.
+    #[error(
+        "{option}: no network is listed, so no peer could connect; list the balancer's, such as 192.0.2.0/24, or one of \
+         private, loopback, any"
+    )]
+    Empty {
+        /// The option that lists networks.
+        option: &'static str,
+    },
+    /// A value is neither a network nor a known keyword.
+    #[error(
+        "{option} {value:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
+         nor any"
+    )]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// The value as it was given.
+        value: String,
+    },
+    /// The file can't be read.
+    #[error("{option} @{}: {source}", path.display())]
+    File {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error of open(2) or read(2), or of text that isn't UTF-8.
+        source: io::Error,
+    },
+    /// The file has nothing but comments and blank lines.
+    #[error("{option} @{}: the file lists no network, so none could connect", path.display())]
+    EmptyFile {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line of the file is invalid. The error quotes it only if it resembles an address: the file may be the wrong
+    /// one, and hold secrets.
+    #[error(
+        "{option} @{}, line {number}: {}neither a network nor an address",
+        path.display(),
+        entry.as_ref().map(|entry| format!("{entry:?} is ")).unwrap_or_default()
+    )]
+    Line {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        number: usize,
+        /// The text of the line, if it may be logged.
+        entry: Option<String>,
+    },
+}
+
+/// Whether the entry looks like a mistyped network: nothing but the characters of one, and no longer.
+fn resembles_address(entry: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_hexdigit() || b".:/".contains(&byte);
+    entry.len() <= 49 && entry.contains(['.', ':']) && entry.bytes().all(is_allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn trusts(values: &[&str], peer: &str) -> bool {
+        NetworkSet::read_required("--trust", values)
+            .unwrap()
+            .contains(peer.parse().unwrap())
+    }
+
+    #[test]
+    fn networks_addresses_and_host_bits_are_parsed() {
+        assert!(trusts(&["192.0.2.0/24"], "192.0.2.9"));
+        assert!(!trusts(&["192.0.2.0/24"], "192.0.3.9"));
+        assert!(trusts(&["10.1.2.3/8"], "10.200.0.1"));
+        assert!(trusts(&["2001:db8::7"], "2001:db8::7"));
+        assert!(!trusts(&["2001:db8::7"], "2001:db8::8"));
+    }
+
+    #[test]
+    fn ipv4_network_covers_the_mapped_form_and_the_reverse() {
+        assert!(trusts(&["192.0.2.0/24"], "::ffff:192.0.2.1"));
+        assert!(trusts(&["::ffff:192.0.2.0/120"], "192.0.2.1"));
+        assert!(!trusts(&["::ffff:192.0.2.0/120"], "192.0.3.1"));
+    }
+
+    #[test]
+    fn keywords_stand_for_their_networks() {
+        for peer in [
+            "127.0.0.1",
+            "::1",
+            "10.0.0.1",
+            "172.31.0.1",
+            "192.168.9.9",
+            "fe80::1",
+            "fd00::1",
+        ] {
+            assert!(trusts(&["private"], peer), "{peer}");
+        }
+        for peer in ["172.32.0.1", "8.8.8.8", "2001:db8::1"] {
+            assert!(!trusts(&["private"], peer), "{peer}");
+            assert!(trusts(&["any"], peer), "{peer}");
+        }
+        assert!(!trusts(&["loopback"], "10.0.0.1"));
+    }
+
+    #[test]
+    fn families_are_apart() {
+        let read = |value| NetworkSet::read_required("--trust", &[value]).unwrap();
+        let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+        assert!(read("0.0.0.0/0").contains_family_of(v4) && !read("0.0.0.0/0").contains(v6));
+        assert!(read("::/0").contains_family_of(v6) && !read("::/0").contains(v4));
+        assert!(!read("private").contains_family_of(v4));
+    }
+
+    #[test]
+    fn empty_list_and_invalid_values_are_rejected() {
+        assert!(matches!(
+            NetworkSet::read_required::<&str>("--trust", &[]),
+            Err(NetworkListError::Empty { .. })
+        ));
+        assert!(matches!(
+            NetworkSet::read_required("--trust", &["10.0.0.0/33"]),
+            Err(NetworkListError::Value { .. })
+        ));
+        assert!(matches!(
+            NetworkSet::read_required("--trust", &["@/nonexistent"]),
+            Err(NetworkListError::File { .. })
+        ));
+    }
+
+    #[test]
+    fn file_may_have_comments_and_blank_lines_but_no_invalid_line() {
+        let path = std::env::temp_dir().join(format!("peername-trust-{}", std::process::id()));
+        let value = format!("@{}", path.display());
+        fs::write(
+            &path,
+            "# balancers\n\n192.0.2.1 ; the first\n  10.0.0.0/8\n",
+        )
+        .unwrap();
+        assert!(trusts(&[&value], "192.0.2.1") && trusts(&[&value], "10.9.9.9"));
+        fs::write(&path, "192.0.2.1\nbalancer.example\n").unwrap();
+        assert!(matches!(
+            NetworkSet::read_required("--trust", &[&value]),
+            Err(NetworkListError::Line { number: 2, .. })
+        ));
+        fs::write(&path, "# none yet\n").unwrap();
+        assert!(matches!(
+            NetworkSet::read_required("--trust", &[&value]),
+            Err(NetworkListError::EmptyFile { .. })
+        ));
+        fs::remove_file(&path).unwrap();
+    }
+}
