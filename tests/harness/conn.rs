@@ -31,6 +31,16 @@ impl Conn {
         Self(stream)
     }
 
+    /// Connects and sends to a server that resets the connection, maybe before the call returns.
+    #[track_caller]
+    pub(crate) fn assert_reset(host: &Host, to: SocketAddr, bytes: &[u8]) {
+        if let Some(conn) = Self::try_connect(host, to)
+            && conn.send_if_open(bytes)
+        {
+            assert_eq!(conn.wait_closed().0, End::Reset);
+        }
+    }
+
     /// Connects from a host, from whatever address and port the kernel picks.
     #[track_caller]
     pub(crate) fn connect(host: &Host, to: SocketAddr) -> Self {
