@@ -7,7 +7,8 @@ while os.tcgetpgrp(terminal) == os.getpgrp():
 try:
     fcntl.ioctl(terminal, termios.TIOCSTI, b"a")
 except OSError as error:
-    print("typing failed:", error.errno, flush=True)
+    # In one write: the question may come between two.
+    os.write(1, b"typing failed: %d\n" % error.errno)
 os.tcsetpgrp(terminal, os.getpgrp())
-print("taken", flush=True)
+os.write(1, b"taken\n")
 sys.exit(curl.wait())
