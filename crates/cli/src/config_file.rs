@@ -73,8 +73,8 @@ impl Configuration {
 }
 
 fn shown<T: clap::Args>(tables: &[Table<T>]) -> Vec<Value> {
-    let tables = tables.iter();
     tables
+        .iter()
         .map(|table| table.given.shown().clone().into())
         .collect()
 }

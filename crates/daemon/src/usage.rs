@@ -27,6 +27,15 @@ impl UsageErrors {
         result.map_err(|Usage(text)| self.push(text)).ok()
     }
 
+    /// Returns what is made of the values that were noted: all are there if there is no error.
+    ///
+    /// # Errors
+    ///
+    /// All that were added.
+    pub fn build<T>(self, value: impl FnOnce() -> Option<T>) -> Result<T, Usage> {
+        self.into_result(value())
+    }
+
     /// Returns the value, which is there if there is no error.
     ///
     /// # Errors

@@ -67,8 +67,10 @@ impl Command for Args {
 
     async fn open(&self, setup: &Setup, (): (), _: &Opened) -> anyhow::Result<Privileged> {
         let marks: Vec<_> = setup.marks().into_iter().collect();
-        let start_keeper = || Keeper::start(&setup.backends(), &marks);
-        let keeper = setup.host.setup_routes.then(start_keeper).transpose()?;
+        let keeper = match setup.host.setup_routes {
+            true => Some(Keeper::start(&setup.backends(), &marks)?),
+            false => None,
+        };
         let kernel = kernel(setup).await?;
         privileges::drop_unneeded(setup.mark())?;
         Ok(Privileged { keeper, kernel })

@@ -63,8 +63,9 @@ impl<T: clap::Args> Given<T> {
 
     /// The words that gave an option, by its id.
     pub fn words_of<'a>(&'a self, option: &'a str) -> impl Iterator<Item = &'a OsString> {
-        let words = self.words.iter();
-        words.filter_map(move |word| (word.option == option).then_some(&word.text))
+        self.words
+            .iter()
+            .filter_map(move |word| (word.option == option).then_some(&word.text))
     }
 
     /// The options as JSON, defaults included, by the names of the options.
@@ -228,6 +229,52 @@ impl<T: clap::Args> FromArgMatches for NotWithFile<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Clone, Debug, clap::Args)]
+    struct Options {
+        #[arg(long, default_value = "5s")]
+        drain: String,
+        #[arg(long)]
+        trust: Vec<String>,
+        #[arg(short, long, action = ArgAction::Count)]
+        verbose: u8,
+        #[arg(long, conflicts_with = "verbose")]
+        quiet: bool,
+        #[arg(long)]
+        proxy: Option<String>,
+    }
+
+    fn given(words: &[&str]) -> Given<Options> {
+        let matches = command::<Options>().try_get_matches_from(words).unwrap();
+        Given::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn command_line_replaces_the_file_and_what_conflicts_with_it() {
+        let file = given(&["--drain=1s", "--trust=a", "--trust=b", "-vv"]);
+        let both = |line: &[&str]| {
+            file.clone()
+                .with_command_line(&given(line))
+                .unwrap()
+                .options
+        };
+        assert_eq!(both(&[]).drain, "1s");
+        assert_eq!(both(&["--drain=2s"]).drain, "2s");
+        assert_eq!(both(&["--drain=2s"]).trust, ["a", "b"]);
+        assert_eq!(both(&["--trust=c"]).trust, ["c"]);
+        assert_eq!(both(&["-v"]).verbose, 1);
+        let quiet = both(&["--quiet"]);
+        assert!(quiet.quiet && quiet.verbose == 0);
+    }
+
+    #[test]
+    fn options_are_shown_with_defaults_and_without_passwords() {
+        let shown = given(&["--proxy=http://user:secret@proxy.test:1", "--trust=7"]);
+        let expected = serde_json::json!({
+            "drain": "5s", "trust": [7], "verbose": 0, "quiet": false, "proxy": "http://proxy.test:1"
+        });
+        assert_eq!(Value::from(shown.shown().clone()), expected);
+    }
 
     #[test]
     fn credentials_of_urls_are_not_shown() {

@@ -71,8 +71,10 @@ impl<T> Table<T> {
 
     /// The errors of the options with their place, without those that may follow from a key that could not be read.
     pub fn located(&self, Usage(errors): &Usage) -> impl Iterator<Item = String> {
-        let own = errors.lines().filter(|line| !self.unread.explains(line));
-        own.map(|line| self.origin.of(line))
+        errors
+            .lines()
+            .filter(|line| !self.unread.explains(line))
+            .map(|line| self.origin.of(line))
     }
 }
 
@@ -141,8 +143,8 @@ impl<'t> Tables<'t> {
             self.refuse(at, format!("use {name}"));
             return Vec::new();
         };
-        let tables = tables.into_iter();
         tables
+            .into_iter()
             .filter_map(|table| self.read_table(name, table))
             .collect()
     }
@@ -155,27 +157,61 @@ impl<'t> Tables<'t> {
     /// All that is wrong, in the order of the file.
     pub fn errors(mut self) -> Vec<String> {
         self.mistakes.sort_by_key(|mistake| mistake.at);
-        let all = self.mistakes.iter();
-        all.map(|one| one.locate(self.path, self.text)).collect()
+        self.mistakes
+            .iter()
+            .map(|one| one.locate(self.path, self.text))
+            .collect()
     }
 
     /// Reads the options. Those with a mistake have their defaults.
     fn read<T: clap::Args>(&mut self, at: usize, table: DeTable<'t>) -> Read<T> {
-        let mistakes = &mut self.mistakes;
         let command = command::<T>();
-        let mut unread = Vec::new();
-        let mut entries = Vec::new();
+        let (entries, mut unread) = self.read_keys(&command, table);
+        for (entry, mistake) in contradictions(&command, &entries, &unread) {
+            unread.0.push(option(entry.arg));
+            self.mistakes.push(mistake);
+        }
+        let aliases = entries
+            .iter()
+            .filter(|entry| option(entry.arg) != entry.key)
+            .map(|entry| (option(entry.arg), entry.key.clone()))
+            .collect();
+        let words = entries
+            .into_iter()
+            .filter(|entry| !unread.contains(&option(entry.arg)))
+            .flat_map(|entry| entry.words)
+            .collect();
+        let given = Given::parse(words).unwrap_or_else(|error| {
+            // Beyond the values and the pairs that were looked at.
+            self.refuse(at, reason(&error));
+            Given::default()
+        });
+        Read {
+            given,
+            unread,
+            aliases,
+        }
+    }
+
+    /// Reads each key by itself, in the order of the file.
+    fn read_keys<'c>(
+        &mut self,
+        command: &'c Command,
+        table: DeTable<'t>,
+    ) -> (Vec<Entry<'c>>, Unread) {
         let mut keys: Vec<_> = table.into_iter().collect();
         keys.sort_by_key(|(key, _)| key.span().start);
+        let mut entries = Vec::new();
+        let mut unread = Unread::default();
         let mut has_unknown = false;
         for (key, value) in keys {
             let (at, key) = (key.span().start, key.into_inner().into_owned());
-            let Some(arg) = find(&command, &key) else {
-                mistakes.push(unknown_key(at, key, &command));
+            let Some(arg) = find(command, &key) else {
+                self.mistakes.push(unknown_key(at, key, command));
                 has_unknown = true;
                 continue;
             };
-            match read_value(&command, arg, &key, value) {
+            match read_value(command, arg, &key, value) {
                 Ok(words) => entries.push(Entry {
                     key,
                     at,
@@ -183,58 +219,38 @@ impl<'t> Tables<'t> {
                     words,
                 }),
                 Err(wrong) => {
-                    mistakes.extend(wrong);
-                    unread.push(option(arg));
+                    self.mistakes.extend(wrong);
+                    unread.0.push(option(arg));
                 }
             }
         }
-        let given = |name: &str| entries.iter().any(|entry| option(entry.arg) == name);
         if has_unknown {
             // Each that is absent may be what an unknown key was meant to be.
-            let absent = options(&command).map(option);
-            unread.extend(absent.filter(|name| !given(name)));
+            let is_given = |name: &String| entries.iter().any(|one| option(one.arg) == *name);
+            let absent = options(command).map(option);
+            unread.0.extend(absent.filter(|name| !is_given(name)));
         }
-        let is_read = |name: &str| !unread.iter().any(|other| other == name);
-        let wrong = contradictions(&command, &entries, &is_read);
-        unread.extend(wrong.iter().map(|&(entry, _)| option(entry.arg)));
-        mistakes.extend(wrong.into_iter().map(|(_, mistake)| mistake));
-        let renamed = entries
-            .iter()
-            .filter(|entry| option(entry.arg) != entry.key);
-        let aliases = renamed.map(|entry| (option(entry.arg), entry.key.clone()));
-        let aliases = aliases.collect();
-        let read = entries.into_iter();
-        let words = read.filter(|entry| !unread.contains(&option(entry.arg)));
-        let words = words.flat_map(|entry| entry.words).collect();
-        let given = Given::parse(words).unwrap_or_else(|error| {
-            // Beyond the values and the pairs that were looked at.
-            mistakes.push(Mistake {
-                at,
-                key: None,
-                why: reason(&error),
-            });
-            Given::default()
-        });
-        Read {
-            given,
-            unread: Unread(unread),
-            aliases,
-        }
+        (entries, unread)
     }
 }
 
 impl Unread {
+    fn contains(&self, option: &str) -> bool {
+        self.0.iter().any(|unread| unread == option)
+    }
+
     /// Whether an error may follow from an option that could not be read: it names one.
     fn explains(&self, error: &str) -> bool {
         let mut named = error.split("--").skip(1).map(|rest| split_name(rest).0);
-        named.any(|name| self.0.iter().any(|unread| unread == name))
+        named.any(|name| self.contains(name))
     }
 }
 
 /// The options that a file may have.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
-    let all = command.get_arguments();
-    all.filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
+    command
+        .get_arguments()
+        .filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
 }
 
 /// The option of a key, by one of its names.
@@ -328,7 +344,7 @@ fn integer(number: &DeInteger<'_>) -> Option<i64> {
 fn contradictions<'e, 'c>(
     command: &Command,
     entries: &'e [Entry<'c>],
-    is_read: &impl Fn(&str) -> bool,
+    unread: &Unread,
 ) -> Vec<(&'e Entry<'c>, Mistake)> {
     let mut found = Vec::new();
     let mut note = |entry: &'e Entry<'c>, why: String| {
@@ -340,8 +356,10 @@ fn contradictions<'e, 'c>(
         };
         found.push((entry, mistake));
     };
-    let is_given = |entry: &&Entry<'_>| !entry.words.is_empty();
-    let given: Vec<_> = entries.iter().filter(is_given).collect();
+    let given: Vec<_> = entries
+        .iter()
+        .filter(|entry| !entry.words.is_empty())
+        .collect();
     let words = given.iter().flat_map(|entry| &entry.words);
     let together = command
         .clone()
@@ -361,12 +379,13 @@ fn contradictions<'e, 'c>(
         }
         let words = entry.words.iter().map(|word| &word.text);
         let alone = command.clone().try_get_matches_from(words);
-        let missing = alone
+        let missing: Vec<_> = alone
             .err()
-            .map_or_else(Vec::new, |error| missing_options(&error));
-        let is_missing =
-            |name: &String| is_read(name) && !given.iter().any(|entry| option(entry.arg) == *name);
-        let missing: Vec<_> = missing.into_iter().filter(is_missing).collect();
+            .map_or_else(Vec::new, |error| missing_options(&error))
+            .into_iter()
+            .filter(|name| !unread.contains(name))
+            .filter(|name| !given.iter().any(|entry| option(entry.arg) == *name))
+            .collect();
         if !missing.is_empty() {
             let missing = missing.join(" and ");
             note(entry, format!("has no effect without {missing}"));

@@ -110,7 +110,7 @@ impl Forward {
             let no_checks = clients::HealthCheckArgs::default();
             self.clients.access(&no_checks, RequiredTlvs::default())
         });
-        let service = || {
+        errors.build(|| {
             Some(ForwardService {
                 target: Target(target?),
                 header_template: header_template?,
@@ -118,8 +118,7 @@ impl Forward {
                 idle_timeout: self.idle_timeout.0,
                 clients: clients?,
             })
-        };
-        errors.into_result(service())
+        })
     }
 
     fn target(&self) -> Result<SocketAddr, Usage> {

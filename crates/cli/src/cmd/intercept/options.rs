@@ -216,8 +216,12 @@ impl Intercept {
             words => NetworkSet::read_required(option, words)
                 .map(Some)
                 .map_err(|first| {
-                    let by_itself = |word| NetworkSet::read_required(option, &[word]);
-                    list_errors(words.iter().map(by_itself), first)
+                    list_errors(
+                        words
+                            .iter()
+                            .map(|word| NetworkSet::read_required(option, &[word])),
+                        first,
+                    )
                 }),
         };
         let mut errors = UsageErrors::default();
@@ -225,14 +229,13 @@ impl Intercept {
         let clients = errors.note(list("--allow-client", &self.allow_client));
         let users = self.proxy_auth.as_deref().map(Users::read);
         let users = errors.note(users.transpose().map_err(Usage::from_error));
-        let access = || {
+        let access = errors.build(|| {
             Some(Access {
                 clients: clients?,
                 accept_proxy: accept_proxy?,
                 users: users?,
             })
-        };
-        let access = errors.into_result(access())?;
+        })?;
         let explicit = self.explicit()?;
         let public = explicit.iter().find(|addr| !addr.ip().is_loopback());
         match public {

@@ -48,6 +48,16 @@ pub(crate) struct JailPlan {
     pub(crate) listener: Arc<JailListener>,
 }
 
+impl JailPlan {
+    /// The ports that are destinations in the jail; at an alternate one no destination is.
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        self.addresses
+            .iter()
+            .map(SocketAddr::port)
+            .filter(|port| !self.listener.alternates.contains_key(port))
+    }
+}
+
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
@@ -117,7 +127,7 @@ impl Setup {
             .and_then(|_| errors.note(options.access()));
         let rules = errors.note(options.access_rules());
         let injected = errors.note(options.injected_headers());
-        let setup = || {
+        errors.build(|| {
             Some(Self {
                 lists: Arc::new(LiveLists {
                     access: access?,
@@ -132,8 +142,7 @@ impl Setup {
                 options,
                 json,
             })
-        };
-        errors.into_result(setup())
+        })
     }
 
     /// Whether neither access lists nor a check decide on requests.
@@ -234,18 +243,9 @@ impl Setup {
     /// another network; they are destinations there, so they are allowed.
     pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
         let in_jail = self.jail_addresses();
-        let is_alternate = |port: &u16| {
-            self.jail
-                .as_ref()
-                .is_some_and(|jail| jail.listener.alternates.contains_key(port))
-        };
         Destinations {
             allowed: self.options.allowed_destinations(),
-            ports: in_jail
-                .iter()
-                .map(SocketAddr::port)
-                .filter(|port| !is_alternate(port))
-                .collect(),
+            ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
             own: own.clone(),
             listening: bound
                 .values()

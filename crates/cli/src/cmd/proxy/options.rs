@@ -219,7 +219,7 @@ impl Listener {
         let trust = errors.note(self.trust());
         let upstream = errors.note(self.upstream());
         let relay = errors.note(self.relay_method());
-        let config = || {
+        errors.build(|| {
             Some(Config {
                 clients: clients?,
                 transparent: self.listen_transparent,
@@ -236,8 +236,7 @@ impl Listener {
                 },
                 log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
             })
-        };
-        errors.into_result(config())
+        })
     }
 
     fn note_contradictions(&self, errors: &mut UsageErrors) {

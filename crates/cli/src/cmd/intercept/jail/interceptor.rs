@@ -173,15 +173,7 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let mut fds = inherited.into_iter();
-        let mut next = || fds.next().context("no channel");
-        let inherited = Inherited {
-            channel: next()?,
-            program: next()?.into(),
-            mediator: next()?,
-            log: self.log.as_ref().and_then(|_| fds.next()).map(File::from),
-            helper: fds.next(),
-        };
+        let inherited = Inherited::new(inherited, self.log.is_some()).context("no channel")?;
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
         }
@@ -289,6 +281,23 @@ struct Inherited {
     helper: Option<OwnedFd>,
 }
 
+impl Inherited {
+    /// The descriptors in the order of [`Interceptor::run`]; `None` if one is missing.
+    fn new(fds: Vec<OwnedFd>, has_log: bool) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        Some(Self {
+            channel: fds.next()?,
+            program: fds.next()?.into(),
+            mediator: fds.next()?,
+            log: match has_log {
+                true => Some(fds.next()?.into()),
+                false => None,
+            },
+            helper: fds.next(),
+        })
+    }
+}
+
 /// Drains the connections of the program, which has exited, and ends those that other processes of the jail keep open: each
 /// writes its audit lines.
 async fn end(mut workers: Workers) {
@@ -326,9 +335,11 @@ impl JailSockets {
 
     /// Closes the listeners of a port when the mediator asks for it, in a task of its own.
     fn close_on_request(&self, mediator: OwnedFd) -> anyhow::Result<()> {
-        let listeners = self.listeners.iter();
-        let listeners = listeners.map(|one| Ok((one.addr.port(), one.try_clone()?)));
-        let listeners = listeners.collect::<peername_sys::Result<Vec<_>>>()?;
+        let listeners = self
+            .listeners
+            .iter()
+            .map(|one| Ok((one.addr.port(), one.try_clone()?)))
+            .collect::<peername_sys::Result<Vec<_>>>()?;
         let mediator = UnixStream::from(mediator);
         mediator.set_nonblocking(true)?;
         let mediator = register_readable(mediator.into())?;
