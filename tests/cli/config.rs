@@ -12,6 +12,21 @@ fn every_error_has_its_position() {
     let cases = [
         ("workers = 0\n", "line 1, workers: ", "from 1 to 1024"),
         (
+            &format!("workers = 1\nlisteners = 2\n{table}"),
+            "line 2, listeners: ",
+            "is `workers`, which is given, too",
+        ),
+        (
+            &format!("quiet = true\nverbose = 1\n{table}"),
+            "line 2, verbose: ",
+            "can't be combined with quiet",
+        ),
+        (
+            &format!("admin-host = \"a.test\"\n{table}"),
+            "line 1, admin-host: ",
+            "has no effect without admin",
+        ),
+        (
             "wrokers = 2\n",
             "line 1, wrokers: ",
             "did you mean `workers`?",
@@ -235,6 +250,11 @@ fn one_file_serves_all_commands() {
             "5s",
         ),
         ("[intercept]\nchek = \"x\"\n", "line 5, chek: ", "`check`"),
+        (
+            "[intercept]\ncheck-timeout = \"1s\"\n",
+            "line 5, check-timeout: ",
+            "has no effect without check",
+        ),
         (
             "[intercept]\nlisten = [\"203.0.113.1:80\"]\n",
             "line 4, [intercept]: ",
