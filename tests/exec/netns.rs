@@ -111,6 +111,21 @@ fn server_behind_haproxy_sees_the_client() {
     assert_eq!(address(&answer), CLIENT_V4);
 }
 
+/// The proxy in the namespace gets the options that decide on headers.
+#[test]
+fn headers_are_judged_by_the_given_options() {
+    let options = ["--without-client=refuse", "--strict-header"];
+    let server = Private::with(false, &options, PYTHON);
+    for (_, no_client) in header_bytes::without_client() {
+        Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &no_client);
+    }
+    let nameless = header_bytes::v1(SocketAddr::new(CLIENT_V4.ip(), 0), FRONT_V4);
+    Conn::assert_reset(&server.lab.balancer, LISTEN_V4, &nameless);
+    let client = fresh_client_v4();
+    Conn::connect_and_send(&server.lab.balancer, LISTEN_V4, &header_for(client));
+    server.process.wait_logged(&client.to_string());
+}
+
 #[test]
 fn connection_without_a_header_is_reset() {
     let server = Private::start(true, "--protocol=tcp", PYTHON);

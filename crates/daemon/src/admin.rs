@@ -80,13 +80,6 @@ impl AdminArgs {
         self.addresses().zip(sockets).map(adopt).collect()
     }
 
-    /// These options as words of a command line.
-    pub fn words(&self) -> impl Iterator<Item = String> {
-        let admin = self.addresses().map(|addr| format!("--admin={addr}"));
-        let hosts = self.admin_host.iter();
-        admin.chain(hosts.map(|name| format!("--admin-host={name}")))
-    }
-
     /// The files of Unix sockets, which are removed at the end.
     pub fn socket_files(&self) -> Vec<PathBuf> {
         let file = |addr: &AdminAddr| match addr {

@@ -136,14 +136,24 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
     words.extend(args.client_lists().words());
     let health_checks = args.health_checks.map_values(with_absolute_path);
     words.extend(health_checks.words());
-    words.extend(args.headers.words());
-    words.extend(args.admin.words());
-    words.extend((0..args.verbose).map(|_| "-v".to_owned()));
     let mut words: Vec<_> = words.into_iter().map(OsString::from).collect();
-    words.extend(given.words_of("require_tlv").cloned());
+    words.extend(
+        AS_GIVEN
+            .iter()
+            .flat_map(|option| given.words_of(option).cloned()),
+    );
     words
 }
 
+/// The options that the proxy gets as they were given, by their ids.
+const AS_GIVEN: [&str; 6] = [
+    "require_tlv",
+    "strict_header",
+    "without_client",
+    "admin",
+    "admin_host",
+    "verbose",
+];
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
 const V6_ONLY: BindOptions = BindOptions {
     reuse_port: false,

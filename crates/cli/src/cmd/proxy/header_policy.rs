@@ -53,16 +53,4 @@ impl Args {
             require_client: self.without_client == WithoutClient::Refuse,
         }
     }
-
-    /// These options as words of a command line.
-    #[cfg(feature = "exec")]
-    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
-        let HeaderPolicy {
-            strict,
-            require_client,
-        } = self.policy();
-        let strict = strict.then_some("--strict-header");
-        let without_client = require_client.then_some("--without-client=refuse");
-        strict.into_iter().chain(without_client).map(str::to_owned)
-    }
 }
