@@ -1,4 +1,5 @@
-//! The alert rules and the dashboard of `packaging/`: they are valid, fire for their causes, and query what is there.
+//! The alert rules and the dashboard of `packaging/`: they are valid, fire for their causes, and query what is there, as the
+//! page and `peername top` do.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +8,22 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
 use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::built_library;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::rig::proxy::ProxyRig;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The address that `packaging/prometheus/prometheus.yml` scrapes.
 const ADMIN: &str = "--admin=127.0.0.1:9100";
+const PAGE: &str = include_str!("../../../crates/observe/src/admin/page.html");
+const TOP: [&str; 4] = [
+    include_str!("../../../crates/cli/src/cmd/top/app.rs"),
+    include_str!("../../../crates/cli/src/cmd/top/screen.rs"),
+    include_str!("../../../crates/cli/src/cmd/top/summary.rs"),
+    include_str!("../../../crates/cli/src/cmd/top/text.rs"),
+];
 
 fn packaged(path: &str) -> String {
     fs::read_to_string(format!("{REPOSITORY}/packaging/{path}")).expect(path)
@@ -39,19 +48,27 @@ fn alerts_fire_for_their_causes_and_without_a_cause_none_does() {
 }
 
 #[test]
-fn rules_and_dashboard_query_metrics_that_exist() {
+fn rules_dashboard_page_and_top_query_metrics_that_exist() {
     let proxy = ProxyRig::new(&[ADMIN]);
     let intercept = InterceptRig::new(&[
         ADMIN,
         "--check=http://127.0.0.1:9/",
+        "--on-check-failure=allow",
         "--allow-client=203.0.113.9",
     ]);
-    // A counter with labels is exported once it has counted: a request that is denied, and a connection without one.
-    assert_eq!(intercept.curl_status(&["http://a.test/"]), 503);
+    // A counter with labels is exported once it has counted: an answer of an origin, a request to one that is not there,
+    // and a connection without a request.
+    assert_eq!(intercept.curl_status(&["http://a.test/"]), 200);
+    assert_eq!(intercept.curl_status(&["http://a.test:22/"]), 502);
     if let Some(not_allowed) = Conn::try_connect(&intercept.lab.balancer, PROXY_ADDR) {
         not_allowed.recv_to_end();
     }
-    let exported: BTreeSet<String> = [&proxy.lab.server, &intercept.lab.balancer]
+    built_library();
+    let exec = Lab::without_routes();
+    let args = ["exec", "--trust=any", ADMIN, "--", "redis-server"];
+    let _redis =
+        Process::start(&exec.server, BINARY, &args).wait_listening(&[v4([127, 0, 0, 1], 9100)]);
+    let exported: BTreeSet<String> = [&proxy.lab.server, &intercept.lab.balancer, &exec.server]
         .into_iter()
         .flat_map(|host| families(&scrape(host)))
         .collect();
@@ -60,6 +77,8 @@ fn rules_and_dashboard_query_metrics_that_exist() {
     for (file, text) in [
         ("dashboard", dashboard),
         ("alerts", packaged("prometheus/alerts.yml")),
+        ("the page", PAGE.to_owned()),
+        ("top", without_imports(&TOP.concat())),
     ] {
         let queried = metric_names(&text);
         assert!(!queried.is_empty(), "{file}");
@@ -139,8 +158,18 @@ fn operate_pages_commands_work() {
 }
 
 fn scrape(host: &Host) -> String {
-    let url = "http://127.0.0.1:9100/metrics";
-    host.run("curl", &["-sS", "--noproxy", "*", url])
+    host.run(
+        "curl",
+        &["-sS", "--noproxy", "*", "http://127.0.0.1:9100/metrics"],
+    )
+}
+
+/// Without the names of our own crates, which begin as metrics do.
+fn without_imports(source: &str) -> String {
+    source
+        .lines()
+        .filter(|line| !line.starts_with("use "))
+        .collect()
 }
 
 /// The metric families of a scrape.

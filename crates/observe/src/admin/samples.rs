@@ -1,4 +1,5 @@
-//! The samples of a registry, read from its text. So each metric has one encoding, and the page gets every metric.
+//! The samples of a registry, read from its text: prometheus-client gives them out in no other form without protoc. So each
+//! metric has one encoding, and the page gets every metric.
 
 use std::collections::BTreeMap;
 

@@ -10,20 +10,18 @@ use peername_relay::Tally;
 use peername_server::addr::LocalAddr;
 use peername_server::header_error::HeaderError;
 use peername_sys::netlink::Transport;
+use prometheus_client::metrics::histogram::Histogram;
 
 use crate::outcome::{Failure, Fault, Outcome, SessionEnd};
 
-mod connect_time;
 mod datagrams;
 
-use connect_time::ConnectTime;
-pub use connect_time::ConnectTimeSnapshot;
 use datagrams::DatagramCounters;
 pub use datagrams::DatagramSnapshot;
 pub(crate) use datagrams::DatagramTally;
 
 /// The counters of one proxy since its start.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     accepted: AtomicU64,
     ended: AtomicU64,
@@ -35,7 +33,7 @@ pub struct Counters {
     /// Ends by outcome. Locked once per connection, at its end.
     outcomes: Mutex<BTreeMap<OutcomeLabels, u64>>,
     /// From the beginning of connect(2) to an established connection.
-    connect_time: ConnectTime,
+    pub(crate) connect_seconds: Histogram,
 }
 
 /// The labels by which ended connections and sessions are counted.
@@ -79,8 +77,22 @@ pub struct Snapshot {
     pub datagrams: DatagramSnapshot,
     /// Ended connections and sessions.
     pub outcomes: BTreeMap<OutcomeLabels, u64>,
-    /// Times from connect(2) to an established connection.
-    pub connect_time: ConnectTimeSnapshot,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            accepted: AtomicU64::default(),
+            ended: AtomicU64::default(),
+            to_upstream: AtomicU64::default(),
+            to_downstream: AtomicU64::default(),
+            undelivered: AtomicU64::default(),
+            collisions: AtomicU64::default(),
+            datagrams: DatagramCounters::default(),
+            outcomes: Mutex::default(),
+            connect_seconds: Histogram::new(CONNECT_SECONDS),
+        }
+    }
 }
 
 impl Counters {
@@ -123,7 +135,7 @@ impl Counters {
 
     /// Counts an established connection to a backend, and how long it took.
     pub(crate) fn count_connected(&self, time: Duration) {
-        self.connect_time.observe(time);
+        self.connect_seconds.observe(time.as_secs_f64());
     }
 
     fn add_outcome(
@@ -158,7 +170,6 @@ impl Counters {
             collisions: self.collisions.load(Relaxed),
             datagrams: self.datagrams.snapshot(),
             outcomes: self.outcomes.lock().clone(),
-            connect_time: self.connect_time.snapshot(),
         }
     }
 }
@@ -190,3 +201,8 @@ impl Refusal {
         }
     }
 }
+
+/// Bounds of the histogram, from loopback to the retries of a lost SYN, which come after 1 s and 3 s.
+const CONNECT_SECONDS: [f64; 12] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 5.0,
+];

@@ -11,11 +11,11 @@ use peername_relay::connections_by_backend;
 use peername_server::workers::load::WorkerLoad;
 use peername_sys::netlink::Transport;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::histogram::Histogram;
 
 use crate::backend::Backend;
-use crate::telemetry::counters::{ConnectTimeSnapshot, Counters, Refusal, Snapshot};
+use crate::telemetry::counters::{Counters, Refusal, Snapshot};
 use crate::telemetry::outages::{self, FailedBackend};
 use crate::udp::OpenSessions;
 
@@ -49,7 +49,7 @@ impl Collector for ProxyCollector {
             "UDP sessions that the kernel data path carries now",
             offloaded as u64,
         )?;
-        encode_connect_time(&mut encoder, &snapshot.connect_time)
+        encode_connect_time(&mut encoder, &self.counters.connect_seconds)
     }
 }
 
@@ -288,26 +288,15 @@ fn encode_udp(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Resul
 
 fn encode_connect_time(
     encoder: &mut DescriptorEncoder<'_>,
-    time: &ConnectTimeSnapshot,
+    histogram: &Histogram,
 ) -> Result<(), fmt::Error> {
-    let mut metric = encoder.encode_descriptor(
+    let metric = encoder.encode_descriptor(
         "peername_connect_seconds",
         "Time from the start of a connection to a backend until it was established",
         None,
-        MetricType::Histogram,
+        histogram.metric_type(),
     )?;
-    let buckets: Vec<_> = time
-        .buckets
-        .iter()
-        .map(|(bound, count)| {
-            (
-                bound.map_or(f64::INFINITY, |bound| bound.as_secs_f64()),
-                *count,
-            )
-        })
-        .collect();
-    let count = buckets.iter().map(|(_, count)| count).sum();
-    metric.encode_histogram::<NoLabelSet>(time.sum.as_secs_f64(), count, &buckets, None)
+    histogram.encode(metric)
 }
 
 fn directions(to_upstream: u64, to_downstream: u64) -> [(Direction, u64); 2] {
