@@ -8,30 +8,29 @@ use std::net::{IpAddr, SocketAddr};
 use peername_daemon::value;
 
 use super::native_command::{NativeCommand, target};
-use super::parser::ParsedOptions;
-use super::parser::getopt_long::{self, Opt};
+use super::parser::{self, Opt, ParsedOptions, Rules};
 use super::program::Program;
 use super::translation::{EarlyExit, Preflight, Translation};
 use super::trust_file::valid_lines;
 
 /// Whether cloudflare/mmproxy would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
-    matches!(getopt_long::parse(OPTIONS, args), Ok((_, 0)))
+    parser::parse(Rules::GetoptLong, OPTIONS, args).is_ok_and(|given| given.others == 0)
 }
 
 /// Whether the command line has all options that cloudflare/mmproxy requires.
 pub(super) fn is_complete(args: &[OsString]) -> bool {
-    getopt_long::parse(OPTIONS, args)
-        .is_ok_and(|(given, _)| REQUIRED.iter().all(|(name, _)| given.has(name)))
+    parser::parse(Rules::GetoptLong, OPTIONS, args)
+        .is_ok_and(|given| REQUIRED.iter().all(|(name, _)| given.has(name)))
 }
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
-    let (given, others) = getopt_long::parse(OPTIONS, args)
+    let given = parser::parse(Rules::GetoptLong, OPTIONS, args)
         .map_err(|error| EarlyExit::failure(255, format!("mmproxy: {error}")))?;
     if given.has("help") {
         return Err(EarlyExit::failure(255, USAGE.to_owned()));
     }
-    if others > 0 {
+    if given.others > 0 {
         return Err(abort("No extra parameters allowed."));
     }
     for (name, missing) in REQUIRED {
@@ -139,32 +138,18 @@ const REQUIRED: [(&str, &str); 4] = [
 
 const OPTIONS: &[Opt] = &[
     // The README calls it --allowed-subnets.
-    option("allowed-networks", &["allowed-subnets"], b'a', true),
-    option("mark", &[], b'm', true),
-    option("table", &[], b't', true),
-    option("quiet", &[], b'q', false),
-    option("verbose", &[], b'v', false),
-    option("do-not-sandbox", &[], b'N', false),
-    option("force-real-client-port", &[], b'P', false),
-    option("help", &[], b'h', false),
-    option("listen", &[], b'l', true),
-    option("target-v4", &[], b'4', true),
-    option("target-v6", &[], b'6', true),
+    Opt::with_value(&["allowed-networks", "allowed-subnets", "a"]),
+    Opt::with_value(&["mark", "m"]),
+    Opt::with_value(&["table", "t"]),
+    Opt::switch(&["quiet", "q"]),
+    Opt::switch(&["verbose", "v"]),
+    Opt::switch(&["do-not-sandbox", "N"]),
+    Opt::switch(&["force-real-client-port", "P"]),
+    Opt::switch(&["help", "h"]),
+    Opt::with_value(&["listen", "l"]),
+    Opt::with_value(&["target-v4", "4"]),
+    Opt::with_value(&["target-v6", "6"]),
 ];
-
-const fn option(
-    name: &'static str,
-    aliases: &'static [&'static str],
-    letter: u8,
-    value: bool,
-) -> Opt {
-    Opt {
-        name,
-        aliases,
-        letter,
-        value,
-    }
-}
 
 const USAGE: &str = "Usage: (peername in the place of mmproxy; see docs/migrate.md)
 

@@ -6,14 +6,13 @@ use std::net::SocketAddr;
 use peername_daemon::value;
 
 use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
-use super::parser::ParsedOptions;
-use super::parser::go_flag::{self, Error, Flag, integer};
+use super::parser::{self, Error, Opt, ParsedOptions, Rules};
 use super::program::Program;
 use super::translation::{EarlyExit, Translation};
 use super::trust_file::trust_or_any;
 
 pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
-    let given = go_flag::parse(FLAGS, args).map_err(|error| match error {
+    let given = parser::parse(Rules::GoFlag, FLAGS, args).map_err(|error| match error {
         Error::Help => EarlyExit {
             text: USAGE.to_owned(),
             on_stdout: false,
@@ -140,31 +139,41 @@ fn on_loopback(
     addr.ip().is_loopback().then_some(addr)
 }
 
-const fn takes_value(name: &'static str) -> Flag {
-    Flag {
-        name,
-        switch: false,
+/// Parses an integer as `flag.Int` does: `0x`, `0o`, `0b`, a leading 0 for octal, `_` between digits.
+fn integer(text: &str) -> Option<i64> {
+    let (negative, magnitude) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = magnitude.to_ascii_lowercase();
+    let (digits, radix) = match lower.as_bytes() {
+        [b'0', b'x', ..] => (lower.get(2..)?, 16),
+        [b'0', b'o', ..] => (lower.get(2..)?, 8),
+        [b'0', b'b', ..] => (lower.get(2..)?, 2),
+        [b'0', _, ..] => (lower.get(1..)?, 8),
+        _ => (lower.as_str(), 10),
+    };
+    if digits.starts_with(['+', '-']) {
+        return None;
     }
+    let magnitude = i64::from_str_radix(&digits.replace('_', ""), radix).ok()?;
+    Some(if negative { -magnitude } else { magnitude })
 }
 
-const fn switch(name: &'static str) -> Flag {
-    Flag { name, switch: true }
-}
-
-const FLAGS: &[Flag] = &[
-    takes_value("4"),
-    takes_value("6"),
+const FLAGS: &[Opt] = &[
+    Opt::with_value(&["4"]),
+    Opt::with_value(&["6"]),
     // An extension of peername's, which go-mmproxy does not have.
-    takes_value("allow-destination"),
-    takes_value("allowed-subnets"),
-    takes_value("close-after"),
-    switch("dynamic-destination"),
-    takes_value("l"),
-    switch("listen-transparent"),
-    takes_value("listeners"),
-    takes_value("mark"),
-    takes_value("p"),
-    takes_value("v"),
+    Opt::with_value(&["allow-destination"]),
+    Opt::with_value(&["allowed-subnets"]),
+    Opt::with_value(&["close-after"]),
+    Opt::switch(&["dynamic-destination"]),
+    Opt::with_value(&["l"]),
+    Opt::switch(&["listen-transparent"]),
+    Opt::with_value(&["listeners"]),
+    Opt::with_value(&["mark"]),
+    Opt::with_value(&["p"]),
+    Opt::with_value(&["v"]),
 ];
 
 const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
@@ -184,3 +193,31 @@ const USAGE: &str = "Usage of go-mmproxy (peername in its place; see docs/migrat
   -mark n                 SO_MARK of connections to the backend (default 0: none)
   -p protocol             tcp or udp (default tcp)
   -v level                0: no connections, 1: their errors, 2: all (default 0)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers() {
+        let table = [
+            ("123", Some(123)),
+            ("0x7b", Some(123)),
+            ("0o17", Some(15)),
+            ("017", Some(15)),
+            ("0b11", Some(3)),
+            ("1_000", Some(1000)),
+            ("+5", Some(5)),
+            ("-5", Some(-5)),
+            ("0", Some(0)),
+            ("", None),
+            ("--5", None),
+            ("0x-5", None),
+            ("five", None),
+            ("08", None),
+        ];
+        for (text, value) in table {
+            assert_eq!(integer(text), value, "{text}");
+        }
+    }
+}

@@ -3,22 +3,22 @@
 use std::ffi::OsString;
 
 use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
-use super::parser::ParsedOptions;
-use super::parser::argwerk::{self, Opt, Value};
+use super::parser::{self, Opt, ParsedOptions, Rules};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, Translation};
 use super::trust_file::trust_or_any;
 
 /// Whether mmproxy-rs would accept this command line.
 pub(super) fn understands(args: &[OsString]) -> bool {
-    argwerk::parse(OPTIONS, args).is_ok()
+    parser::parse(Rules::Argwerk, OPTIONS, args).is_ok()
 }
 
 pub(super) fn translate(
     args: &[OsString],
     environment: Environment<'_>,
 ) -> Result<Translation, EarlyExit> {
-    let given = argwerk::parse(OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
+    let given =
+        parser::parse(Rules::Argwerk, OPTIONS, args).map_err(|error| wrong(&error.to_string()))?;
     if given.has("help") {
         return Err(EarlyExit {
             text: USAGE.to_owned(),
@@ -100,20 +100,16 @@ fn wrong(text: &str) -> EarlyExit {
 }
 
 const OPTIONS: &[Opt] = &[
-    option(&["help", "h"], Value::None),
-    option(&["ipv4", "4"], Value::Needed),
-    option(&["ipv6", "6"], Value::Needed),
-    option(&["allowed-subnets", "a"], Value::Needed),
-    option(&["close-after", "c"], Value::Needed),
-    option(&["listen-addr", "l"], Value::Optional),
-    option(&["listeners"], Value::Needed),
-    option(&["protocol", "p"], Value::Optional),
-    option(&["mark", "m"], Value::Needed),
+    Opt::switch(&["help", "h"]),
+    Opt::with_value(&["ipv4", "4"]),
+    Opt::with_value(&["ipv6", "6"]),
+    Opt::with_value(&["allowed-subnets", "a"]),
+    Opt::with_value(&["close-after", "c"]),
+    Opt::with_optional_value(&["listen-addr", "l"]),
+    Opt::with_value(&["listeners"]),
+    Opt::with_optional_value(&["protocol", "p"]),
+    Opt::with_value(&["mark", "m"]),
 ];
-
-const fn option(words: &'static [&'static str], value: Value) -> Opt {
-    Opt { words, value }
-}
 
 const USAGE: &str = "Usage: mmproxy [-h] [options] (peername in its place; see docs/migrate.md)
 

@@ -4,16 +4,27 @@ use std::ffi::{OsStr, OsString};
 
 /// Options by name, in the order in which they were given. A switch has an empty value.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::compat) struct ParsedOptions(Vec<(&'static str, OsString)>);
+pub(in crate::compat) struct ParsedOptions {
+    given: Vec<GivenOption>,
+    /// How many words are neither options nor their values, as far as the rules count them.
+    pub(in crate::compat) others: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct GivenOption {
+    name: &'static str,
+    value: OsString,
+}
 
 impl ParsedOptions {
     pub(in crate::compat) fn add(&mut self, name: &'static str, value: impl Into<OsString>) {
-        self.0.push((name, value.into()));
+        let value = value.into();
+        self.given.push(GivenOption { name, value });
     }
 
     /// Removes every occurrence of the option.
     pub(in crate::compat) fn remove(&mut self, name: &str) {
-        self.0.retain(|(given, _)| *given != name);
+        self.given.retain(|given| given.name != name);
     }
 
     /// The value in effect, which is the last one.
@@ -22,10 +33,10 @@ impl ParsedOptions {
     }
 
     pub(in crate::compat) fn all(&self, name: &str) -> impl Iterator<Item = &OsStr> {
-        self.0
+        self.given
             .iter()
-            .filter(move |(given, _)| *given == name)
-            .map(|(_, value)| value.as_os_str())
+            .filter(move |given| given.name == name)
+            .map(|given| given.value.as_os_str())
     }
 
     pub(in crate::compat) fn has(&self, name: &str) -> bool {
@@ -49,5 +60,18 @@ impl ParsedOptions {
             Some(parsed) => Ok(Some(parsed)),
             None => Err(value.to_string_lossy().into_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+impl std::fmt::Display for ParsedOptions {
+    /// `name=value` for each option, then `+2` for two other words.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let options = self
+            .given
+            .iter()
+            .map(|given| format!("{}={}", given.name, given.value.display()));
+        let others = (self.others > 0).then(|| format!("+{}", self.others));
+        f.write_str(&options.chain(others).collect::<Vec<_>>().join(" "))
     }
 }
