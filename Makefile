@@ -15,7 +15,7 @@ KERNELS ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 # The build that is installed.
-RELEASE ?= $(TARGET)/release
+RELEASE ?= $(TARGET)/dist
 # The architectures of `make static`.
 STATIC ?= x86_64 aarch64
 # What `make test-static` runs: a filter of the tests' names, all by default.
@@ -38,7 +38,7 @@ demo: ## Show what peername does: the client that a backend sees, without and wi
 
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
 	$(PRELOAD)
-	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/release/%)
+	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/dist/%)
 
 test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -46,7 +46,7 @@ test: setup ## Run all tests; needs root for network namespaces
 
 test-static: setup ## Run the black-box tests with the static binary of this machine; TESTS=exec:: for some
 	@$(MAKE) --no-print-directory static STATIC=$$(uname -m)
-	PEERNAME_TEST_BINARY=$(abspath $(TARGET))/$$(uname -m)-unknown-linux-musl/release/peername \
+	PEERNAME_TEST_BINARY=$(abspath $(TARGET))/$$(uname -m)-unknown-linux-musl/dist/peername \
 		$(CARGO) test --locked --package peername --test e2e -- --test-threads $(TEST_THREADS) $(TESTS)
 
 test-kernels: setup ## Boot Debian's kernels under QEMU, test each feature in them, write docs/kernels.md
@@ -87,12 +87,12 @@ bpf: ## Compile the eBPF program; its object is kept in the repository (clang 14
 	checks/bpf_object.sh
 
 bench: ## Compare with no proxy, HAProxy and nginx; results in bench/out
-	$(CARGO) build --release --locked --package peername --package peername-bench
-	$(TARGET)/release/peername-bench matrix --peername $(TARGET)/release/peername
+	$(CARGO) build --profile dist --locked --package peername --package peername-bench
+	$(TARGET)/dist/peername-bench matrix --peername $(TARGET)/dist/peername
 
 bench-intercept: competitors ## Compare `peername intercept` with goproxy and hudsucker; results in bench/out
-	$(CARGO) build --release --locked --package peername --package peername-bench
-	$(TARGET)/release/peername-bench intercept --peername $(TARGET)/release/peername \
+	$(CARGO) build --profile dist --locked --package peername --package peername-bench
+	$(TARGET)/dist/peername-bench intercept --peername $(TARGET)/dist/peername \
 		--goproxy $(TARGET)/bench-intercept/goproxy \
 		--hudsucker $(TARGET)/bench-intercept/hudsucker/release/bench-hudsucker
 
@@ -102,8 +102,8 @@ competitors: ## Build the competitors of bench-intercept: a Go module and a crat
 		--target-dir $(TARGET)/bench-intercept/hudsucker
 
 bench-jail: $(HTTPJAIL) ## Compare `peername jail` with httpjail: start, requests, memory (root); results in bench/out
-	$(CARGO) build --release --locked --package peername --package peername-bench
-	$(TARGET)/release/peername-bench jail --peername $(TARGET)/release/peername --httpjail $(HTTPJAIL)
+	$(CARGO) build --profile dist --locked --package peername --package peername-bench
+	$(TARGET)/dist/peername-bench jail --peername $(TARGET)/dist/peername --httpjail $(HTTPJAIL)
 
 bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail.md in httpjail (root)
 	HTTPJAIL=$(abspath $(HTTPJAIL)) $(CARGO) test --locked --package peername --test e2e -- \
@@ -113,10 +113,10 @@ $(TARGET)/bench-jail/target/release/httpjail: bench/jail/build-httpjail.sh bench
 	bench/jail/build-httpjail.sh $(TARGET)/bench-jail
 
 bench-exec: ## Compare the modes of `peername exec` with a plain server and `peername proxy`
-	$(CARGO) build --release --locked --package peername --package peername-bench
+	$(CARGO) build --profile dist --locked --package peername --package peername-bench
 	$(PRELOAD)
-	$(TARGET)/release/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
-		--peername $(TARGET)/release/peername
+	$(TARGET)/dist/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
+		--peername $(TARGET)/dist/peername
 
 fuzz: ## Fuzz the parsers of untrusted input, each target for FUZZ_SECONDS (nightly, cargo-fuzz)
 	$(CARGO) run --quiet --locked --manifest-path fuzz/Cargo.toml --example seeds
@@ -125,18 +125,18 @@ fuzz: ## Fuzz the parsers of untrusted input, each target for FUZZ_SECONDS (nigh
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-release: ## Build the program and the libraries of `exec`, optimised
-	$(CARGO) build --release --locked --package peername
+release: ## Build the program and the libraries of `exec`, as they are released: optimised, which takes minutes
+	$(CARGO) build --profile dist --locked --package peername
 	$(PRELOAD)
 
 static: $(ZIG)/bin/cargo-zigbuild ## Build static programs (musl), and the libraries of `exec`; STATIC="x86_64 aarch64"
 	@for arch in $(STATIC); do \
 		rustup target add $$arch-unknown-linux-musl $$arch-unknown-linux-gnu; \
 		PATH=$(abspath $(ZIG))/bin:$$PATH; \
-		$(CARGO) zigbuild --release --locked --package peername --target $$arch-unknown-linux-musl; \
-		$(CARGO) zigbuild --release --locked $(LIBRARY_PACKAGES) --target $$arch-unknown-linux-gnu; \
-		into=$(TARGET)/$$arch-unknown-linux-musl/release; \
-		from=$(TARGET)/$$arch-unknown-linux-gnu/release; \
+		$(CARGO) zigbuild --profile dist --locked --package peername --target $$arch-unknown-linux-musl; \
+		$(CARGO) zigbuild --profile dist --locked $(LIBRARY_PACKAGES) --target $$arch-unknown-linux-gnu; \
+		into=$(TARGET)/$$arch-unknown-linux-musl/dist; \
+		from=$(TARGET)/$$arch-unknown-linux-gnu/dist; \
 		install -m 755 $$from/libpeername_preload.so $$into/libpeername.so; \
 		install -m 755 $$from/libpeername_preload_connect.so $$into/libpeername_connect.so; \
 	done
@@ -197,7 +197,7 @@ $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --version 0.5.9 --root $(TARGET)/tools/cyclonedx cargo-cyclonedx
 
 test-reproducible: ## Build the last commit in another folder, and compare it with what make static has built
-	packaging/reproducible.sh $(TARGET)/$$(uname -m)-unknown-linux-musl/release $(ZIG)
+	packaging/reproducible.sh $(TARGET)/$$(uname -m)-unknown-linux-musl/dist $(ZIG)
 
 packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpkg-dev, rpm)
 	packaging/package/build.sh $(RELEASE) dist
@@ -224,13 +224,13 @@ clean: ## Remove build results
 	rm -rf dist
 
 # The platforms of the image: what make static has built.
-STATIC_BINARIES ?= $(wildcard $(TARGET)/*-unknown-linux-musl/release/peername)
+STATIC_BINARIES ?= $(wildcard $(TARGET)/*-unknown-linux-musl/dist/peername)
 
 # What is released holds no path of the machine that built it, so that the same sources make the same files anywhere.
-# Of two prefixes that match, the last one counts.
+# Of two prefixes that match, the last one counts. The benchmarks measure what `make release` has built.
 PATHS := $(CURDIR)=/usr/src/peername $(or $(CARGO_HOME),$(HOME)/.cargo)=/usr/src/cargo $(abspath $(TARGET))=/usr/src/target
-release static: export RUSTFLAGS += $(PATHS:%=--remap-path-prefix=%)
-release static: export CFLAGS += $(PATHS:%=-ffile-prefix-map=%)
+release static bench bench-exec bench-intercept bench-jail: export RUSTFLAGS += $(PATHS:%=--remap-path-prefix=%)
+release static bench bench-exec bench-intercept bench-jail: export CFLAGS += $(PATHS:%=-ffile-prefix-map=%)
 
 # Every package of the workspace that has modules.
 CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates/*/src/lib.rs crates/*/src/main.rs \
@@ -239,8 +239,8 @@ CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates
 # In a build of its own, so that no other package enables the standard library in its dependencies.
 LIBRARY_PACKAGES := --package peername-preload --package peername-preload-connect --features freestanding
 define PRELOAD
-$(CARGO) build --release --locked $(LIBRARY_PACKAGES)
-@cd $(TARGET)/release && install -m 755 libpeername_preload.so libpeername.so && \
+$(CARGO) build --profile dist --locked $(LIBRARY_PACKAGES)
+@cd $(TARGET)/dist && install -m 755 libpeername_preload.so libpeername.so && \
 	install -m 755 libpeername_preload_connect.so libpeername_connect.so
 endef
 LIBRARIES := libpeername.so libpeername_connect.so

@@ -16,7 +16,7 @@ mkdir -p "$clone/target/tools" "$work/cargo"
 ln -s "$zig" "$clone/target/tools/zig"
 env --unset=CARGO_TARGET_DIR CARGO_HOME="$work/cargo" make --quiet -C "$clone" static STATIC="$(uname -m)"
 
-second=$clone/target/$(uname -m)-unknown-linux-musl/release
+second=$clone/target/$(uname -m)-unknown-linux-musl/dist
 strip=$(command -v llvm-strip || echo strip)
 failed=
 for file in peername libpeername.so libpeername_connect.so; do

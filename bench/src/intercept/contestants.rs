@@ -46,7 +46,7 @@ enum Kind {
 #[derive(clap::Args)]
 pub(crate) struct Selection {
     /// peername's binary
-    #[arg(long, value_name = "PATH", default_value = "target/release/peername")]
+    #[arg(long, value_name = "PATH", default_value = "target/dist/peername")]
     peername: PathBuf,
     /// Another peername binary, compared under the name `before`
     #[arg(long, value_name = "PATH")]

@@ -27,7 +27,7 @@ pub(super) enum CpuScope {
 #[derive(clap::Args)]
 pub(super) struct Selection {
     /// peername's binary
-    #[arg(long, value_name = "PATH", default_value = "target/release/peername")]
+    #[arg(long, value_name = "PATH", default_value = "target/dist/peername")]
     peername: PathBuf,
     /// Further arguments for `peername proxy`
     #[arg(
