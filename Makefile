@@ -160,7 +160,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	done
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION) README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
 	install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/docs docs/*
-	@for kind in prometheus grafana fail2ban/action.d apparmor; do \
+	@for kind in prometheus grafana fail2ban/action.d; do \
 		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
 	done
 	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
@@ -168,6 +168,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
 	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
 	install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/apparmor.d packaging/apparmor/peername-service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/peername/apparmor packaging/apparmor/peername
 	install -d $(DESTDIR)$(MANUAL)
 	$(RELEASE)/peername man $(DESTDIR)$(MANUAL)
 	@for file in proxy.toml forward.toml intercept.toml allowed-subnets.txt; do \
@@ -178,7 +179,8 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 uninstall: ## Remove what install has installed, except the configuration
 	rm -f $(DESTDIR)$(PREFIX)/bin/peername $(DESTDIR)$(MANUAL)/peername{,-*}.1{,.gz} $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION)
 	rm -f $(patsubst packaging/systemd/%,$(DESTDIR)$(UNITS)/%,$(wildcard packaging/systemd/*))
-	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(DOCUMENTATION) $(DESTDIR)$(SYSCONFDIR)/apparmor.d/peername-service
+	rm -rf $(DESTDIR)$(PREFIX)/lib/peername $(DESTDIR)$(PREFIX)/share/peername $(DESTDIR)$(DOCUMENTATION) \
+		$(DESTDIR)$(SYSCONFDIR)/apparmor.d/peername-service
 
 UNITS := $(PREFIX)/lib/systemd/system
 DOCUMENTATION := $(PREFIX)/share/doc/peername

@@ -46,6 +46,9 @@ check "the unit is confined by seccomp" grep -q '^Seccomp:.*2' "/proc/$(main_pid
 check "man page" test -s /usr/share/man/man1/peername-proxy.1.gz
 check "exec finds its library" sh -c 'peername exec --mode preload --trust loopback -- true'
 
+profile=/etc/apparmor.d/peername
+check "an AppArmor that can't read the profile for user namespaces has none" test ! -e $profile
+
 # A newer version takes over, and an open connection stays.
 before=$(main_pid)
 mkfifo /run/typed
@@ -55,7 +58,9 @@ check "sshd greets" wait_until grep -q SSH-2.0 /run/answer
 mkdir /run/newer && dpkg-deb --raw-extract /packages/peername_0.1.0_amd64.deb /run/newer
 sed -i 's/^Version: .*/Version: 0.1.1/' /run/newer/DEBIAN/control
 dpkg-deb --build /run/newer /packages/newer.deb
+mkdir -p /etc/apparmor.d/abi && touch /etc/apparmor.d/abi/4.0
 check "a newer package is installed" apt-get install --yes --quiet -o Dpkg::Use-Pty=0 /packages/newer.deb
+check "AppArmor 4 has the profile for user namespaces" test -s $profile
 is_replaced() { [[ $(main_pid) != "$before" && $(main_pid) != 0 ]]; }
 check "the new binary takes over" wait_until is_replaced
 check "new connections reach sshd" wait_until log_in second

@@ -49,8 +49,8 @@ const SETTINGS: [(&str, &str, &str); 2] = [
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
         "1",
-        "AppArmor restricts them (kernel.apparmor_restrict_unprivileged_userns, as on Ubuntu since 23.10): install \
-         packaging/apparmor/peername, which allows them to peername alone, or `sudo sysctl -w \
+        "AppArmor restricts them (kernel.apparmor_restrict_unprivileged_userns, as on Ubuntu since 23.10): load the \
+         profile that allows them to peername alone (docs/confinement.md), or `sudo sysctl -w \
          kernel.apparmor_restrict_unprivileged_userns=0`",
     ),
 ];
