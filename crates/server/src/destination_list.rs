@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use peername_proto::{Special, meanings, parse_network, special};
+use peername_proto::{Special, meanings, parse_network, port_range, special};
 use prefix_trie::joint::JointPrefixMap;
 
 use crate::access::network_set::host;
@@ -16,7 +16,7 @@ pub struct DestinationList(JointPrefixMap<IpNet, Vec<Ports>>);
 
 impl DestinationList {
     /// Whether an entry allows this destination. A wide network that happens to contain loopback or a cloud's metadata
-    /// service does not allow that: loopback takes an entry of loopback, and a metadata service one of exactly its address.
+    /// service does not allow it: loopback takes an entry within loopback, and a metadata service one of exactly its address.
     pub fn allows(&self, ip: IpAddr, port: u16) -> bool {
         let host = host(ip);
         let is_any = |purpose| meanings(ip).any(|ip| special(ip) == Some(purpose));
@@ -114,7 +114,7 @@ fn parse_entry(text: &str) -> Option<(IpNet, Option<Ports>)> {
     if let Some(bracketed) = text.strip_prefix('[') {
         let (inside, after) = bracketed.split_once(']')?;
         let (length, range) = match after.split_once(':') {
-            Some((length, range)) => (length, Some(parse_ports(range)?)),
+            Some((length, range)) => (length, Some(port_range(range)?)),
             None => (after, None),
         };
         if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
@@ -126,16 +126,7 @@ fn parse_entry(text: &str) -> Option<(IpNet, Option<Ports>)> {
         return Some((network, None));
     }
     let (before, range) = text.rsplit_once(':')?;
-    Some((parse_network(before)?, Some(parse_ports(range)?)))
-}
-
-fn parse_ports(text: &str) -> Option<Ports> {
-    let port = |text: &str| text.parse().ok().filter(|port| *port >= FIRST_PORT);
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (port(first)?, port(last)?),
-        None => (port(text)?, port(text)?),
-    };
-    (first <= last).then_some(first..=last)
+    Some((parse_network(before)?, Some(port_range(range)?)))
 }
 
 const FIRST_PORT: u16 = 1;

@@ -100,6 +100,11 @@ fn contradictory_variables_end_the_program() {
             125,
         ),
         (&["PEERNAME_SOURCE=192.0.2.1:1", "PEERNAME_PORTS=http"], 125),
+        // No port: no connection would have a header.
+        (
+            &["PEERNAME_SOURCE=192.0.2.1:1", "PEERNAME_PORTS=8010-8000"],
+            125,
+        ),
         (&[], 0),
     ] {
         let output = run(&host, variables, &["true"]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
-use peername_proto::kind;
+use peername_proto::{kind, port_range};
 use peername_sys::resolve as names;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
@@ -49,11 +49,7 @@ pub fn mark(text: &str) -> Result<u32, String> {
 
 /// Parses a port or a range of ports, as `10000-20000` or, in the syntax of iptables, `10000:20000`.
 pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
-    let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
-    match (first.trim().parse(), last.trim().parse()) {
-        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
-        _ => Err("use a port or a range of them: 443, 10000-20000".to_owned()),
-    }
+    port_range(text).ok_or_else(|| "use a port or a range of them: 443, 10000-20000".to_owned())
 }
 
 /// Parses `1.2.3.4:80`, `[::1]:80` or `host:port`. A name is resolved at once; its first address is used.

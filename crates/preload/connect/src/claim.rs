@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use peername_identity::PortSet;
 use peername_preload_common::environment::{is_preloaded, number, variable};
 use peername_preload_common::kernel;
-use peername_proto::{PlainHeader, address};
+use peername_proto::{PlainHeader, address, port_range};
 
 /// The claimed client, and the version of the header that names it.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,8 @@ fn read_native(source: &[u8]) -> Claim {
 /// Parses `192.0.2.1:4711` or `[2001:db8::1]:4711`.
 fn parse_address(text: &[u8]) -> Option<SocketAddr> {
     let mut parts = text.rsplitn(2, |&byte| byte == b':');
-    let (port, ip) = (port(parts.next()?)?, parts.next()?);
+    let port = str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+    let ip = parts.next()?;
     let ip = match ip.strip_prefix(b"[") {
         Some(rest) => address(rest.strip_suffix(b"]")?).filter(IpAddr::is_ipv6),
         None => address(ip).filter(IpAddr::is_ipv4),
@@ -121,18 +122,11 @@ fn parse_address(text: &[u8]) -> Option<SocketAddr> {
 
 fn insert_ports(list: &[u8]) -> Option<()> {
     for range in list.split(|&byte| byte == b',') {
-        let mut ends = range.splitn(2, |&byte| byte == b'-');
-        let first = port(ends.next()?)?;
-        let last = ends.next().map_or(Some(first), port)?;
-        for port in first..=last {
+        for port in port_range(str::from_utf8(range).ok()?)? {
             PORTS.insert(port);
         }
     }
     Some(())
-}
-
-fn port(text: &[u8]) -> Option<u16> {
-    str::from_utf8(text).ok()?.parse().ok()
 }
 
 fn read_libproxyproto() -> Option<Claim> {
