@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use rtnetlink::IpVersion;
 use rtnetlink::packet_route::route::RouteProtocol;
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use rtnetlink::packet_route::rule::{
+    RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange,
+};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 
 use super::handle::{Family, Netlink, Transport, all, named, protocol};
@@ -206,32 +208,20 @@ fn limits(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
 
 /// `None` for a rule that a [`Selector`] can't represent.
 pub(super) fn read(message: &RuleMessage) -> Option<Rule> {
-    let (mut from, mut ip_protocol, mut port, mut table, mut priority, mut made_by) =
-        (None, None, None, None, None, None);
-    let (mut mark, mut mask) = (None, None);
-    let mut from_this_host = false;
-    for attribute in &message.attributes {
-        match attribute {
-            RuleAttribute::Source(address) => from = Some(*address),
-            RuleAttribute::Iifname(name) => from_this_host = name == "lo",
-            RuleAttribute::SourcePortRange(range) => port = Some(*range),
-            RuleAttribute::IpProtocol(number) => ip_protocol = Some(*number),
-            RuleAttribute::FwMark(number) => mark = Some(*number),
-            RuleAttribute::FwMask(number) => mask = Some(*number),
-            RuleAttribute::Table(number) => table = Some(*number),
-            RuleAttribute::Priority(number) => priority = Some(*number),
-            RuleAttribute::Protocol(by) => made_by = Some(*by),
-            _ => {}
-        }
+    let header = &message.header;
+    let is_inverted = header.flags.contains(RuleFlags::Invert);
+    if is_inverted || header.dst_len > 0 || header.tos > 0 || header.action != RuleAction::ToTable {
+        return None;
     }
-    let selector = match (from, mark) {
-        (Some(from), None) if from_this_host => Selector::From {
+    let given = Attributes::read(&message.attributes)?;
+    let selector = match (given.from, given.mark) {
+        (Some(from), None) if given.is_from_this_host => Selector::From {
             from,
-            prefix: message.header.src_len,
-            traffic: traffic(ip_protocol, port)?,
+            prefix: header.src_len,
+            traffic: traffic(given.ip_protocol, given.port)?,
         },
-        (None, Some(mark)) if mask == Some(WHOLE_MARK) => Selector::Mark {
-            family: match message.header.family {
+        (None, Some(mark)) if given.mask == Some(WHOLE_MARK) => Selector::Mark {
+            family: match header.family {
                 AddressFamily::Inet6 => Family::V6,
                 _ => Family::V4,
             },
@@ -241,10 +231,52 @@ pub(super) fn read(message: &RuleMessage) -> Option<Rule> {
     };
     Some(Rule {
         selector,
-        table: table?,
-        priority: priority?,
-        protocol: RouteProtocol::into(made_by?),
+        table: given.table?,
+        priority: given.priority?,
+        protocol: RouteProtocol::into(given.made_by?),
     })
+}
+
+/// What the attributes of a rule say.
+#[derive(Default)]
+struct Attributes {
+    from: Option<IpAddr>,
+    is_from_this_host: bool,
+    ip_protocol: Option<IpProtocol>,
+    port: Option<RulePortRange>,
+    mark: Option<u32>,
+    mask: Option<u32>,
+    table: Option<u32>,
+    priority: Option<u32>,
+    made_by: Option<RouteProtocol>,
+}
+
+impl Attributes {
+    /// `None` for a selector that no [`Selector`] has. What selects nothing is left out.
+    fn read(attributes: &[RuleAttribute]) -> Option<Self> {
+        let mut given = Self::default();
+        for attribute in attributes {
+            match attribute {
+                RuleAttribute::Source(address) => given.from = Some(*address),
+                RuleAttribute::Iifname(name) => given.is_from_this_host = name == "lo",
+                RuleAttribute::SourcePortRange(range) => given.port = Some(*range),
+                RuleAttribute::IpProtocol(number) => given.ip_protocol = Some(*number),
+                RuleAttribute::FwMark(number) => given.mark = Some(*number),
+                RuleAttribute::FwMask(number) => given.mask = Some(*number),
+                RuleAttribute::Table(number) => given.table = Some(*number),
+                RuleAttribute::Priority(number) => given.priority = Some(*number),
+                RuleAttribute::Protocol(by) => given.made_by = Some(*by),
+                RuleAttribute::Destination(_)
+                | RuleAttribute::Oifname(_)
+                | RuleAttribute::DestinationPortRange(_)
+                | RuleAttribute::UidRange(_)
+                | RuleAttribute::TunId(_)
+                | RuleAttribute::L3MDev(true) => return None,
+                _ => {}
+            }
+        }
+        Some(given)
+    }
 }
 
 /// `None` for limits that [`Traffic`] can't represent.
@@ -263,3 +295,45 @@ fn traffic(protocol: Option<IpProtocol>, ports: Option<RulePortRange>) -> Option
 
 const ICMP_V6: IpProtocol = IpProtocol::Other(58);
 const WHOLE_MARK: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const FROM_LOOPBACK: Rule = Rule {
+        selector: Selector::From {
+            from: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            prefix: 8,
+            traffic: Traffic::Any,
+        },
+        table: 100,
+        priority: 200,
+        protocol: 211,
+    };
+
+    #[test]
+    fn rules_that_select_by_more_are_not_ours() {
+        assert_eq!(read(&write(&FROM_LOOPBACK)), Some(FROM_LOOPBACK));
+        let changes: [fn(&mut RuleMessage); 5] = [
+            |rule| rule.header.flags |= RuleFlags::Invert,
+            |rule| rule.header.dst_len = 8,
+            |rule| rule.header.tos = 16,
+            |rule| rule.header.action = RuleAction::Blackhole,
+            |rule| {
+                rule.attributes
+                    .push(RuleAttribute::Oifname("eth0".to_owned()))
+            },
+        ];
+        for change in changes {
+            let mut message = write(&FROM_LOOPBACK);
+            change(&mut message);
+            assert_eq!(read(&message), None, "{message:?}");
+        }
+        let selects_nothing = RuleAttribute::SuppressPrefixLen(u32::MAX);
+        let mut message = write(&FROM_LOOPBACK);
+        message.attributes.push(selects_nothing);
+        assert_eq!(read(&message), Some(FROM_LOOPBACK));
+    }
+}
