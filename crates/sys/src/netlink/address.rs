@@ -60,7 +60,7 @@ impl AddressMonitor {
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
-        Self::of_routing(&GROUPS, change)
+        Self::subscribe_to(BIND, &GROUPS, change)
     }
 }
 
@@ -99,6 +99,7 @@ fn read(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
+const BIND: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, …)";
 const GROUPS: [MulticastGroup; 4] = [
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,

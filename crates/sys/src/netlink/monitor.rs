@@ -20,21 +20,21 @@ pub struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
-    /// Subscribes to these groups of rtnetlink(7). `change` returns `None` for a message that does not matter.
+    /// Subscribes to these groups of rtnetlink(7), by `call`. `change` returns `None` for a message that does not matter.
     ///
     /// # Errors
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
-    pub(super) fn of_routing(
+    pub(super) fn subscribe_to(
+        call: &'static str,
         groups: &[MulticastGroup],
         change: fn(&NetlinkMessage<RouteNetlinkMessage>) -> Option<T>,
     ) -> Result<Self> {
-        let (connection, _, mut messages) = new_multicast_connection(groups)
-            .call("bind(NETLINK_ROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, …)")?;
-        let (tell, changes) = mpsc::channel(MAX_UNREAD);
+        let (connection, _, mut messages) = new_multicast_connection(groups).call(call)?;
+        let (sender, changes) = mpsc::channel(MAX_UNREAD);
         let forward = async move {
             while let Some((message, _)) = messages.next().await {
-                if !send(&tell, change(&message)) {
+                if !queue(&sender, change(&message)) {
                     return;
                 }
             }
@@ -44,12 +44,12 @@ impl<T: Send + 'static> Monitor<T> {
     }
 
     /// Makes a subscription of what `pump` sends until the receiver is dropped.
-    pub(super) fn of_task<F>(pump: impl FnOnce(mpsc::Sender<T>) -> F) -> Self
+    pub(super) fn spawn<F>(pump: impl FnOnce(mpsc::Sender<T>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (tell, changes) = mpsc::channel(MAX_UNREAD);
-        let pump = tokio::spawn(pump(tell)).abort_handle();
+        let (sender, changes) = mpsc::channel(MAX_UNREAD);
+        let pump = tokio::spawn(pump(sender)).abort_handle();
         Self { changes, pump }
     }
 
@@ -82,8 +82,11 @@ impl<T> Drop for Monitor<T> {
 
 /// Queues a change; `false` once the subscription was dropped. A full queue may drop changes, because its reader reads the
 /// whole state again in any case.
-pub(super) fn send<T>(tell: &mpsc::Sender<T>, change: Option<T>) -> bool {
-    change.is_none_or(|change| !matches!(tell.try_send(change), Err(TrySendError::Closed(_))))
+pub(super) fn queue<T>(sender: &mpsc::Sender<T>, change: Option<T>) -> bool {
+    let Some(change) = change else {
+        return true;
+    };
+    !matches!(sender.try_send(change), Err(TrySendError::Closed(_)))
 }
 
 /// Capacity of the queue of unread changes.

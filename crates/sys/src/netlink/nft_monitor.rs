@@ -42,11 +42,11 @@ impl NftMonitor {
             .socket_mut()
             .bind(&address)
             .call("bind(NETLINK_NETFILTER, NFNLGRP_NFTABLES)")?;
-        Ok(Self::of_task(|tell| forward(socket, tell, name_prefix)))
+        Ok(Self::spawn(|sender| forward(socket, sender, name_prefix)))
     }
 }
 
-async fn forward(socket: TokioSocket, tell: mpsc::Sender<NftRemoval>, prefix: &'static str) {
+async fn forward(socket: TokioSocket, sender: mpsc::Sender<NftRemoval>, prefix: &'static str) {
     // The messages of one transaction may be spread over several datagrams; the last one names the process.
     let mut is_hit = false;
     loop {
@@ -71,7 +71,7 @@ async fn forward(socket: TokioSocket, tell: mpsc::Sender<NftRemoval>, prefix: &'
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }
-        if !monitor::send(&tell, removal) {
+        if !monitor::queue(&sender, removal) {
             return;
         }
     }

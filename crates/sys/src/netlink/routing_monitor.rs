@@ -35,7 +35,7 @@ impl RoutingMonitor {
     ///
     /// EMFILE, ENFILE or ENOMEM; EPERM or EAFNOSUPPORT where a sandbox forbids netlink.
     pub fn subscribe() -> Result<Self> {
-        Self::of_routing(&GROUPS, change)
+        Self::subscribe_to(BIND, &GROUPS, change)
     }
 }
 
@@ -71,6 +71,7 @@ fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange
     }
 }
 
+const BIND: &str = "bind(NETLINK_ROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, …)";
 const GROUPS: [MulticastGroup; 5] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Rule,
