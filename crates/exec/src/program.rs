@@ -54,6 +54,8 @@ pub enum Reason {
     Foreign(PathBuf),
     /// It is a shell or another launcher: the programs it will start are unknown, and may be of any kind.
     Starter(PathBuf),
+    /// It may be executed and not be read: what it is is unknown.
+    Unreadable(PathBuf),
 }
 
 /// Why a program can't be run, or can't be shown its clients.
@@ -109,7 +111,7 @@ pub fn examine(name: &OsStr, search: &OsStr) -> Result<Program, ProgramError> {
         let content = match File::open(&next) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Ok(Program::new(file, Reason::Starter(next)));
+                return Ok(Program::new(file, Reason::Unreadable(next)));
             }
             Err(error) => return Err(unreadable(error)),
         };
@@ -130,13 +132,11 @@ impl Program {
             reason,
         }
     }
-}
 
-impl Program {
     /// Whether a preloaded library is loaded into the program itself, regardless of the programs it starts.
     pub fn loads_libraries(&self) -> bool {
         match &self.reason {
-            Reason::Dynamic(_) => true,
+            Reason::Dynamic(_) | Reason::Unreadable(_) => true,
             Reason::Static(_) | Reason::Go(_) | Reason::Foreign(_) => false,
             // A shell may be static itself (busybox). A file that is no binary is run by /bin/sh.
             Reason::Starter(path) => File::open(path)
@@ -159,7 +159,8 @@ impl ProgramError {
 }
 
 impl Reason {
-    /// Whether the library can't be loaded into the program. For a [starter](Self::Starter) this is unknown.
+    /// Whether the library can't be loaded into the program. For a [starter](Self::Starter) and an
+    /// [unreadable file](Self::Unreadable) this is unknown.
     pub fn rules_out_preloading(&self) -> bool {
         matches!(self, Self::Static(_) | Self::Go(_) | Self::Foreign(_))
     }
@@ -167,7 +168,7 @@ impl Reason {
     fn mechanism(&self) -> Mechanism {
         match self {
             // The supervisor runs in this mode too, and answers the calls of a starter's children without the library.
-            Self::Dynamic(_) | Self::Starter(_) => Mechanism::Preload,
+            Self::Dynamic(_) | Self::Starter(_) | Self::Unreadable(_) => Mechanism::Preload,
             Self::Static(_) | Self::Go(_) | Self::Foreign(_) => Mechanism::Notify,
         }
     }
@@ -184,6 +185,7 @@ impl Display for Reason {
                 "is for another machine type than the preloaded library",
             ),
             Self::Starter(path) => (path, "may start programs of any kind"),
+            Self::Unreadable(path) => (path, "can't be read, so it may be of any kind"),
         };
         write!(f, "{} {what}", path.display())
     }

@@ -136,7 +136,7 @@ fn children_send_their_header() {
     }
     assert_eq!(lossy_text(&output.stdout).lines().count(), 2, "{output:?}");
     assert!(
-        lossy_text(&output.stderr).contains("may start static or Go programs"),
+        lossy_text(&output.stderr).contains("may start programs of any kind"),
         "{output:?}"
     );
 }

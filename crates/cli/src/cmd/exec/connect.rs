@@ -44,11 +44,9 @@ impl Client {
 }
 
 fn warn(reason: &Reason) {
-    if let Reason::Starter(path) = reason {
+    if matches!(reason, Reason::Starter(_) | Reason::Unreadable(_)) {
         eprintln!(
-            "peername: {} may start static or Go programs, which no library reaches: their connections \
-             would have no header",
-            path.display()
+            "peername: {reason}: no library reaches static and Go programs, whose connections would have no header"
         );
     }
 }
