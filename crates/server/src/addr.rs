@@ -11,7 +11,7 @@ pub use peername_proto::canonical;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// An address of this host that is listened on, as it was configured.
+/// The address that a listening socket is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalAddr(pub SocketAddr);
 
