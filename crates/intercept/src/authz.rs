@@ -126,8 +126,8 @@ impl CheckService {
                     .collect(),
                 in_flight: Semaphore::new(config.concurrency.get()),
                 metrics,
-                failure_warnings: Throttle::new(WARNING_INTERVAL),
-                mutation_warnings: Throttle::new(WARNING_INTERVAL),
+                failure_warnings: Throttle::new(),
+                mutation_warnings: Throttle::new(),
                 config,
             }),
         })
@@ -410,5 +410,3 @@ async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
 /// The timeout of a probe, which connects to the service outside of a check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// The shortest interval between two warnings of a kind: a failing service fails each check.
-const WARNING_INTERVAL: Duration = Duration::from_secs(10);

@@ -8,7 +8,6 @@ pub(crate) mod tunnel;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use peername_observe::throttle::Throttle;
@@ -258,10 +257,10 @@ impl ListenerService {
     }
 }
 
-static NO_HEADER: Throttle = Throttle::new(Duration::from_secs(10));
-static TOO_MANY: Throttle = Throttle::new(Duration::from_secs(10));
-static NOT_ALLOWED: Throttle = Throttle::new(Duration::from_secs(10));
-static UNWATCHED: Throttle = Throttle::new(Duration::from_secs(10));
+static NO_HEADER: Throttle = Throttle::new();
+static TOO_MANY: Throttle = Throttle::new();
+static NOT_ALLOWED: Throttle = Throttle::new();
+static UNWATCHED: Throttle = Throttle::new();
 
 /// Counts a connection in `peername_intercept_connections_active` until it is dropped.
 struct ActiveGuard<'a>(&'a InterceptState);

@@ -11,8 +11,13 @@ pub struct Throttle {
 }
 
 impl Throttle {
+    /// One line per [`LOG_INTERVAL`].
+    pub const fn new() -> Self {
+        Self::every(LOG_INTERVAL)
+    }
+
     /// One line per `interval`.
-    pub const fn new(interval: Duration) -> Self {
+    pub const fn every(interval: Duration) -> Self {
         Self {
             interval,
             state: Mutex::new((None, 0)),
@@ -33,16 +38,25 @@ impl Throttle {
     }
 }
 
+impl Default for Throttle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The interval of warnings that repeat: rare enough that peers can't fill a disk.
+pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn first_line_passes_and_later_ones_are_counted() {
-        let throttle = Throttle::new(Duration::from_secs(3600));
+        let throttle = Throttle::every(Duration::from_secs(3600));
         assert_eq!(throttle.pass(), Some(0));
         assert_eq!((throttle.pass(), throttle.pass()), (None, None));
-        let often = Throttle::new(Duration::ZERO);
+        let often = Throttle::every(Duration::ZERO);
         assert_eq!((often.pass(), often.pass()), (Some(0), Some(0)));
     }
 }

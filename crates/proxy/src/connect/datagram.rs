@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use peername_observe::throttle::Throttle;
 use peername_sys::netlink::Transport;
@@ -109,4 +108,4 @@ fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError>
     })
 }
 
-static UNKNOWN: Throttle = Throttle::new(Duration::from_secs(10));
+static UNKNOWN: Throttle = Throttle::new();

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use peername_observe::throttle::Throttle;
@@ -218,7 +217,7 @@ async fn probe_in_batches(targets: &[Arc<ProbeState>]) {
 
 /// Targets that are probed concurrently. The probe of a broken path takes half a second.
 const PROBE_BATCH: usize = 4;
-static NO_NETLINK: Throttle = Throttle::new(Duration::from_secs(10));
+static NO_NETLINK: Throttle = Throttle::new();
 
 #[cfg(test)]
 mod tests;

@@ -187,7 +187,7 @@ impl ProbeState {
 }
 
 /// A header may name any of 16 million loopback addresses; one line for all of them shows what is wrong.
-static NAMED_TARGETS: Throttle = Throttle::new(Duration::from_secs(10));
+static NAMED_TARGETS: Throttle = Throttle::new();
 /// Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// Short, because rules are often added just after the start (systemd's ExecStartPost).

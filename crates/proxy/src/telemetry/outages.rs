@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use peername_observe::throttle::LOG_INTERVAL;
 
 use crate::backend::Backend;
 
@@ -113,7 +114,7 @@ impl Outages {
     fn failed(&self, backend: Backend, now: Instant) -> Option<Down> {
         let mut backends = self.backends.lock();
         if !backends.contains_key(&backend) && backends.len() >= MAX_BACKENDS {
-            let stale = |state: &State| state.logged.is_none_or(|at| now - at >= INTERVAL);
+            let stale = |state: &State| state.logged.is_none_or(|at| now - at >= LOG_INTERVAL);
             backends.retain(|_, state| !stale(state));
         }
         if !backends.contains_key(&backend) && backends.len() >= MAX_BACKENDS {
@@ -151,7 +152,7 @@ impl State {
         self.since.get_or_insert(now);
         self.last_failure = Some(now);
         self.failed += 1;
-        if self.logged.is_some_and(|at| now - at < INTERVAL) {
+        if self.logged.is_some_and(|at| now - at < LOG_INTERVAL) {
             return None;
         }
         self.logged = Some(now);
@@ -186,8 +187,6 @@ fn advice(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Rare enough that peers cannot fill a disk.
-const INTERVAL: Duration = Duration::from_secs(10);
 /// Backends remembered, and so the most lines per interval.
 const MAX_BACKENDS: usize = 16;
 static OUTAGES: Outages = Outages::new();
@@ -239,7 +238,7 @@ mod tests {
         let (outages, now) = (Outages::new(), Instant::now());
         let lines = (1..=1000).filter(|&port| outages.failed(backend(port), now).is_some());
         assert_eq!(lines.count(), MAX_BACKENDS);
-        let later = now + INTERVAL;
+        let later = now + LOG_INTERVAL;
         assert!(outages.failed(backend(2000), later).is_some());
         assert_eq!(outages.backends.lock().len(), 1);
         assert_eq!(outages.down.load(Relaxed), 1);

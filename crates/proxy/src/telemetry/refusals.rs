@@ -6,7 +6,6 @@
 //! `-v`.
 
 use std::io::ErrorKind;
-use std::time::Duration;
 
 use peername_observe::throttle::Throttle;
 use peername_proto::Invalid;
@@ -160,25 +159,23 @@ fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> 
     Some((throttle, advice))
 }
 
-/// Rare enough that peers cannot fill a disk.
-const INTERVAL: Duration = Duration::from_secs(10);
-static UNTRUSTED: Throttle = Throttle::new(INTERVAL);
-static NO_HEADER: Throttle = Throttle::new(INTERVAL);
-static SILENT: Throttle = Throttle::new(INTERVAL);
-static MALFORMED: Throttle = Throttle::new(INTERVAL);
-static PENDING: Throttle = Throttle::new(INTERVAL);
-static SOURCE: Throttle = Throttle::new(INTERVAL);
-static DENIED: Throttle = Throttle::new(INTERVAL);
-static NOT_ALLOWED: Throttle = Throttle::new(INTERVAL);
-static REQUIRED_TLV: Throttle = Throttle::new(INTERVAL);
-static TOO_MANY: Throttle = Throttle::new(INTERVAL);
-static DESTINATION: Throttle = Throttle::new(INTERVAL);
-static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
-static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
-static TRANSLATED: Throttle = Throttle::new(INTERVAL);
-static LOCAL: Throttle = Throttle::new(INTERVAL);
-static EVICTED: Throttle = Throttle::new(INTERVAL);
-static REPLIES: Throttle = Throttle::new(INTERVAL);
+static UNTRUSTED: Throttle = Throttle::new();
+static NO_HEADER: Throttle = Throttle::new();
+static SILENT: Throttle = Throttle::new();
+static MALFORMED: Throttle = Throttle::new();
+static PENDING: Throttle = Throttle::new();
+static SOURCE: Throttle = Throttle::new();
+static DENIED: Throttle = Throttle::new();
+static NOT_ALLOWED: Throttle = Throttle::new();
+static REQUIRED_TLV: Throttle = Throttle::new();
+static TOO_MANY: Throttle = Throttle::new();
+static DESTINATION: Throttle = Throttle::new();
+static REPLY_PATH: Throttle = Throttle::new();
+static PORT_TAKEN: Throttle = Throttle::new();
+static TRANSLATED: Throttle = Throttle::new();
+static LOCAL: Throttle = Throttle::new();
+static EVICTED: Throttle = Throttle::new();
+static REPLIES: Throttle = Throttle::new();
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
 const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
@@ -188,6 +185,7 @@ const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-s
 mod tests {
     use std::io;
     use std::net::SocketAddr;
+    use std::time::Duration;
 
     use peername_proto::{SourceRefusal, WriteError};
     use peername_sys::SyscallError;
@@ -210,7 +208,7 @@ mod tests {
             guess: None,
         };
         let timeout = |received| HeaderError::Timeout {
-            after: INTERVAL,
+            after: Duration::from_secs(3),
             received,
         };
         let logged = [
@@ -254,7 +252,7 @@ mod tests {
             },
             Failure::ConnectTimeout {
                 upstream,
-                after: INTERVAL,
+                after: Duration::from_secs(3),
             },
         ];
         let silent = [

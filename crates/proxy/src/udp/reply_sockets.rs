@@ -113,7 +113,7 @@ fn warn_of_taken_port(original: SocketAddr, failed: &SyscallError) {
 /// opening one again costs five system calls.
 pub const MAX_REPLY_SOCKETS: usize = 256;
 /// Rate limit of a warning that each datagram may cause.
-static PORT_TAKEN_LOG: Throttle = Throttle::new(Duration::from_secs(10));
+static PORT_TAKEN_LOG: Throttle = Throttle::new();
 
 #[cfg(test)]
 mod tests {

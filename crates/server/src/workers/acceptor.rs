@@ -321,6 +321,6 @@ fn tokens_of(id: ListenerId) -> impl Iterator<Item = u64> {
 
 /// Connections accepted in a row from one listener, before the next listener and the worker's open connections are served.
 const ACCEPT_BATCH: usize = 16;
-static EXHAUSTED: Throttle = Throttle::new(Duration::from_secs(10));
+static EXHAUSTED: Throttle = Throttle::new();
 /// Long enough for connections to close, short enough not to be felt once they have.
 const PAUSE: Duration = Duration::from_millis(50);

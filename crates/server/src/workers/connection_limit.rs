@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -63,7 +62,7 @@ impl ConnectionLimit {
     }
 }
 
-static FULL: Throttle = Throttle::new(Duration::from_secs(10));
+static FULL: Throttle = Throttle::new();
 
 #[cfg(test)]
 mod tests {

@@ -211,7 +211,7 @@ async fn wait_stopped(ending: &mut watch::Receiver<Option<Instant>>) {
     }
 }
 
-static FAILED: Throttle = Throttle::new(Duration::from_secs(10));
+static FAILED: Throttle = Throttle::new();
 
 /// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
 const MAX_BATCH: usize = 512;

@@ -1,7 +1,5 @@
 //! The queue of spans that have not been sent, and their counters.
 
-use std::time::Duration;
-
 use peername_observe::throttle::Throttle;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -79,7 +77,7 @@ impl Counters {
     }
 }
 
-static FULL: Throttle = Throttle::new(Duration::from_secs(10));
+static FULL: Throttle = Throttle::new();
 
 /// The default of OpenTelemetry's SDKs (OTEL_BSP_MAX_QUEUE_SIZE). A span takes two kilobytes.
 pub(super) const CAPACITY: usize = 2048;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::super::recent::MAX_RECENT;
 use super::*;
 use crate::reply_path::probe::{ProbeOutcome, ReplyPathError};

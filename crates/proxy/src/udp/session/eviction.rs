@@ -1,7 +1,7 @@
 //! Eviction: closes a session where a limit or the file descriptors are exhausted.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use peername_observe::throttle::Throttle;
 use peername_sys::SyscallError;
@@ -65,4 +65,4 @@ fn warn_of_exhaustion(failed: &SyscallError) {
 /// Eviction candidates that are skipped because the kernel still uses them. Bounds the work of one eviction.
 const MAX_BUSY_SKIPS: usize = 16;
 
-static EXHAUSTION_LOG: Throttle = Throttle::new(Duration::from_secs(10));
+static EXHAUSTION_LOG: Throttle = Throttle::new();

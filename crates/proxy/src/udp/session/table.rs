@@ -338,4 +338,4 @@ const REPLY_BUFFER: usize = 1 << 20;
 /// Connection tracking keeps a translation for 30 s at least without a datagram (`nf_conntrack_udp_timeout`), so NAT rules are
 /// not applied again before.
 const TRACKED_FOR: Duration = Duration::from_secs(20);
-static DROP_LOG: Throttle = Throttle::new(Duration::from_secs(1));
+static DROP_LOG: Throttle = Throttle::every(Duration::from_secs(1));
