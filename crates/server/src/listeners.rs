@@ -3,10 +3,12 @@
 //! Each worker has a socket of its own on every address (SO_REUSEPORT); an inherited socket is shared by all workers.
 //! After an upgrade, workers have the sockets of the previous process's workers.
 
+mod per_worker;
+mod tcp_opener;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
-use std::iter;
 use std::net::{self, IpAddr, SocketAddr};
 
 use peername_sys::SyscallError;
@@ -15,6 +17,9 @@ use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
+
+pub use per_worker::{OpenRequest, SocketOpener, open_per_worker};
+use tcp_opener::{PreviousSockets, TcpOpener};
 
 use crate::addr::LocalAddr;
 use crate::capabilities::Advice;
@@ -97,16 +102,33 @@ pub struct Listeners {
 
 /// Opening a listening socket failed.
 #[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {failed}{}", hint(failed))]
+#[error("can't listen on {addr}: {failed}{}", hint(failed, *is_transparent))]
 pub struct BindError {
     addr: SocketAddr,
     failed: SyscallError,
+    /// Whether IP_TRANSPARENT was asked for.
+    is_transparent: bool,
 }
 
 impl BindError {
     /// Wraps the system call that failed for this address.
     pub fn new(addr: SocketAddr, failed: SyscallError) -> Self {
-        Self { addr, failed }
+        let is_transparent = false;
+        Self {
+            addr,
+            failed,
+            is_transparent,
+        }
+    }
+
+    /// Wraps the system call by which a socket on this address could not be made transparent.
+    pub fn not_transparent(addr: SocketAddr, failed: SyscallError) -> Self {
+        let is_transparent = true;
+        Self {
+            addr,
+            failed,
+            is_transparent,
+        }
     }
 }
 
@@ -142,53 +164,23 @@ impl Listeners {
         workers: usize,
         inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
-        let mut of_previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
+        let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
         existing.closing.extend(inherited.previous_tcp.keys());
-        let is_of_previous: HashSet<_> = of_previous.0.keys().copied().collect();
-        let inherited = &*inherited;
-        let mut open = |addr, options| {
-            let listener = match (inherited.tcp.get(&addr), of_previous.next(addr)) {
-                (Some(inherited), _) => inherited.try_clone()?.into(),
-                (None, Some(previous)) => previous,
-                (None, None) => listener::listen(addr, options)?,
-            };
-            // Accepted sockets inherit these options, which saves five system calls per connection.
-            stream::tune_for_peer(&listener, addr.ip())?;
-            Ok(listener)
+        let mut opener = TcpOpener {
+            inherited: &inherited.tcp,
+            previous,
         };
         let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
             existing: &existing,
             workers,
         };
-        let local_addr = net::TcpListener::local_addr;
-        let is_free =
-            |addr| match inherited.tcp.contains_key(&addr) || is_of_previous.contains(&addr) {
-                true => Ok(()),
-                false => listener::check_address_free(addr),
-            };
-        let per_worker = open_per_worker(&request, is_free, &mut open, local_addr)?;
-        let listener = |socket, &(id, addr): &ListenAddr| Listener {
-            id,
-            addr: LocalAddr(local_addr(&socket).unwrap_or(addr)),
-            socket,
-            is_shared: inherited.tcp.contains_key(&addr),
-            is_transparent: false,
-        };
-        let with_ids = |sockets: Vec<net::TcpListener>| {
-            let sockets = sockets.into_iter().zip(wanted);
-            sockets.map(|(socket, wanted)| listener(socket, wanted))
-        };
-        let per_worker: Vec<Vec<_>> = per_worker
+        let per_worker: Vec<Vec<_>> = open_per_worker(&request, &mut opener)?
             .into_iter()
-            .map(|sockets| with_ids(sockets).collect())
+            .map(|sockets| opener.name_listeners(sockets, wanted))
             .collect();
-        let mut surplus = Vec::new();
-        for (first, wanted) in per_worker.iter().take(1).flatten().zip(wanted) {
-            let left = iter::from_fn(|| of_previous.next(first.addr.0));
-            surplus.extend(left.map(|socket| listener(socket, wanted)));
-        }
+        let surplus = opener.take_surplus(wanted);
         Ok(Self {
             per_worker,
             surplus,
@@ -209,7 +201,7 @@ impl Listeners {
         let all = all.chain(&mut self.surplus);
         for listener in all.filter(|listener| is_wanted(listener.id)) {
             let addr = listener.addr.0;
-            let with_addr = |failed| BindError { addr, failed };
+            let with_addr = |failed| BindError::not_transparent(addr, failed);
             transparent::set_transparent(&listener.socket, addr.is_ipv6()).map_err(with_addr)?;
             // Connections that the rule redirects come over a network, even if the listener is on loopback.
             stream::tune_for_network(&listener.socket).map_err(with_addr)?;
@@ -238,28 +230,6 @@ impl Listeners {
     }
 }
 
-/// The previous process's sockets on the wanted addresses.
-struct PreviousSockets(HashMap<SocketAddr, Vec<net::TcpListener>>);
-
-impl PreviousSockets {
-    fn take(
-        wanted: &[ListenAddr],
-        previous: &mut HashMap<SocketAddr, Vec<net::TcpListener>>,
-    ) -> Self {
-        let take = |&(_, addr): &ListenAddr| Some((addr, previous.remove(&addr)?));
-        Self(wanted.iter().filter_map(take).collect())
-    }
-
-    /// The next socket on an address: the requested one, or the bound one once a socket of it was returned.
-    fn next(&mut self, addr: SocketAddr) -> Option<net::TcpListener> {
-        let mut sockets = self.0.remove(&addr)?;
-        let first = (!sockets.is_empty()).then(|| sockets.remove(0))?;
-        let bound_to = first.local_addr().unwrap_or(addr);
-        self.0.insert(bound_to, sockets);
-        Some(first)
-    }
-}
-
 /// Opens one TCP socket for a listener that no worker serves, such as the admin endpoint.
 ///
 /// # Errors
@@ -269,61 +239,6 @@ pub fn open_single(addr: SocketAddr) -> Result<net::TcpListener, BindError> {
     let socket = listener::check_address_free(addr)
         .and_then(|()| listener::listen(addr, BindOptions::default()));
     socket.map_err(|failed| BindError::new(addr, failed))
-}
-
-/// The request for [`open_per_worker`].
-pub struct OpenRequest<'a> {
-    /// The addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// What this process listens on already.
-    pub existing: &'a ExistingListeners,
-    /// How many workers get a socket on each address.
-    pub workers: usize,
-}
-
-/// Opens every address for each worker; `open` makes a socket of either protocol. With port 0 the kernel chooses a port
-/// for the first worker, and the others use the same port.
-///
-/// # Errors
-///
-/// The first address that failed.
-pub fn open_per_worker<T>(
-    request: &OpenRequest<'_>,
-    is_free: impl Fn(SocketAddr) -> peername_sys::Result<()>,
-    mut open: impl FnMut(SocketAddr, BindOptions) -> peername_sys::Result<T>,
-    local_addr: impl Fn(&T) -> io::Result<SocketAddr>,
-) -> Result<Vec<Vec<T>>, BindError> {
-    let with_addr = |addr| move |failed| BindError { addr, failed };
-    let mut open_all = |addrs: &[SocketAddr]| {
-        let all = addrs.iter().chain(&request.existing.staying);
-        let v4_ports: HashSet<_> = all.filter(|a| a.is_ipv4()).map(SocketAddr::port).collect();
-        let mut open_one = |&addr: &SocketAddr| {
-            let options = BindOptions {
-                // Even with one worker: a reload may replace this socket by one on another address.
-                reuse_port: true,
-                v6_only: v4_ports.contains(&addr.port()),
-            };
-            open(addr, options).map_err(with_addr(addr))
-        };
-        addrs
-            .iter()
-            .map(&mut open_one)
-            .collect::<Result<Vec<_>, _>>()
-    };
-    for &addr in &request.listen {
-        // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
-        // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
-        if !request.existing.overlaps(addr) {
-            is_free(addr).map_err(with_addr(addr))?;
-        }
-    }
-    let first = open_all(&request.listen)?;
-    let chosen: Vec<_> = first
-        .iter()
-        .filter_map(|socket| local_addr(socket).ok())
-        .collect();
-    let others = (1..request.workers).map(|_| open_all(&chosen));
-    iter::once(Ok(first)).chain(others).collect()
 }
 
 /// Whether a socket on one address conflicts with one on the other.
@@ -336,13 +251,13 @@ pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
 }
 
-fn hint(error: &SyscallError) -> Cow<'static, str> {
+fn hint(error: &SyscallError, is_transparent: bool) -> Cow<'static, str> {
     let hint = match error.source.kind() {
         _ if error.is_exhaustion() => {
             "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
              on fewer ports"
         }
-        io::ErrorKind::PermissionDenied if error.call.contains("TRANSPARENT") => {
+        io::ErrorKind::PermissionDenied if is_transparent => {
             let advice = Advice::for_this_process();
             return format!("; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
                 .into();

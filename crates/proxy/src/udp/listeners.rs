@@ -1,7 +1,10 @@
 //! The listening UDP sockets of all workers, before they serve.
 
+use std::collections::HashMap;
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
+use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
 use peername_sys::udp;
@@ -12,7 +15,8 @@ use super::handover::ReceivedState;
 use peername_server::addr::LocalAddr;
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{
-    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, open_per_worker,
+    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, SocketOpener,
+    open_per_worker,
 };
 
 /// The listening sockets of each worker, in the order of the listeners.
@@ -61,30 +65,16 @@ impl UdpListeners {
             Some(dialect) if !dialect.is_self_contained() => 1,
             Some(_) | None => workers.max(1),
         };
-        let open = |addr, sharing: BindOptions| {
-            let socket = match given.udp.get(&addr) {
-                Some(given) => udp::adopt(given.try_clone()?, addr)?,
-                None => udp::listen(addr, sharing)?,
-            };
-            udp::set_buffer_sizes(&socket, BUFFER_BYTES)?;
-            // A merged datagram (UDP_GRO) is steered by its first part alone, and the others may be of clients of
-            // another worker.
-            if workers == 1 {
-                let _ = udp::enable_gro(&socket);
-            }
-            Ok(socket)
-        };
-        let addr = UdpSocket::local_addr;
-        let plan = OpenRequest {
+        let request = OpenRequest {
             listen: wanted.iter().map(|&(_, addr)| addr).collect(),
             existing: beside,
             workers,
         };
-        let is_free = |addr| match given.udp.contains_key(&addr) {
-            true => Ok(()),
-            false => udp::check_address_free(addr),
+        let mut opener = UdpOpener {
+            given: &given.udp,
+            workers,
         };
-        let by_worker = open_per_worker(&plan, is_free, open, addr)?;
+        let by_worker = open_per_worker(&request, &mut opener)?;
         let first = by_worker.first().into_iter().flatten();
         let chosen: Vec<_> = first.filter_map(|s| s.local_addr().ok()).collect();
         let groups = by_worker.first().into_iter().flatten().zip(&chosen);
@@ -171,7 +161,7 @@ impl UdpListeners {
         for (socket, &addr) in named {
             let set = transparent::set_transparent(socket, addr.is_ipv6())
                 .and_then(|()| transparent::receive_original_destination(socket, addr.is_ipv6()));
-            set.map_err(|failed| BindError::new(addr, failed))?;
+            set.map_err(|failed| BindError::not_transparent(addr, failed))?;
         }
         Ok(self)
     }
@@ -205,6 +195,41 @@ impl UdpListeners {
     /// The number of workers that have sockets.
     pub fn workers(&self) -> usize {
         self.by_worker.len()
+    }
+}
+
+/// Opens UDP sockets, or takes those of a service manager.
+struct UdpOpener<'a> {
+    given: &'a HashMap<SocketAddr, InheritedSocket>,
+    workers: usize,
+}
+
+impl SocketOpener for UdpOpener<'_> {
+    type Socket = UdpSocket;
+
+    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
+        match self.given.contains_key(&addr) {
+            true => Ok(()),
+            false => udp::check_address_free(addr),
+        }
+    }
+
+    fn open(&mut self, addr: SocketAddr, options: BindOptions) -> peername_sys::Result<UdpSocket> {
+        let socket = match self.given.get(&addr) {
+            Some(given) => udp::adopt(given.try_clone()?, addr)?,
+            None => udp::listen(addr, options)?,
+        };
+        udp::set_buffer_sizes(&socket, BUFFER_BYTES)?;
+        // A merged datagram (UDP_GRO) is steered by its first part alone, and the others may be of clients of
+        // another worker.
+        if self.workers == 1 {
+            let _ = udp::enable_gro(&socket);
+        }
+        Ok(socket)
+    }
+
+    fn local_addr(socket: &UdpSocket) -> io::Result<SocketAddr> {
+        socket.local_addr()
     }
 }
 

@@ -1,0 +1,106 @@
+//! Opens a socket on each address for each worker.
+
+use std::collections::HashSet;
+use std::io;
+use std::iter;
+use std::net::SocketAddr;
+
+use peername_sys::socket::BindOptions;
+
+use super::{BindError, ExistingListeners};
+
+/// The request for [`open_per_worker`].
+pub struct OpenRequest<'a> {
+    /// The addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// What this process listens on already.
+    pub existing: &'a ExistingListeners,
+    /// How many workers get a socket on each address.
+    pub workers: usize,
+}
+
+/// Opens the sockets of one protocol.
+pub trait SocketOpener {
+    /// A socket that listens.
+    type Socket;
+
+    /// Checks that no other program listens there.
+    ///
+    /// # Errors
+    ///
+    /// EADDRINUSE if one does.
+    fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
+
+    /// Opens a socket on the address, or takes one that another process has opened.
+    ///
+    /// # Errors
+    ///
+    /// The system call that failed.
+    fn open(
+        &mut self,
+        addr: SocketAddr,
+        options: BindOptions,
+    ) -> peername_sys::Result<Self::Socket>;
+
+    /// The address that the socket is bound to.
+    ///
+    /// # Errors
+    ///
+    /// ENOBUFS.
+    fn local_addr(socket: &Self::Socket) -> io::Result<SocketAddr>;
+}
+
+/// Opens every address for each worker. With port 0 the kernel chooses a port for the first worker, and the others use the
+/// same port.
+///
+/// # Errors
+///
+/// The first address that failed.
+pub fn open_per_worker<O: SocketOpener>(
+    request: &OpenRequest<'_>,
+    opener: &mut O,
+) -> Result<Vec<Vec<O::Socket>>, BindError> {
+    for &addr in &request.listen {
+        // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
+        // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
+        if !request.existing.overlaps(addr) {
+            opener
+                .check_free(addr)
+                .map_err(|failed| BindError::new(addr, failed))?;
+        }
+    }
+    let staying = &request.existing.staying;
+    let first = open_all(&request.listen, staying, opener)?;
+    let chosen: Vec<_> = first
+        .iter()
+        .filter_map(|socket| O::local_addr(socket).ok())
+        .collect();
+    iter::once(Ok(first))
+        .chain((1..request.workers).map(|_| open_all(&chosen, staying, opener)))
+        .collect()
+}
+
+/// Opens a socket on each address. `staying` are the addresses that this process listens on beside them.
+fn open_all<O: SocketOpener>(
+    addrs: &[SocketAddr],
+    staying: &[SocketAddr],
+    opener: &mut O,
+) -> Result<Vec<O::Socket>, BindError> {
+    let v4_ports: HashSet<_> = addrs
+        .iter()
+        .chain(staying)
+        .filter(|addr| addr.is_ipv4())
+        .map(SocketAddr::port)
+        .collect();
+    let mut sockets = Vec::new();
+    for &addr in addrs {
+        let options = BindOptions {
+            // Even with one worker: a reload may replace this socket by one on another address.
+            reuse_port: true,
+            v6_only: v4_ports.contains(&addr.port()),
+        };
+        let socket = opener.open(addr, options);
+        sockets.push(socket.map_err(|failed| BindError::new(addr, failed))?);
+    }
+    Ok(sockets)
+}
