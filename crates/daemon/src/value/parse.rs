@@ -146,13 +146,7 @@ pub fn tlv_kind(text: &str) -> Result<u8, String> {
         Some(hex) => u8::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     };
-    let named = || {
-        let wanted = text.replace('-', "_").to_ascii_uppercase();
-        NAMED_TLV_TYPES
-            .into_iter()
-            .find(|&number| kind::name(number) == wanted)
-    };
-    number.or_else(named).ok_or_else(|| {
+    number.or_else(|| kind::from_name(text)).ok_or_else(|| {
         "use a number (0xEA, 234) or a name: alpn, authority, unique_id, netns, …".to_owned()
     })
 }
@@ -188,16 +182,6 @@ impl FromStr for Tlv {
 
 const MIN_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// The types that can be given by name. The other names are those of ranges.
-const NAMED_TLV_TYPES: [u8; 7] = [
-    kind::ALPN,
-    kind::AUTHORITY,
-    kind::CRC32C,
-    kind::NOOP,
-    kind::UNIQUE_ID,
-    kind::SSL,
-    kind::NETNS,
-];
 
 #[cfg(test)]
 mod tests {

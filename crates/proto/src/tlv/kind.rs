@@ -43,19 +43,39 @@ pub(crate) const UNIQUE_ID_MAX: usize = 128;
 /// The type's name, or that of the range it lies in; not that of a type inside SSL.
 pub fn name(kind: u8) -> &'static str {
     match kind {
-        ALPN => "ALPN",
-        AUTHORITY => "AUTHORITY",
-        CRC32C => "CRC32C",
-        NOOP => "NOOP",
-        UNIQUE_ID => "UNIQUE_ID",
-        SSL => "SSL",
-        NETNS => "NETNS",
         0xe0..=0xef => "CUSTOM",
         0xf0..=0xf7 => "EXPERIMENT",
         0xf8..=0xff => "FUTURE",
-        _ => "UNASSIGNED",
+        _ => NAMES
+            .iter()
+            .find(|(named, _)| *named == kind)
+            .map_or("UNASSIGNED", |(_, name)| name),
     }
 }
+
+/// The type of this name, in upper or lower case and with `-` or `_`. Ranges and types inside SSL have none.
+pub fn from_name(name: &str) -> Option<u8> {
+    let is_same = |known: &str| {
+        known.len() == name.len()
+            && known.bytes().zip(name.bytes()).all(|(known, byte)| {
+                known == byte.to_ascii_uppercase() || (known, byte) == (b'_', b'-')
+            })
+    };
+    NAMES
+        .iter()
+        .find(|(_, known)| is_same(known))
+        .map(|(kind, _)| *kind)
+}
+
+const NAMES: [(u8, &str); 7] = [
+    (ALPN, "ALPN"),
+    (AUTHORITY, "AUTHORITY"),
+    (CRC32C, "CRC32C"),
+    (NOOP, "NOOP"),
+    (UNIQUE_ID, "UNIQUE_ID"),
+    (SSL, "SSL"),
+    (NETNS, "NETNS"),
+];
 
 pub(crate) fn ssl_name(kind: u8) -> &'static str {
     match kind {
