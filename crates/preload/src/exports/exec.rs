@@ -2,6 +2,10 @@
 //!
 //! The C library's functions call each other directly and not through this library, so each one is replaced. Not
 //! intercepted: system(3), popen(3) and wordexp(3), which pass on the environment of this process, and bare system calls.
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "each function has the contract of the one that it replaces"
+)]
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -17,10 +21,6 @@ type Text = *const c_char;
 type List = *const Text;
 
 /// execve(2).
-///
-/// # Safety
-///
-/// As execve(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: Text, args: List, environment: List) -> c_int {
     // SAFETY: the caller's.
@@ -28,10 +28,6 @@ pub unsafe extern "C" fn execve(path: Text, args: List, environment: List) -> c_
 }
 
 /// execv(3).
-///
-/// # Safety
-///
-/// As execv(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: Text, args: List) -> c_int {
     // SAFETY: the caller's.
@@ -39,10 +35,6 @@ pub unsafe extern "C" fn execv(path: Text, args: List) -> c_int {
 }
 
 /// execvpe(3).
-///
-/// # Safety
-///
-/// As execvpe(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: Text, args: List, environment: List) -> c_int {
     // SAFETY: the caller's.
@@ -50,10 +42,6 @@ pub unsafe extern "C" fn execvpe(file: Text, args: List, environment: List) -> c
 }
 
 /// execvp(3).
-///
-/// # Safety
-///
-/// As execvp(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: Text, args: List) -> c_int {
     // SAFETY: the caller's.
@@ -61,10 +49,6 @@ pub unsafe extern "C" fn execvp(file: Text, args: List) -> c_int {
 }
 
 /// execveat(2).
-///
-/// # Safety
-///
-/// As execveat(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
@@ -90,69 +74,42 @@ pub unsafe extern "C" fn execveat(
 }
 
 /// fexecve(3).
-///
-/// # Safety
-///
-/// As fexecve(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, args: List, environment: List) -> c_int {
     // SAFETY: the caller's.
     unsafe { execveat(fd, c"".as_ptr(), args, environment, AT_EMPTY_PATH) }
 }
 
-/// posix_spawn(3). The child has been executed when it returns.
-///
-/// # Safety
-///
-/// As posix_spawn(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut c_int,
-    path: Text,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: List,
-    environment: List,
-) -> c_int {
-    let mut room = Environment::EMPTY;
-    // SAFETY: the caller's.
-    unsafe {
-        let environment = completed(environment, &mut room);
-        imports::posix_spawn(pid, path, actions, attributes, args, environment)
-    }
+/// Defines posix_spawn(3) or posix_spawnp(3). The child has been executed when they return.
+macro_rules! define_spawn {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut c_int,
+            file: Text,
+            actions: *const c_void,
+            attributes: *const c_void,
+            args: List,
+            environment: List,
+        ) -> c_int {
+            let mut room = Environment::EMPTY;
+            // SAFETY: the caller's.
+            unsafe {
+                let environment = completed(environment, &mut room);
+                imports::$name(pid, file, actions, attributes, args, environment)
+            }
+        }
+    };
 }
 
-/// posix_spawnp(3).
-///
-/// # Safety
-///
-/// As posix_spawnp(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut c_int,
-    file: Text,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: List,
-    environment: List,
-) -> c_int {
-    let mut room = Environment::EMPTY;
-    // SAFETY: the caller's.
-    unsafe {
-        let environment = completed(environment, &mut room);
-        imports::posix_spawnp(pid, file, actions, attributes, args, environment)
-    }
-}
+define_spawn!(posix_spawn);
+define_spawn!(posix_spawnp);
 
 /// Defines a variadic function of exec(3): calls `$inner` with the first argument, and a pointer to the others. Those in
 /// registers are pushed on the stack in front of those that are there already.
 macro_rules! with_list {
     ($(#[$about:meta])* $name:ident, $inner:ident) => {
         $(#[$about])*
-        ///
-        /// # Safety
-        ///
-        /// As execl(3).
         #[cfg(target_arch = "x86_64")]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -177,10 +134,6 @@ macro_rules! with_list {
         }
 
         $(#[$about])*
-        ///
-        /// # Safety
-        ///
-        /// As execl(3).
         #[cfg(target_arch = "aarch64")]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
