@@ -12,6 +12,7 @@ pub mod process;
 pub mod reload;
 pub mod service_manager;
 pub mod signals;
+pub mod text;
 pub mod upgrade;
 pub mod usage;
 pub mod value;

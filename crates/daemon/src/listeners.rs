@@ -15,7 +15,7 @@ use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr
 use peername_sys::netlink::Transport;
 
 use crate::descriptors;
-use crate::logging::{join, ranges};
+use crate::text::{join, ranges};
 use crate::usage::{Usage, UsageErrors};
 use crate::value::Listen;
 

@@ -8,10 +8,8 @@ pub mod journal;
 mod json;
 mod level;
 
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{IsTerminal, stderr, stdout};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -45,8 +43,8 @@ pub struct Args {
     pub quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 /// How lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Lines for a person
     Text,
@@ -68,19 +66,18 @@ impl Args {
     pub fn start_at(self, level: Level, file: Option<File>) -> (WorkerGuard, LevelHandle) {
         let terminal = file.is_none() && stderr().is_terminal();
         let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
-        let is_journal = file.is_none() && self.log_format.is_none() && journal::native::connect();
-        let (writer, guard) = match (file, self.log_format) {
+        let format = self.line_format(file.is_some(), terminal);
+        let (writer, guard) = match (file, format) {
             (Some(file), _) => queue.finish(Batched::new(file)),
-            (None, None) if is_journal => queue.finish(JournalWriter),
+            (None, None) => queue.finish(JournalWriter),
             (None, Some(Format::GoMmproxy)) => queue.finish(Batched::new(stdout())),
-            (None, _) => queue.finish(Batched::new(stderr())),
+            (None, Some(_)) => queue.finish(Batched::new(stderr())),
         };
         tokio::spawn(report_lost_lines(writer.error_counter()));
-        let lines = match self.log_format {
-            None if is_journal => JournalLayer::new(writer).boxed(),
+        let lines = match format {
+            None => JournalLayer::new(writer).boxed(),
             Some(Format::Text) => text(writer, terminal),
-            None if terminal => text(writer, terminal),
-            Some(Format::Json) | None => json(writer),
+            Some(Format::Json) => json(writer),
             Some(Format::GoMmproxy) => fmt::layer()
                 .with_writer(writer)
                 .event_format(GoMmproxyFormat::new(self.verbose))
@@ -91,6 +88,16 @@ impl Args {
             .with(lines.with_filter(filter))
             .init();
         (guard, level)
+    }
+
+    /// The format of the lines; `None` for fields in the journal.
+    fn line_format(self, is_file: bool, is_terminal: bool) -> Option<Format> {
+        match self.log_format {
+            Some(format) => Some(format),
+            None if !is_file && journal::native::connect() => None,
+            None if is_terminal => Some(Format::Text),
+            None => Some(Format::Json),
+        }
     }
 
     /// Whether the log has the format of go-mmproxy.
@@ -105,8 +112,10 @@ impl Args {
     }
 
     fn level(self) -> Level {
+        if self.quiet {
+            return Level::WARN;
+        }
         match self.verbose {
-            _ if self.quiet => Level::WARN,
             0 => Level::INFO,
             1 => Level::DEBUG,
             _ => Level::TRACE,
@@ -156,28 +165,3 @@ async fn report_lost_lines(lost: ErrorCounter) {
 /// Capacity of the queue in lines. Each slot takes 32 bytes, used or not.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
 const LOST_LINES_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Joins several values for one field by spaces.
-pub fn join(values: impl IntoIterator<Item = impl Display>) -> String {
-    let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
-    texts.join(" ")
-}
-
-/// Joins addresses; those of one host with consecutive ports as a range.
-pub fn ranges(addrs: impl IntoIterator<Item = SocketAddr>) -> String {
-    let mut runs: Vec<(SocketAddr, u16)> = Vec::new();
-    for addr in addrs {
-        match runs.last_mut() {
-            Some((first, last))
-                if first.ip() == addr.ip() && last.checked_add(1) == Some(addr.port()) =>
-            {
-                *last = addr.port();
-            }
-            _ => runs.push((addr, addr.port())),
-        }
-    }
-    join(runs.iter().map(|(first, last)| match last - first.port() {
-        0 => first.to_string(),
-        _ => format!("{first}-{last}"),
-    }))
-}

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::descriptors;
 use crate::handover::Predecessor;
-use crate::logging::ranges;
+use crate::text::ranges;
 
 /// The listeners of a command, and the workers that serve them.
 pub struct RunningListeners {

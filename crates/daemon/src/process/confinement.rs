@@ -3,7 +3,7 @@
 use peername_server::confinement::{Confinement, Needs};
 use peername_sys::fs::text_file;
 
-use crate::{logging, service_manager, value};
+use crate::{logging, service_manager, text, value};
 
 /// `--no-sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -66,7 +66,7 @@ impl Outcome {
         }
         if confinement.landlock.is_some() {
             let readable = confinement.readable.iter().map(|path| path.display());
-            tracing::debug!(readable = logging::join(readable), "confined");
+            tracing::debug!(readable = text::join(readable), "confined");
         }
     }
 }

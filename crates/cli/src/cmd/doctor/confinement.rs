@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use peername_daemon::logging::join;
 use peername_daemon::process::confinement::SCOPES_SINCE;
+use peername_daemon::text::join;
 use peername_daemon::value;
 use peername_server::confinement::{Needs, is_seccomp_supported};
 use peername_sys::fs::text_file;
