@@ -37,20 +37,18 @@ pub fn confine(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, J
 }
 
 fn confine_to_mediator(mediator: MediatorChannel, mounts: bool) -> Result<UnixSockets, JailError> {
-    let with = |unix_sockets| {
-        confine_calls(JailRules {
-            mounts,
-            unix_sockets,
-        })
+    let mut rules = JailRules {
+        mounts,
+        unix_sockets: UnixSockets::Mediated,
     };
-    match with(UnixSockets::Mediated) {
-        Ok(Some(listener)) => mediator.start(&listener).map(|()| UnixSockets::Mediated),
-        Err(error) if error.errno() != Some(Errno::BUSY.raw_os_error()) => {
-            Err(JailError::Confine(error))
-        }
-        _ => {
-            with(UnixSockets::Refused).map_err(JailError::Confine)?;
-            Ok(UnixSockets::Refused)
-        }
+    match confine_calls(rules) {
+        Ok(Some(listener)) => return mediator.start(&listener).map(|()| UnixSockets::Mediated),
+        // The kernel gives no listener, as to a process that has one already: nothing can be mediated.
+        Ok(None) => {}
+        Err(error) if error.errno() == Some(Errno::BUSY.raw_os_error()) => {}
+        Err(error) => return Err(JailError::Confine(error)),
     }
+    rules.unix_sockets = UnixSockets::Refused;
+    confine_calls(rules).map_err(JailError::Confine)?;
+    Ok(UnixSockets::Refused)
 }

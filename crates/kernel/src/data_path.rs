@@ -51,7 +51,7 @@ pub fn try_load() -> Result<(), Error> {
     let mut program = EbpfLoader::new()
         .map_max_entries("requests", 1)
         .map_max_entries("replies", 1)
-        .load(PROGRAM)?;
+        .load(OBJECT)?;
     load(&mut program).map(drop)
 }
 
@@ -74,7 +74,7 @@ impl DataPath {
         let mut program = EbpfLoader::new()
             .map_max_entries("requests", max_flows)
             .map_max_entries("replies", max_flows)
-            .load(PROGRAM)?;
+            .load(OBJECT)?;
         attach(&mut program, devices)?;
         sysctl::set_all()?;
         let maps = Maps::new(&mut program)?;
@@ -160,16 +160,17 @@ impl DataPath {
 }
 
 /// Loads the program into the kernel, which verifies it.
-fn load(program: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
-    let program = program.program_mut("datagrams");
-    let program: Option<&mut SchedClassifier> = program.and_then(|program| program.try_into().ok());
-    let program = program.ok_or(Error::Missing("datagrams"))?;
+fn load(object: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
+    let program: &mut SchedClassifier = object
+        .program_mut(PROGRAM)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(Error::Missing(PROGRAM))?;
     program.load()?;
     Ok(program)
 }
 
-fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
-    let program = load(program)?;
+fn attach(object: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
+    let program = load(object)?;
     let named = |device: &str| {
         let device = device.to_owned();
         move |error| Error::Attach { device, error }
@@ -184,4 +185,6 @@ fn attach(program: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
 }
 
 /// Compiled from `bpf/udp.c` by `make bpf`, and kept in the repository: users need no clang.
-static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/udp.o");
+/// The program's name in the object.
+const PROGRAM: &str = "datagrams";
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/udp.o");

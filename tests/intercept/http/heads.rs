@@ -75,7 +75,7 @@ fn client_that_half_closes_gets_its_answer() {
     assert_eq!(rig.wait_audit_lines("/", 1)[0]["end"], "complete");
 }
 
-/// A request that is not whole is none.
+/// An incomplete request gets no response.
 #[test]
 fn client_that_half_closes_in_its_body_is_cut() {
     let rig = InterceptRig::new(&[ALLOW]);

@@ -92,7 +92,7 @@ pub(super) async fn rules_for(
     Ok(rules)
 }
 
-/// Whether one of peername's rules on this host is for this backend, which is on it.
+/// Whether a rule of peername's matches the replies of this backend, which has to be on this host.
 ///
 /// # Errors
 ///

@@ -46,7 +46,9 @@ impl Control {
                 interface,
             }) => {
                 // struct in_pktinfo: interface, source to use, and a field only used on receipt.
-                let info = [&interface.to_ne_bytes(), &ip.octets(), &[0; 4]].concat_12();
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&interface.to_ne_bytes());
+                info[4..8].copy_from_slice(&ip.octets());
                 used = self.put(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
             Some(PktInfo {
@@ -159,20 +161,6 @@ fn sockaddr_v6(data: &[u8]) -> Option<SocketAddr> {
     let ip = Ipv6Addr::from(*data.get(8..)?.first_chunk::<16>()?);
     let scope = int(data.get(24..)?)?;
     Some(SocketAddrV6::new(ip, port, 0, scope).into())
-}
-
-trait Concat12 {
-    fn concat_12(&self) -> [u8; 12];
-}
-
-impl Concat12 for [&[u8; 4]; 3] {
-    fn concat_12(&self) -> [u8; 12] {
-        let mut all = [0; 12];
-        for (to, from) in all.chunks_exact_mut(4).zip(self) {
-            to.copy_from_slice(*from);
-        }
-        all
-    }
 }
 
 const fn aligned(len: usize) -> usize {
