@@ -40,6 +40,38 @@ fn session_that_a_rule_masquerades_does_not_begin() {
     }
 }
 
+/// Connection tracking begins with the rule, so that it applies to sessions that are open and in use.
+#[test]
+fn active_session_is_verified_again() {
+    let rig = UdpRig::new(&[ADMIN]);
+    let [docker, ..] = &ON_LOOPBACK;
+    let clients = docker.clients();
+    clients.iter().for_each(|client| rig.round_trip(*client));
+    docker.install(&rig.lab.server);
+    wait_until("the sessions are refused", || {
+        for client in clients {
+            rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let ready = get(&rig.lab.server, &[], "/readyz");
+        ready.starts_with("ready; but clients like")
+    });
+    let refused = || {
+        let metrics = get(&rig.lab.server, &[], "/metrics");
+        let name = "peername_udp_dropped_total{reason=\"source_translated\"} ";
+        let (_, count) = metrics.split_once(name)?;
+        count.lines().next()?.parse::<u64>().ok()
+    };
+    // Workers add their counts once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = refused();
+    for client in clients {
+        rig.send_from_balancer(&[&datagram_header_for(client), b"secret"]);
+    }
+    let after = before.map_or(2, |before| before + 2);
+    wait_until("both are refused", || refused() == Some(after));
+}
+
 /// Connection tracking forgets an idle session before the proxy does, and then applies rules that were added meanwhile.
 #[test]
 fn idle_session_is_verified_again() {

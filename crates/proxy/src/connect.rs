@@ -78,10 +78,8 @@ async fn connect(
     let started = Instant::now();
     let Connecting { upstream, client } = start_connect(permit, connector).await?;
     let first = outbound_header.unwrap_or(&prefix.bytes);
-    let is_visible = permit.is_target_on_this_host();
-    let server_side = client
-        .filter(|_| is_visible)
-        .map(|client| ServerSide::of(target, client));
+    let server_side =
+        client.map(|client| ServerSide::of(target, client, permit.is_target_on_this_host()));
     let is_verified = match server_side {
         Some(server_side) => server_side.is_seen(&upstream)?,
         None => true,
@@ -94,12 +92,17 @@ async fn connect(
         Some(sent) => sent,
         None => {
             let after = connector.config.connect_timeout;
-            let established = timeout(after, wait_established(&upstream)).await;
-            let timed_out = |_| Failure::ConnectTimeout {
-                upstream: target,
-                after,
+            let Ok(established) = timeout(after, wait_established(&upstream)).await else {
+                // Replies to an address that a NAT rule has put in the client's place may be lost.
+                if let Some(server_side) = server_side {
+                    server_side.verify_egress(connector.config.mark)?;
+                }
+                return Err(Failure::ConnectTimeout {
+                    upstream: target,
+                    after,
+                });
             };
-            established.map_err(timed_out)?.map_err(failed)?;
+            established.map_err(failed)?;
             if let Some(server_side) = server_side {
                 let verified = server_side.verify(&upstream, connector.config.mark);
                 verified.inspect_err(|_| drop(stream::reset_on_close(&upstream)))?;

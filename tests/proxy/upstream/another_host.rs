@@ -17,7 +17,7 @@ use crate::harness::conn::{Conn, End};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::{LOCAL, STREAM_V4, raw};
 use crate::harness::lab::{Host, Lab, assert_contains, wait_until};
-use crate::harness::nat_rules::NatRules;
+use crate::harness::nat_rules::{NatRules, ON_LOOPBACK};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 use crate::harness::rig::udp;
@@ -58,6 +58,45 @@ fn replies_come_back_by_mark() {
     }
     site.routes(&["remove"]);
     assert_eq!(routing(&site.lab.server), before);
+}
+
+/// The backend's sockets can't be looked up there: how a packet leaves decides.
+#[test]
+fn client_that_a_rule_masquerades_is_refused() {
+    let site = Site::new();
+    site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+    // Without the mark, whatever arrives from the backend is for a client.
+    for ip in ["ip", "ip -6"] {
+        let rule = format!(
+            "{ip} rule add iif eth1 lookup 300; {ip} route add local default dev lo table 300"
+        );
+        site.lab.server.run("sh", &["-ec", &rule]);
+    }
+    let [docker, ..] = &ON_LOOPBACK;
+    for mark in [&["--mark=123"][..], &[]] {
+        let mut proxy = site.proxy(&[mark, &["--protocol=both"]].concat());
+        docker.install(&site.lab.server);
+        for (target, client) in [TARGET_V4, TARGET_V6].into_iter().zip(docker.clients()) {
+            let backend = Backend::listen(&site.backend, addr(target));
+            let request = [&header_for(client), &b"secret"[..]].concat();
+            let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &request);
+            assert_eq!(down.wait_closed().0, End::Reset, "{client}");
+            let (received, _) = backend.accept().recv_to_end();
+            assert_eq!(received, b"", "{client}");
+        }
+        proxy.wait_outcome("source_translated");
+        let backend = DatagramSocket::bind(&site.backend, addr(TARGET_V4));
+        let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let [masqueraded, _] = docker.clients();
+        let kept = fresh_client_v4();
+        for (client, payload) in [(masqueraded, b"secret"), (kept, b"public")] {
+            balancer.send(LISTEN_V4, &[&udp::datagram_header_for(client), payload]);
+        }
+        backend.expect_datagram(b"public", kept);
+        NatRules::remove(&site.lab.server);
+        site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+        proxy.stop();
+    }
 }
 
 /// The process that `--setup-routes` starts keeps the table of the mark, too: `systemctl reload nftables` flushes all tables.

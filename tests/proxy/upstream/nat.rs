@@ -40,6 +40,26 @@ fn client_that_a_rule_masquerades_is_refused() {
     }
 }
 
+/// Where the routing rule is limited to the backend's port, the reply to the address that NAT has put in the client's place is
+/// lost: the backend is not down.
+#[test]
+fn rule_that_loses_the_replies_is_named() {
+    let lab = Lab::without_routes();
+    lab.server
+        .ip("rule add from 127.0.0.0/8 iif lo ipproto tcp sport 9000 table 100");
+    lab.server.ip("route add local 0.0.0.0/0 dev lo table 100");
+    let _backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 9000));
+    let proxy = Peername::proxy(&lab, &[ADMIN, "--connect-timeout=300ms"]);
+    let [docker, ..] = &ON_LOOPBACK;
+    docker.install(&lab.server);
+    let [client, _] = docker.clients();
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    assert_eq!(down.wait_closed().0, End::Reset);
+    proxy.wait_outcome("source_translated");
+    let metrics = get(&lab.server, &[], "/metrics");
+    assert!(!metrics.contains("peername_backend_up{"), "{metrics}");
+}
+
 #[track_caller]
 fn assert_refused(rig: &ProxyRig, client: SocketAddr, program: &str) {
     let down = rig.connect_and_send(&[&header_for(client), &b"secret"[..]].concat());

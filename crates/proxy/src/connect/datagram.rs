@@ -38,7 +38,7 @@ impl Connector {
             opened => opened,
         };
         let socket = opened.map_err(ConnectError::into_failure)?;
-        self.verify_udp(&socket, target, permit.is_target_on_this_host())?;
+        self.verify_udp(&socket, target)?;
         Ok(socket)
     }
 
@@ -48,15 +48,7 @@ impl Connector {
     /// # Errors
     ///
     /// [`Failure::SourceTranslated`]; [`Failure::Local`]: getsockname(2) failed.
-    pub(crate) fn verify_udp(
-        &self,
-        socket: &UdpSocket,
-        target: SocketAddr,
-        is_on_this_host: bool,
-    ) -> Result<(), Failure> {
-        if !is_on_this_host && self.config.mark.is_none() {
-            return Ok(());
-        }
+    pub(crate) fn verify_udp(&self, socket: &UdpSocket, target: SocketAddr) -> Result<(), Failure> {
         let client = local_addr(socket).map_err(Failure::Local)?;
         let backend = Backend::new(target, Transport::Udp);
         match emitted(backend, self.config.mark, client) {

@@ -1,8 +1,9 @@
-//! Verifies that a backend on this host sees the client's address.
+//! Verifies that a backend sees the client's address, as far as this host decides.
 //!
 //! NAT rules of this host apply to the proxy's own connections, too: `-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE` replaces
-//! the source of a connection over loopback, and the proxy's own socket does not show it. So the backend's socket is
-//! looked up by the addresses that it must have, before a byte is sent.
+//! the source of a connection over loopback or to a container, and the proxy's own socket does not show it. So the socket of
+//! a backend on this host is looked up by the addresses that it must have, before a byte is sent. For a backend elsewhere, a
+//! packet of the connection shows with which source it leaves.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -25,19 +26,23 @@ pub(super) struct ServerSide {
     client: SocketAddr,
     /// Whether the proxy's socket has the IPv4 addresses in their IPv6 form.
     is_mapped: bool,
+    /// Whether the backend is on this host, where its socket can be looked up.
+    is_on_this_host: bool,
 }
 
 impl ServerSide {
-    pub(super) fn of(target: Target, client: SocketAddr) -> Self {
+    pub(super) fn of(target: Target, client: SocketAddr, is_on_this_host: bool) -> Self {
         let backend = canonical(target.0);
         Self {
             backend,
             client: canonical(client),
             is_mapped: backend.is_ipv4() != target.0.is_ipv4(),
+            is_on_this_host,
         }
     }
 
-    /// Whether the backend sees the client, as far as can be told at once: it can't while the backend's accept backlog is full.
+    /// Whether the backend sees the client, as far as can be told at once: it can't while the accept backlog of a backend on
+    /// this host is full, nor where connection tracking may translate the way to a backend elsewhere.
     ///
     /// NAT needs connection tracking, and asking whether a connection is tracked takes a third of the time of a lookup.
     ///
@@ -48,6 +53,9 @@ impl ServerSide {
         let tracked = original_destination(upstream, self.backend.is_ipv6());
         if !self.is_mapped && matches!(tracked, Ok(None)) {
             return Ok(true);
+        }
+        if !self.is_on_this_host {
+            return Ok(false);
         }
         let found = find(self.backend, self.client).map_err(Failure::Local)?;
         Ok(found == TcpSocket::Connection)
@@ -71,6 +79,12 @@ impl ServerSide {
         let Self {
             backend, client, ..
         } = self;
+        if !self.is_on_this_host {
+            return match self.is_seen(upstream)? {
+                true => Ok(()),
+                false => self.verify_egress(mark),
+            };
+        }
         let is_reset = || find(client, backend).is_ok_and(|own| own != TcpSocket::Connection);
         if self.is_seen(upstream)? || is_reset() {
             return Ok(());
@@ -83,6 +97,24 @@ impl ServerSide {
                 client,
                 target: backend,
             }),
+        }
+    }
+
+    /// Verifies that a packet of the connection leaves with the client's address, or that this can't be told.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::SourceTranslated`].
+    pub(super) fn verify_egress(self, mark: Option<NonZeroU32>) -> Result<(), Failure> {
+        let Self {
+            backend, client, ..
+        } = self;
+        match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
+            Ok(Some(seen)) if seen.source != client => Err(Failure::SourceTranslated {
+                client,
+                target: backend,
+            }),
+            _ => Ok(()),
         }
     }
 }

@@ -153,10 +153,9 @@ impl Role for ProxyRole {
         let Some(service) = service.filter(|_| session.key.client.is_some()) else {
             return Ok(());
         };
-        let is_on_this_host = service.rules.is_on_this_host(session.upstream.ip());
         service
             .connector
-            .verify_udp(&session.socket, session.upstream, is_on_this_host)
+            .verify_udp(&session.socket, session.upstream)
             .inspect_err(|failure| {
                 let target = Target(session.upstream);
                 service

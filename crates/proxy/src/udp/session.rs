@@ -8,6 +8,7 @@ mod revocation;
 pub(super) mod role;
 mod snapshot;
 pub(super) mod table;
+mod verification;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -28,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) reply_to: ReplyTo,
     /// When the last request was received here; those that the kernel carries are not seen.
     pub(crate) last_request: Instant,
+    /// When the backend was last known to see the client.
+    verified_at: Instant,
     /// The upstream socket, connected to the backend from the client's address.
     pub(crate) socket: UdpSocket,
     /// The backend, as getpeername(2) has it.
@@ -69,6 +72,7 @@ impl Session {
             key,
             reply_to,
             last_request,
+            verified_at: last_request,
             socket,
             upstream,
             headers,

@@ -1,7 +1,8 @@
 //! The session table of one worker: looks up the session of a datagram, opens sessions and closes them.
 //!
 //! [`super::eviction`] makes room at a limit, [`super::failover`] moves a session to another balancer,
-//! [`super::offloaded`] hands one to the kernel, [`super::revocation`] closes those of denied clients.
+//! [`super::offloaded`] hands one to the kernel, [`super::revocation`] closes those of denied clients, [`super::verification`]
+//! watches whether backends still see the clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -17,6 +18,7 @@ use peername_sys::udp;
 
 use super::Session;
 use super::role::{AdmittedDatagram, Role};
+use super::verification::Verification;
 use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -44,6 +46,7 @@ pub(crate) struct SessionTable<R> {
     pub(crate) draining: bool,
     pub(super) kernel: KernelDataPath,
     pub(super) egress_cache: EgressCache,
+    pub(super) verification: Verification,
 }
 
 impl<R: Role> SessionTable<R> {
@@ -65,6 +68,7 @@ impl<R: Role> SessionTable<R> {
             draining: false,
             kernel,
             egress_cache: EgressCache::default(),
+            verification: Verification::default(),
         }
     }
 
@@ -97,8 +101,9 @@ impl<R: Role> SessionTable<R> {
             },
         };
         if let Some(session) = self.table.get_mut(id) {
-            if now.duration_since(session.last_request) >= TRACKED_FOR {
+            if self.verification.is_due(session, now) {
                 self.role.verify_source(session)?;
+                session.verified_at = now;
             }
             session.reply_to = *reply_to;
             session.last_request = now;
@@ -174,6 +179,7 @@ impl<R: Role> SessionTable<R> {
     /// Expires idle sessions and reports the counters. Called once a second.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.role.tick(now);
+        self.verify_some(now);
         while let Some(id) = self.table.find_expired(now) {
             if !self.touch_if_used_by_kernel(id, now) {
                 self.close(id, SessionEnd::Idle);
@@ -335,7 +341,4 @@ impl<R: Role> SessionTable<R> {
 /// kernel caps it at `net.core.rmem_max` and then doubles it, and takes memory only for what is queued.
 const REPLY_BUFFER: usize = 1 << 20;
 
-/// Connection tracking keeps a translation for 30 s at least without a datagram (`nf_conntrack_udp_timeout`), so NAT rules are
-/// not applied again before.
-const TRACKED_FOR: Duration = Duration::from_secs(20);
 static DROP_LOG: Throttle = Throttle::every(Duration::from_secs(1));
