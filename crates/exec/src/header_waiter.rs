@@ -20,6 +20,7 @@
 mod listeners;
 pub mod request_channel;
 mod wakeup_connection;
+mod wakeups;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,6 +41,7 @@ use crate::open_sockets::open_keys;
 use crate::socket_queries::ProgramSocket;
 use listeners::{Listeners, MAX_LISTENERS};
 use wakeup_connection::WakeupConnection;
+use wakeups::WAKE_AGAIN_AFTER;
 
 pub use listeners::ListenerAddr;
 
@@ -59,6 +61,8 @@ pub struct HeaderWaiter {
     ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
     listeners: Listeners,
     wakeups: HashMap<u64, WakeupConnection>,
+    /// When the log last said that a wake-up connection gets no answer.
+    unanswered_logged: Option<Instant>,
     /// A buffer for the largest header.
     buffer: Vec<u8>,
 }
@@ -106,6 +110,7 @@ impl HeaderWaiter {
             ready: HashMap::new(),
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
             wakeups: HashMap::new(),
+            unanswered_logged: None,
             buffer: vec![0; policy.max_header],
         })
     }
@@ -161,27 +166,6 @@ impl HeaderWaiter {
         };
         self.ready.entry(listener).or_default().push_front(ready);
         self.wake_listener(listener);
-    }
-
-    /// Makes the listener readable, for one ready connection. If none of the program's listeners listens there any more,
-    /// all ready connections of that address are refused.
-    pub fn wake_listener(&mut self, listener: ListenerAddr) {
-        if !self.listeners.listen_at(listener) {
-            return self.refuse_ready(listener);
-        }
-        match WakeupConnection::open(listener.addr, self.table.settings().wakeup_ports()) {
-            Ok(wakeup) => self.keep_wakeup(wakeup),
-            Err(error) if error.source.kind() == std::io::ErrorKind::ConnectionRefused => {
-                return self.refuse_ready(listener);
-            }
-            // Out of ports or descriptors, or no route to the address: retried later.
-            Err(_) => {}
-        }
-        let queue = self.ready.get_mut(&listener);
-        let silent = queue.and_then(|queue| queue.iter_mut().find(|ready| ready.woken.is_none()));
-        if let Some(ready) = silent {
-            ready.woken = Some(Instant::now());
-        }
     }
 
     /// Processes events and deadlines that are due, without waiting. Returns the listeners of connections that have become
@@ -357,73 +341,6 @@ impl HeaderWaiter {
         refuse(connection);
     }
 
-    fn keep_wakeup(&mut self, wakeup: WakeupConnection) {
-        let id = self.new_id();
-        if self
-            .epoll
-            .add(wakeup.socket(), id, wakeup.interest())
-            .is_ok()
-        {
-            self.wakeups.insert(id, wakeup);
-        }
-    }
-
-    fn drive_wakeup(&mut self, found: Readiness) {
-        let id = found.token;
-        let Some(wakeup) = self.wakeups.get_mut(&id) else {
-            return;
-        };
-        if wakeup.drive(found) {
-            let (socket, interest) = (wakeup.socket(), wakeup.interest());
-            let _ = self.epoll.modify(socket, id, interest);
-        } else {
-            self.wakeups.remove(&id);
-        }
-    }
-
-    /// Retries the wake-up of listeners with ready connections that were not taken, although no wake-up connection is in
-    /// their accept backlog.
-    fn wake_again(&mut self) {
-        let due = Instant::now().checked_sub(WAKE_AGAIN_AFTER);
-        let unresponsive: Vec<ListenerAddr> = self
-            .ready
-            .iter_mut()
-            .filter(|(listener, _)| {
-                !self
-                    .wakeups
-                    .values()
-                    .any(|wakeup| wakeup.is_for(listener.addr))
-            })
-            .filter_map(|(&listener, queue)| {
-                let late = queue
-                    .iter_mut()
-                    .find(|ready| ready.woken < due && ready.woken.is_some())?;
-                late.woken = None;
-                Some(listener)
-            })
-            .collect();
-        unresponsive
-            .into_iter()
-            .for_each(|listener| self.wake_listener(listener));
-        self.postpone_wakeups();
-    }
-
-    /// Postpones the next check of listeners with a wake-up connection that is still in the accept backlog: another one is
-    /// not needed.
-    fn postpone_wakeups(&mut self) {
-        let now = Instant::now();
-        for ready in self.ready.values_mut().flatten() {
-            if ready.woken.is_some_and(|at| at + WAKE_AGAIN_AFTER <= now) {
-                ready.woken = Some(now);
-            }
-        }
-    }
-
-    fn refuse_ready(&mut self, listener: ListenerAddr) {
-        let queue = self.ready.remove(&listener).into_iter().flatten();
-        queue.for_each(|ready| refuse(ready.connection));
-    }
-
     fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -441,5 +358,3 @@ impl AsFd for HeaderWaiter {
 pub const MAX_WAITING: usize = 8192;
 /// How many lists of the open sockets must lack a socket that counts as closed.
 const LISTS: usize = 2;
-/// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
-const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);

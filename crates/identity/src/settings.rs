@@ -93,11 +93,13 @@ pub enum Counter {
     KeyInUse,
     /// Refused: the kernel gives the socket no key.
     NoKey,
+    /// Refused: the wake-up connection to its listener was refused, though it listens.
+    ListenerUnreachable,
 }
 
 impl Counter {
     /// All counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Accepted,
         Self::PassedThrough,
         Self::Untrusted,
@@ -116,6 +118,7 @@ impl Counter {
         Self::WaiterUnreachable,
         Self::KeyInUse,
         Self::NoKey,
+        Self::ListenerUnreachable,
     ];
 
     /// Whether the header waiter's judge refuses for this reason ([`Policy::judged_by_waiter`]).

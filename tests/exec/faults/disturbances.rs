@@ -67,6 +67,52 @@ fn reopened_listener_serves_waiting_connections() {
     }
 }
 
+/// No copy of the listener is open when accept(2) returns: the address can be bound again at once.
+#[test]
+fn listener_that_is_reopened_at_once_serves_each_client() {
+    for mechanism in BOTH {
+        let served = ProgramRig::with_mode(mechanism, &[], REOPENING);
+        for _ in 0..60 {
+            let client = fresh_client_v4();
+            let conn = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, &v2(client));
+            let (said, _) = conn.recv_to_end();
+            assert_eq!(String::from_utf8_lossy(&said), client.ip().to_string());
+        }
+    }
+}
+
+/// Without connections of this host to the server, it can't be told of a connection whose header was slow: that connection is
+/// refused, or waits, and the log says why.
+#[test]
+fn firewall_against_the_wakeup_is_reported() {
+    for mechanism in BOTH {
+        let served = ServerRig::with_mode(mechanism, "--accept=level --brief", &[]);
+        let firewall = |verdict| {
+            let rule = format!("-i lo -p tcp --dport 8443 -j {verdict}");
+            let set = format!("iptables -F INPUT; iptables -A INPUT {rule}");
+            served.lab.server.run("sh", &["-ec", &set]);
+        };
+        let client = fresh_client_v4();
+        firewall("REJECT --reject-with tcp-reset");
+        let refused = connect_with_half_a_header(&served, &v2(client));
+        refused.send(&[&v2(client)[20..], b"hi"].concat());
+        assert_eq!(refused.wait_closed().0, End::Reset, "{mechanism}");
+        served
+            .process
+            .wait_printed("let the firewall's INPUT accept `-i lo`");
+
+        firewall("DROP");
+        let client = fresh_client_v4();
+        let waiting = connect_with_half_a_header(&served, &v2(client));
+        waiting.send(&[&v2(client)[20..], b"hi"].concat());
+        served
+            .process
+            .wait_printed("answers no connection of this host");
+        served.lab.server.run("iptables", &["-F", "INPUT"]);
+        served.assert_sees(&waiting, client);
+    }
+}
+
 /// shutdown(2) ends the wait in accept(2), and the program stays. A connection that waited is refused when
 /// its header comes; later ones are refused by the kernel.
 #[test]
@@ -264,4 +310,9 @@ const PYTHON: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
     include_str!("disturbances/python.py"),
+];
+const REOPENING: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    include_str!("disturbances/reopening.py"),
 ];

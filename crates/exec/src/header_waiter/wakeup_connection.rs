@@ -8,6 +8,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use peername_identity::PortSet;
 use peername_sys::event::epoll::{Interest, Readiness};
@@ -22,6 +23,7 @@ pub(super) struct WakeupConnection {
     _port: ListedPort,
     socket: TcpStream,
     listener: SocketAddr,
+    opened_at: Instant,
     sent: bool,
 }
 
@@ -72,6 +74,7 @@ impl WakeupConnection {
             _port: port,
             socket: socket.connect(to)?,
             listener,
+            opened_at: Instant::now(),
             sent: false,
         };
         // On the same host the connection is established or refused by now.
@@ -88,6 +91,15 @@ impl WakeupConnection {
 
     pub(super) fn is_for(&self, listener: SocketAddr) -> bool {
         self.listener == listener
+    }
+
+    pub(super) fn listener(&self) -> SocketAddr {
+        self.listener
+    }
+
+    /// When it was opened, if it is not established so far.
+    pub(super) fn unanswered_since(&self) -> Option<Instant> {
+        (!self.sent).then_some(self.opened_at)
     }
 
     /// The event to wait for next.

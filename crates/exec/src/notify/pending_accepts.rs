@@ -50,7 +50,7 @@ struct PendingAccept {
 }
 
 impl PendingAccepts {
-    /// Adds a call that waits for its listener.
+    /// Adds a call that waits for its listener, whose copy is closed.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl PendingAccepts {
         &mut self,
         epoll: &Epoll,
         call: AcceptCall,
-        listening: &ForeignListener,
+        listening: ForeignListener,
     ) -> Result<(), Box<AcceptCall>> {
         self.serial += 1;
         let (ready, over) = (
@@ -68,12 +68,14 @@ impl PendingAccepts {
         );
         let watch = || {
             let watch = Epoll::new()?;
-            watch.add(listening, 0, Interest::Readable)?;
+            watch.add(&listening, 0, Interest::Readable)?;
             epoll.add(&watch, ready.into(), Interest::Readable)?;
             epoll.add(&*call.thread, over.into(), Interest::Readable)?;
             Ok::<_, SyscallError>(watch)
         };
-        match watch() {
+        let watched = watch();
+        drop(listening);
+        match watched {
             Ok(watch) => {
                 self.all.insert(self.serial, PendingAccept { call, watch });
                 Ok(())

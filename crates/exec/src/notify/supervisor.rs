@@ -64,8 +64,8 @@ pub(super) struct Supervisor {
 enum Answer {
     /// The call was answered, or is over.
     Given,
-    /// There is no connection for the call.
-    Nothing(AcceptCall),
+    /// There is no connection for the call at this listener.
+    Nothing(AcceptCall, ForeignListener),
 }
 
 impl Supervisor {
@@ -277,7 +277,7 @@ impl Supervisor {
                             close_on_exec,
                             slot,
                         };
-                        self.accept(call, &listening);
+                        self.accept(call, listening);
                     }
                     // Not a listener that expects headers: the kernel continues the call as if there were no filter.
                     None => {
@@ -322,13 +322,21 @@ impl Supervisor {
         }
     }
 
-    fn accept(&mut self, call: AcceptCall, listening: &ForeignListener) {
-        if let Answer::Nothing(call) = self.serve(call, listening) {
-            if listening.nonblocking {
-                self.fail(call, Errno::AGAIN);
-            } else if let Err(call) = self.pending.insert(&self.epoll, call, listening) {
-                self.fail(*call, Errno::NOMEM);
-            }
+    fn accept(&mut self, call: AcceptCall, listening: ForeignListener) {
+        let Answer::Nothing(call, listening) = self.serve(call, listening) else {
+            return;
+        };
+        if listening.nonblocking {
+            drop(listening);
+            self.fail(call, Errno::AGAIN);
+        } else {
+            self.wait_for_connection(call, listening);
+        }
+    }
+
+    fn wait_for_connection(&mut self, call: AcceptCall, listening: ForeignListener) {
+        if let Err(call) = self.pending.insert(&self.epoll, call, listening) {
+            self.fail(*call, Errno::NOMEM);
         }
     }
 
@@ -380,10 +388,8 @@ impl Supervisor {
             // EINVAL: the socket does not listen any more (accept(2)).
             return self.fail(call, Errno::INVAL);
         };
-        if let Answer::Nothing(call) = self.serve(call, &listening)
-            && let Err(call) = self.pending.insert(&self.epoll, call, &listening)
-        {
-            self.fail(*call, Errno::NOMEM);
+        if let Answer::Nothing(call, listening) = self.serve(call, listening) {
+            self.wait_for_connection(call, listening);
         }
     }
 

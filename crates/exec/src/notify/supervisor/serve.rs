@@ -18,22 +18,28 @@ use crate::notify::pending_accepts::AcceptCall;
 
 impl Supervisor {
     /// Answers the call with a connection, if there is one: a ready one, or the next accepted one with a complete header.
-    pub(super) fn serve(&mut self, call: AcceptCall, listening: &ForeignListener) -> Answer {
+    ///
+    /// The copy of the listener is closed before the call is answered: with the answer the program goes on, and may close
+    /// its own and bind the address again.
+    pub(super) fn serve(&mut self, call: AcceptCall, listening: ForeignListener) -> Answer {
         loop {
             if let Some(connection) = self.waiter.take_ready(call.listener) {
+                drop(listening);
                 return self.complete_with_ready(call, connection);
             }
             match listening.accept(call.nonblocking) {
                 Ok((connection, peer)) => {
-                    if let Some(ready) = self.admit(connection, peer, listening) {
+                    if let Some(ready) = self.admit(connection, peer, &listening) {
+                        drop(listening);
                         return self.complete(call, ready);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Answer::Nothing(call);
+                    return Answer::Nothing(call, listening);
                 }
                 Err(error) if is_per_connection_error(&error) => {}
                 Err(error) => {
+                    drop(listening);
                     self.fail(call, error);
                     return Answer::Given;
                 }

@@ -143,6 +143,7 @@ fn classify(counter: Counter) -> (Class, &'static str) {
         Counter::WaiterUnreachable => (Class::Denied, "supervisor_unreachable"),
         Counter::KeyInUse => (Class::Denied, "socket_key_in_use"),
         Counter::NoKey => (Class::Denied, "multipath_unlisted"),
+        Counter::ListenerUnreachable => (Class::Denied, "listener_unreachable"),
         Counter::Parked => (Class::Undecided, "parked"),
     }
 }
@@ -170,6 +171,9 @@ pub(super) fn advise(reason: &str) -> Option<&'static str> {
         ),
         "supervisor_unreachable" => Some(
             "The supervisor waits for slow headers, and could not be asked to: it has exited, or there is no descriptor left. Restart the program, or raise the limit of open files.",
+        ),
+        "listener_unreachable" => Some(
+            "This host may not connect to the server: let the firewall accept connections over lo. A server that is bound to a device needs --mode netns.",
         ),
         _ => advice::advise(reason),
     }
