@@ -6,3 +6,4 @@ mod logs_page;
 mod monitoring;
 mod readme;
 mod recipes;
+mod tproxy;
