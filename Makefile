@@ -105,7 +105,7 @@ bench-jail: $(HTTPJAIL) ## Compare `peername jail` with httpjail: start, request
 	$(CARGO) build --release --locked --package peername --package peername-bench
 	$(TARGET)/release/peername-bench jail --peername $(TARGET)/release/peername --httpjail $(HTTPJAIL)
 
-bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail.md in httpjail (root)
+bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail-attempts.md in httpjail (root)
 	HTTPJAIL=$(abspath $(HTTPJAIL)) $(CARGO) test --locked --package peername --test e2e -- \
 		--ignored --nocapture --exact jail::bypasses::httpjail::attempts_in_httpjail
 
