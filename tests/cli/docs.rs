@@ -2,9 +2,11 @@
 
 mod fail2ban;
 mod follow;
+mod inbound;
 mod installed;
 mod logs_page;
 mod monitoring;
+mod outbound;
 mod readme;
 mod recipes;
 mod tproxy;
