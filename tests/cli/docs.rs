@@ -1,5 +1,6 @@
 //! The documentation: its commands run as they are written, its tables match the code.
 
+mod commands;
 mod fail2ban;
 mod follow;
 mod inbound;
