@@ -65,6 +65,12 @@ impl Page {
         found.unwrap_or_else(|| panic!("no block begins with {start:?}"))
     }
 
+    /// What is between single backquotes, on one line each.
+    pub(crate) fn inline(self) -> impl Iterator<Item = String> {
+        let codes = self.0.split('`').skip(1).step_by(2);
+        codes.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
     /// The fenced blocks of this language.
     pub(crate) fn fenced(self, language: &str) -> Vec<&'static str> {
         self.0

@@ -18,12 +18,16 @@ fn every_command_of_the_pages_is_valid() {
     for path in pages() {
         let text = fs::read_to_string(&path).expect("a page");
         let page = Page::new(text.leak());
-        let inline = page.text().split('`').skip(1).step_by(2).map(one_line);
         let fenced = ["sh", "console"]
             .into_iter()
             .flat_map(|language| page.fenced(language));
         let fenced = fenced.flat_map(commands);
-        for command in page.commands().into_iter().chain(fenced).chain(inline) {
+        for command in page
+            .commands()
+            .into_iter()
+            .chain(fenced)
+            .chain(page.inline())
+        {
             let Some(words) = words_of_peername(&command) else {
                 continue;
             };
@@ -48,10 +52,6 @@ fn pages() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .chain([Path::new(REPOSITORY).join("README.md")])
         .collect()
-}
-
-fn one_line(code: &str) -> String {
-    code.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The arguments of a command of this program, up to those of another program and to what belongs to the shell; none for other

@@ -129,6 +129,20 @@ fn operate_pages_commands_work() {
     }
 }
 
+/// HAProxy takes the page's backend, and one of the tutorial's kind in front of it.
+#[test]
+fn operate_pages_balancer_is_valid() {
+    let page = Page::new(include_str!("../../../docs/operate.md"));
+    let scratch = Scratch::new();
+    let config = format!(
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n\
+         frontend all\n  bind :80\n  default_backend nodes\n{}",
+        page.fenced("haproxy")[0]
+    );
+    let config = scratch.write("haproxy.cfg", &config);
+    Host::new().run("haproxy", &["-c", "-f", &config]);
+}
+
 /// The commands of `docs/operate.md` add to Debian's own configuration, and leave what is in it.
 #[test]
 fn operate_page_adds_to_a_prometheus_that_runs_already() {

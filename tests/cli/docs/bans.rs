@@ -1,4 +1,5 @@
-//! `docs/bans.md`: its jail on a stock Debian. `tests/proxy/fail2ban.rs` runs the action behind HAProxy.
+//! `docs/bans.md`: its jail for fail2ban on a stock Debian, and its program for CrowdSec. `tests/proxy/fail2ban.rs` runs the action
+//! behind HAProxy.
 
 use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::page::Page;
@@ -29,3 +30,24 @@ fn jail_of_the_page_is_valid() {
         ],
     );
 }
+
+/// The program adds and removes its own entries, and leaves those of others.
+#[test]
+fn program_for_crowdsec_edits_the_list() {
+    let page = Page::new(include_str!("../../../docs/bans.md")).section("## CrowdSec");
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let list = scratch.write("denied", OTHERS);
+    let program = page.fenced("sh")[0].replace("/etc/peername/denied", &list);
+    let program = scratch.write("bouncer", &program);
+    let run = |words: &str| {
+        let args: Vec<_> = [&*program].into_iter().chain(words.split(' ')).collect();
+        host.run("sh", &args);
+        scratch.read("denied")
+    };
+    let banned = format!("{OTHERS}203.0.113.7 # crowdsec\n");
+    assert_eq!(run("add 203.0.113.7 3600 ssh {}"), banned);
+    assert_eq!(run("add 203.0.113.7 3600 ssh {}"), banned);
+    assert_eq!(run("del 203.0.113.7 3600 ssh {}"), OTHERS);
+}
+
+const OTHERS: &str = "192.0.2.1 # mine\n203.0.113.7 # fail2ban sshd\n";
