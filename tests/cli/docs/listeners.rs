@@ -1,4 +1,4 @@
-//! docs/udp.md and docs/destinations.md: their first commands serve a client.
+//! docs/proxy.md, udp.md and destinations.md: their first commands serve a client.
 
 use super::follow::{shell, start};
 use crate::harness::addr::addr;
@@ -37,6 +37,20 @@ fn datagrams_go_from_the_sending_side_to_the_server_and_back() {
     server.expect_datagram(b"query", client);
     server.send(client, &[b"answer"]);
     socket.expect_datagram(b"answer", addr("198.51.100.10:53"));
+}
+
+#[test]
+fn connection_goes_to_the_server_as_the_client() {
+    let page = Page::new(include_str!("../../../docs/proxy.md"));
+    let (balancer, host) = hosts();
+    let backend = Backend::listen(&host, addr("127.0.0.1:22"));
+    let _proxy = start(&host, &[], &page.command("peername proxy"));
+    let client = addr("203.0.113.7:5555");
+    let header = v2(client, addr("198.51.100.10:22"), &[]);
+    let down = Conn::connect_and_send(&balancer, addr("192.0.2.20:8443"), &header);
+    let up = backend.accept_from(client);
+    up.send(b"hello");
+    assert_eq!(down.recv(5), b"hello");
 }
 
 #[test]

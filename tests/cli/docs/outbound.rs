@@ -1,5 +1,6 @@
-//! The pages about what may go out, command by command: README.md, docs/tutorial-outbound.md, agents.md, ci.md, colleagues.md. The
-//! test's origins are in place of the public ones, and an ordinary user runs everything in a directory of the test.
+//! The pages about what may go out, command by command: README.md, docs/tutorial-outbound.md, policy.md, agents.md, ci.md and
+//! colleagues.md. The test's origins are in place of the public ones, and an ordinary user runs everything in a directory of the
+//! test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,6 +13,7 @@ use crate::harness::rig::jail::{JailRig, User};
 
 const README: Page = Page::new(include_str!("../../../README.md"));
 const TUTORIAL: Page = Page::new(include_str!("../../../docs/tutorial-outbound.md"));
+const POLICY: Page = Page::new(include_str!("../../../docs/policy.md"));
 const AGENTS: Page = Page::new(include_str!("../../../docs/agents.md"));
 const CI: Page = Page::new(include_str!("../../../docs/ci.md"));
 const COLLEAGUES: Page = Page::new(include_str!("../../../docs/colleagues.md"));
@@ -150,6 +152,28 @@ fn tutorial_starts_a_proxy_for_other_programs() {
         curl.replace("example.com", "example.org")
     ));
     assert_contains(&denied.errors, &["403"]);
+}
+
+/// The first list of docs/policy.md.
+#[test]
+fn list_of_the_page_decides_by_host_and_path() {
+    let reader = Reader::new();
+    assert!(reader.types("peername ca init").is_success);
+    let command = POLICY.command("peername intercept --deny");
+    let _proxy = reader
+        .0
+        .start_outside(User::Nobody, &["sh", "-c", &reader.script(&command)])
+        .wait_listening(&[v4([127, 0, 0, 1], 8080)]);
+    let fetch = |url: &str| {
+        let proxy = "https_proxy=http://127.0.0.1:8080";
+        reader.types(&format!(
+            "eval \"$(peername ca env)\"\n{proxy} curl -sS {url}"
+        ))
+    };
+    assert_eq!(fetch("https://example.com/").out, "hello\n");
+    let denied = fetch("https://example.com/admin/x");
+    assert_contains(&denied.out, &["denied by the rule deny a.test/admin"]);
+    assert_contains(&fetch("https://example.org/").errors, &["403"]);
 }
 
 /// An agent that asks an API with the key that it has, reads its user's keys, and tries another host.
