@@ -24,8 +24,9 @@ ZIG := $(TARGET)/tools/zig
 # The competitor of `peername jail`: HTTPJAIL=PATH compares another build.
 HTTPJAIL ?= $(TARGET)/bench-jail/target/release/httpjail
 CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
+MDBOOK := $(TARGET)/tools/mdbook/bin/mdbook
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help setup demo docs libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 
 demo: ## Show what peername does: the client that a backend sees, without and with it
 	@$(CARGO) run --locked --package peername --no-default-features -- demo
+
+docs: $(MDBOOK) ## Build the pages as a book with a search, in target/book
+	packaging/book.sh $(MDBOOK) $(TARGET)/book
 
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
 	$(PRELOAD)
@@ -195,6 +199,9 @@ sbom: $(CYCLONEDX) ## Write dist/peername.cdx.json, the crates that the program 
 
 $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --version 0.5.9 --root $(TARGET)/tools/cyclonedx cargo-cyclonedx
+
+$(MDBOOK):
+	$(CARGO) install --quiet --locked --version 0.5.4 --no-default-features --features search --root $(TARGET)/tools/mdbook mdbook
 
 test-reproducible: ## Build the last commit in another folder, and compare it with what make static has built
 	packaging/reproducible.sh $(TARGET)/$$(uname -m)-unknown-linux-musl/release $(ZIG)
