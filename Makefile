@@ -24,8 +24,9 @@ ZIG := $(TARGET)/tools/zig
 # The competitor of `peername jail`: HTTPJAIL=PATH compares another build.
 HTTPJAIL ?= $(TARGET)/bench-jail/target/release/httpjail
 CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
+MDBOOK := $(TARGET)/tools/mdbook/bin/mdbook
 
-.PHONY: help setup demo libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help build setup demo docs libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,9 +37,16 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 demo: ## Show what peername does: the client that a backend sees, without and with it
 	@$(CARGO) run --locked --package peername --no-default-features -- demo
 
+docs: $(MDBOOK) ## Build the pages as a book with a search, in target/book
+	packaging/book.sh $(MDBOOK) $(TARGET)/book
+
+build: ## Build the program and the libraries of `exec` for every day, in target/release
+	$(CARGO) build --release --locked --package peername
+	$(call PRELOAD,release)
+
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
-	$(PRELOAD)
-	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/dist/%)
+	$(call PRELOAD,release)
+	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/release/%)
 
 test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -105,7 +113,7 @@ bench-jail: $(HTTPJAIL) ## Compare `peername jail` with httpjail: start, request
 	$(CARGO) build --profile dist --locked --package peername --package peername-bench
 	$(TARGET)/dist/peername-bench jail --peername $(TARGET)/dist/peername --httpjail $(HTTPJAIL)
 
-bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail.md in httpjail (root)
+bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail-attempts.md in httpjail (root)
 	HTTPJAIL=$(abspath $(HTTPJAIL)) $(CARGO) test --locked --package peername --test e2e -- \
 		--ignored --nocapture --exact jail::bypasses::httpjail::attempts_in_httpjail
 
@@ -114,7 +122,7 @@ $(TARGET)/bench-jail/target/release/httpjail: bench/jail/build-httpjail.sh bench
 
 bench-exec: ## Compare the modes of `peername exec` with a plain server and `peername proxy`
 	$(CARGO) build --profile dist --locked --package peername --package peername-bench
-	$(PRELOAD)
+	$(call PRELOAD,dist)
 	$(TARGET)/dist/peername-bench matrix --exec --only churn,pingpong,bulk-1 --for 2s \
 		--peername $(TARGET)/dist/peername
 
@@ -125,9 +133,9 @@ fuzz: ## Fuzz the parsers of untrusted input, each target for FUZZ_SECONDS (nigh
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-release: ## Build the program and the libraries of `exec`, as they are released: optimised, which takes minutes
+release: ## Build the same as it is released, in target/dist: its last link takes minutes
 	$(CARGO) build --profile dist --locked --package peername
-	$(PRELOAD)
+	$(call PRELOAD,dist)
 
 static: $(ZIG)/bin/cargo-zigbuild ## Build static programs (musl), and the libraries of `exec`; STATIC="x86_64 aarch64"
 	@for arch in $(STATIC); do \
@@ -198,6 +206,9 @@ sbom: $(CYCLONEDX) ## Write dist/peername.cdx.json, the crates that the program 
 $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --version 0.5.9 --root $(TARGET)/tools/cyclonedx cargo-cyclonedx
 
+$(MDBOOK):
+	$(CARGO) install --quiet --locked --version 0.5.4 --no-default-features --features search --root $(TARGET)/tools/mdbook mdbook
+
 test-reproducible: ## Build the last commit in another folder, and compare it with what make static has built
 	packaging/reproducible.sh $(TARGET)/$$(uname -m)-unknown-linux-musl/dist $(ZIG)
 
@@ -240,9 +251,10 @@ CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates
 
 # In a build of its own, so that no other package enables the standard library in its dependencies.
 LIBRARY_PACKAGES := --package peername-preload --package peername-preload-connect --features freestanding
+# Its argument is the profile, whose folder has the same name.
 define PRELOAD
-$(CARGO) build --profile dist --locked $(LIBRARY_PACKAGES)
-@cd $(TARGET)/dist && install -m 755 libpeername_preload.so libpeername.so && \
+$(CARGO) build --profile $1 --locked $(LIBRARY_PACKAGES)
+@cd $(TARGET)/$1 && install -m 755 libpeername_preload.so libpeername.so && \
 	install -m 755 libpeername_preload_connect.so libpeername_connect.so
 endef
 LIBRARIES := libpeername.so libpeername_connect.so

@@ -9,6 +9,7 @@ pub(crate) mod datagram;
 pub(crate) mod header_bytes;
 pub(crate) mod lab;
 pub(crate) mod nat_rules;
+pub(crate) mod page;
 pub(crate) mod pattern;
 pub(crate) mod peername;
 pub(crate) mod programs;

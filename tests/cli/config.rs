@@ -6,6 +6,7 @@ use std::fs;
 use std::process::Output;
 
 use crate::harness::lab::{Host, Scratch};
+use crate::harness::page::Page;
 use crate::harness::peername::{Peername, words};
 
 #[test]
@@ -320,10 +321,17 @@ fn listener_options_exclude_a_file() {
 #[test]
 fn documented_examples_are_valid() {
     let scratch = Scratch::new();
-    let docs = include_str!("../../docs/config.md");
-    let examples = docs.split("```toml\n").skip(1);
-    let examples = examples.map(|rest| rest.split("```").next().expect("its end").to_owned());
-    let list = scratch.write(
+    let pages = [
+        include_str!("../../docs/config.md"),
+        include_str!("../../docs/bans.md"),
+        include_str!("../../docs/tutorial-inbound.md"),
+    ];
+    let examples = pages
+        .into_iter()
+        .flat_map(|page| Page::new(page).fenced("toml"));
+    let policy = Page::new(include_str!("../../docs/policy.md")).block("[intercept]");
+    scratch.write("denied", "");
+    scratch.write(
         "allowed-subnets.txt",
         include_str!("../../packaging/examples/allowed-subnets.txt"),
     );
@@ -331,9 +339,11 @@ fn documented_examples_are_valid() {
         include_str!("../../packaging/examples/proxy.toml"),
         include_str!("../../packaging/examples/forward.toml"),
         include_str!("../../packaging/examples/intercept.toml"),
+        &policy,
     ];
-    let packaged = packaged.map(|text| text.replace("/etc/peername/allowed-subnets.txt", &list));
+    let here = scratch.path_text("");
     for example in examples.chain(packaged) {
+        let example = example.replace("/etc/peername/", &here);
         let path = scratch.write("proxy.toml", &example);
         let output = run(&["config", "check", &path]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));

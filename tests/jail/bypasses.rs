@@ -1,7 +1,7 @@
 //! Ways out of the jail, each of which must fail closed: the attempt reports failure, and no process outside notices it. The
 //! same attempt outside of a jail, where this kernel allows it, succeeds: so each can fail its test.
 //!
-//! The list is the table of docs/jail.md.
+//! The list is the table of docs/jail-attempts.md.
 
 mod attempts;
 mod httpjail;
@@ -172,7 +172,7 @@ fn attempts_succeed_without_a_jail() {
 
 #[test]
 fn page_lists_every_attempt() {
-    let page = include_str!("../../docs/jail.md");
+    let page = include_str!("../../docs/jail-attempts.md");
     let (_, rest) = page
         .split_once("## Bypasses that were tried")
         .expect("the section");

@@ -3,7 +3,7 @@
 # Argument: the folder of the packages.
 #
 #   client ─────────── balancer, HAProxy ─────────── server: sshd, peername
-#   203.0.113.9        203.0.113.1, 192.0.2.10       192.0.2.1
+#   203.0.113.9        203.0.113.1, 192.0.2.10       192.0.2.20
 set -euo pipefail
 packages=$(realpath "$1")
 cd "$(dirname "$0")"

@@ -18,7 +18,7 @@ network() {
     ip netns add client
     ip link add lan type veth peer name lan netns balancer
     ip -n balancer link add wan type veth peer name eth0 netns client
-    ip addr add 192.0.2.1/24 dev lan && ip link set lan up && ip link set lo up
+    ip addr add 192.0.2.20/24 dev lan && ip link set lan up && ip link set lo up
     ip -n balancer addr add 192.0.2.10/24 dev lan && ip -n balancer link set lan up && ip -n balancer link set lo up
     ip -n balancer addr add 203.0.113.1/24 dev wan && ip -n balancer link set wan up
     ip -n client addr add 203.0.113.9/24 dev eth0 && ip -n client link set eth0 up

@@ -10,6 +10,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 use crate::harness::rig::intercept::InterceptLab;
@@ -83,6 +84,26 @@ fn service_page_works_as_written() {
     // Installing again does not overwrite the operator's changes.
     make("install", &scratch);
     assert_eq!(fs::read_to_string(&list).expect("the list"), "10.81.0.2\n");
+}
+
+/// The page's configuration for a secret is valid, with the file where systemd would put it.
+#[test]
+fn service_pages_credential_is_a_secret_of_intercept() {
+    let page = Page::new(include_str!("../../../docs/service.md"));
+    let section = page.section("## Secrets: `LoadCredential=`");
+    let scratch = Scratch::new();
+    let [unit, file] = ["ini", "toml"].map(|language| section.fenced(language)[0]);
+    let name = unit.lines().find_map(|line| {
+        let loaded = line.strip_prefix("LoadCredential=")?;
+        loaded.split_once(':').map(|(name, _)| name)
+    });
+    let name = name.expect("a credential");
+    let credentials = "/run/credentials/peername-intercept.service";
+    assert!(file.contains(&format!("@{credentials}/{name}\"")), "{file}");
+    scratch.write(name, "Bearer s3cret\n");
+    let here = file.replace(credentials, scratch.path_text("").trim_end_matches('/'));
+    let file = scratch.write("intercept.toml", &here);
+    Host::new().run(BINARY, &["config", "check", &file]);
 }
 
 /// The example listens on port 80, for which the unit has its only capability.

@@ -6,16 +6,18 @@ use std::fs;
 
 use serde_json::Value;
 
+use super::follow::{shell, start};
 use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Host, Lab, Process, Scratch, wait_for};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for};
+use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 use crate::harness::rig::proxy::ProxyRig;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// The address that `packaging/prometheus/prometheus.yml` scrapes.
+/// The address that `packaging/prometheus/scrape.yml` scrapes.
 const ADMIN: &str = "--admin=127.0.0.1:9100";
 const PAGE: &str = include_str!("../../../crates/observe/src/admin/page.html");
 const TOP: [&str; 4] = [
@@ -93,8 +95,8 @@ fn prometheus_scrapes_with_the_packaged_configuration() {
     let rig = ProxyRig::new(&[ADMIN]);
     let host = &rig.lab.server;
     let scratch = Scratch::new();
-    let interval = "global:\n  scrape_interval: 200ms\n";
-    let config = interval.to_owned() + &packaged("prometheus/prometheus.yml");
+    let config = "global:\n  scrape_interval: 200ms\nrule_files: [alerts.yml]\nscrape_configs:\n";
+    let config = config.to_owned() + &packaged("prometheus/scrape.yml");
     let config = scratch.write("prometheus.yml", &config);
     scratch.write("alerts.yml", &packaged("prometheus/alerts.yml"));
     let _prometheus = Process::start(
@@ -129,32 +131,66 @@ fn operate_pages_commands_work() {
     balancer.add_veth("eth0", &server, "eth0");
     balancer.add_addresses("eth0", &["192.0.2.10/24"]);
     server.add_addresses("eth0", &["192.0.2.20/24"]);
-    let page = include_str!("../../../docs/operate.md");
-    let commands: Vec<&str> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("    "))
-        .collect();
-    let [proxy, metrics, ready, copy, check] = commands.as_slice() else {
-        panic!("five commands: {commands:?}");
-    };
-    let _proxy = Process::start(&server, "bash", &["-c", &proxy.replace("peername", BINARY)])
-        .wait_listening(&[v4([192, 0, 2, 20], 443), v4([127, 0, 0, 1], 9100)]);
-    let shell = |command: &str| server.run("bash", &["-c", command]);
-    assert!(shell(metrics).contains("peername_connections_active 0"));
-    assert_eq!(shell(ready), "ready\n");
+    let page = Page::new(include_str!("../../../docs/operate.md"));
+    let section = page.section("## Turn the admin endpoint on");
+    let _proxy = start(&server, &[], &section.command("peername proxy"));
+    let [metrics, ready] = [
+        "curl http://127.0.0.1:9100/metrics",
+        "curl http://127.0.0.1:9100/readyz",
+    ];
+    assert!(shell(&server, &section.command(metrics)).contains("peername_connections_active 0"));
+    assert_eq!(shell(&server, &section.command(ready)), "ready\n");
     let requests = page
+        .text()
         .split('`')
         .filter(|code| code.starts_with("curl ") && code.contains("127.0.0.1:9100"));
     for request in requests {
-        shell(&request.replace("curl", "curl --fail"));
+        shell(&server, &request.replace("curl", "curl --fail"));
     }
+}
+
+/// HAProxy takes the page's backend, and one of the tutorial's kind in front of it.
+#[test]
+fn operate_pages_balancer_is_valid() {
+    let page = Page::new(include_str!("../../../docs/operate.md"));
     let scratch = Scratch::new();
-    let installed = scratch.path_text("");
-    shell(&format!(
-        "cd {REPOSITORY} && {}",
-        copy.replace("/etc/prometheus/", &installed)
-    ));
-    shell(&check.replace("/etc/prometheus/", &installed));
+    let config = format!(
+        "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n\
+         frontend all\n  bind :80\n  default_backend nodes\n{}",
+        page.fenced("haproxy")[0]
+    );
+    let config = scratch.write("haproxy.cfg", &config);
+    Host::new().run("haproxy", &["-c", "-f", &config]);
+}
+
+/// The commands of `docs/operate.md` add to Debian's own configuration, and leave what is in it.
+#[test]
+fn operate_page_adds_to_a_prometheus_that_runs_already() {
+    let page = Page::new(include_str!("../../../docs/operate.md"));
+    let commands = page
+        .section("## Prometheus")
+        .block("cd /usr/share/doc/peername/prometheus");
+    let scratch = Scratch::new();
+    let debian = fs::read_to_string("/etc/prometheus/prometheus.yml").expect("Debian's");
+    scratch.write("prometheus.yml", &debian);
+    let commands = commands
+        .replace(
+            "/usr/share/doc/peername",
+            &format!("{REPOSITORY}/packaging"),
+        )
+        .replace(
+            "/etc/prometheus",
+            scratch.path_text("").trim_end_matches('/'),
+        );
+    let said = shell(&Host::new(), &commands);
+    assert_contains(&said, &["SUCCESS: 1 rule files found", "rules found"]);
+    let changed = scratch.read("prometheus.yml");
+    let jobs = changed.matches("job_name: ").count();
+    assert_eq!(jobs, debian.matches("job_name: ").count() + 1, "{changed}");
+    assert!(
+        debian.lines().all(|line| changed.contains(line)),
+        "{changed}"
+    );
 }
 
 fn scrape(host: &Host) -> String {

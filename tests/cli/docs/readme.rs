@@ -1,96 +1,39 @@
-//! The README's commands, word for word: the three terminals, and the jail with an origin of the test's own.
+//! README.md, word for word: the three terminals, and the server that sees its clients by itself. `outbound.rs` has the jail.
 
-use crate::harness::lab::{Host, Process, assert_contains};
+use super::follow::{shell, start};
+use crate::harness::addr::addr;
+use crate::harness::lab::{Host, Process};
+use crate::harness::page::Page;
 use crate::harness::peername::BINARY;
-use crate::harness::rig::jail::{JailRig, User};
+use crate::harness::rig::exec::built_library;
+
+const README: Page = Page::new(include_str!("../../../README.md"));
+const SECTION: &str = "## Who came in: `proxy`, `exec`";
 
 #[test]
 fn readmes_three_terminals_show_the_client() {
-    let [backend, proxy, balancer] = commands();
+    let section = README.section(SECTION);
     let host = Host::new();
-    host.ip("link set lo up");
-    let shell = |command: &str| Process::start(&host, "bash", &["-c", command]);
-    let backend = shell(&backend);
+    let backend = Process::start(&host, "bash", &["-c", &section.command("nc -kvnl")]);
     backend.wait_logged("Listening on");
-    let proxy = shell(&proxy.replace("sudo target/release/peername", BINARY));
-    proxy.wait_logged("listening");
-    let _balancer = shell(&balancer);
+    let proxy = section.command("sudo target/release/peername proxy");
+    let _proxy = start(&host, &[], &proxy.replace("sudo target/release/", ""));
+    shell(&host, &section.command("printf"));
     backend.wait_logged("Connection received on 203.0.113.7 56324");
     backend.wait_printed("hello");
 }
 
-/// The indented commands of the section, continued lines joined.
-fn commands() -> [String; 3] {
-    let readme = include_str!("../../../README.md");
-    let (_, rest) = readme
-        .split_once("in three terminals")
-        .expect("the section");
-    let (section, _) = rest.split_once("\n## ").expect("its end");
-    let joined = section.replace("\\\n", "");
-    let command = |start: &str| {
-        let line = joined
-            .lines()
-            .find(|line| line.trim_start().starts_with(start));
-        line.unwrap_or_else(|| panic!("no command starts with {start}"))
-            .trim()
-            .to_owned()
-    };
-    ["nc -kvnl", "sudo target/release/peername proxy", "printf"].map(command)
-}
-
 #[test]
-fn readmes_jail_lets_one_request_out() {
-    let rig = JailRig::new();
-    let (printed, errors) = run_jail(&rig, "jail --log");
-    assert!(printed.starts_with("GET a.test "), "{printed}");
-    assert_contains(&printed, &["destination_metadata"]);
-    assert!(
-        printed.trim_end().ends_with('}'),
-        "nothing after the page: {printed}"
-    );
-    assert_contains(&errors, &["port 25"]);
-    let log = rig.scratch().read("requests.log");
-    assert_contains(&log, &["\"path\":\"/echo\""]);
-}
-
-#[test]
-fn readmes_list_allows_one_host_and_denies_the_other() {
-    let rig = JailRig::new();
-    let (printed, errors) = run_jail(&rig, "jail --allow");
-    let (first, second) = printed.split_once('\n').expect("two responses");
-    assert!(first.starts_with("GET a.test "), "{printed}");
-    assert!(
-        second.contains("\"code\":\"denied\"") && second.contains("no rule allows it"),
-        "{printed}"
-    );
-    assert_eq!(errors, "");
-}
-
-/// Runs the README's command with these words, with the test's origins in place of the public ones. Returns what it printed on
-/// standard output and standard error.
-fn run_jail(rig: &JailRig, words: &str) -> (String, String) {
-    let readme = include_str!("../../../README.md");
-    let (_, rest) = readme
-        .split_once("## A program whose only way out is checked")
-        .expect("the section");
-    let command: Vec<_> = rest
-        .lines()
-        .skip_while(|line| !line.contains(words))
-        .take_while(|line| line.starts_with("    "))
-        .collect();
-    let [root, log] = ["root.pem", "requests.log"].map(|name| rig.scratch().path_text(name));
-    let options = format!(
-        "{} jail --extra-ca {root} --allow-destination 10.81.0.0/24",
-        rig.scratch().path_text("peername")
-    );
-    let command = command
-        .join("\n")
-        .replace("target/release/peername jail", &options)
-        .replace("requests.log", &log)
-        .replace("https://example.com/", "https://a.test/echo")
-        .replace("https://example.org/", "https://b.test/echo")
-        .replace("example.com", "a.test");
-    let output = rig.run_outside(User::Nobody, &command);
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    (text(output.stdout), text(output.stderr))
+fn readmes_server_sees_its_client_by_itself() {
+    let section = README.section(SECTION);
+    built_library();
+    let host = Host::new();
+    let exec = section.command("target/release/peername exec");
+    let exec = exec.replace("target/release/peername", &format!("exec {BINARY}"));
+    // The log of the server is not buffered then.
+    let server = Process::start(&host, "env", &["PYTHONUNBUFFERED=1", "sh", "-ec", &exec])
+        .wait_listening(&[addr("127.0.0.1:8080")]);
+    let printf = section.command("printf").replace("8443", "8080");
+    shell(&host, &printf.replace("hello", "GET / HTTP/1.0\\r\\n\\r"));
+    server.wait_logged("203.0.113.7 - - ");
 }

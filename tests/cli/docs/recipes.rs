@@ -1,21 +1,21 @@
 //! `docs/recipes.md`, command by command, on hosts with the addresses of the page.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
+use super::follow::{follow, follow_with};
 use crate::harness::addr::{addr, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::header_bytes::v2;
-use crate::harness::lab::{Host, Process};
-use crate::harness::peername::BINARY;
+use crate::harness::lab::Host;
+use crate::harness::page::Page;
 
 #[test]
 fn recipe_for_the_same_host_works() {
     let (balancer, server) = (Host::new(), Host::new());
     wan(&balancer, &server);
     let backend = Backend::listen(&server, addr("127.0.0.1:8443"));
-    let _proxy = Recipe::from_section("Same host").follow("server", &server);
+    let _proxy = follow(recipe("Same host"), "server", &server);
     assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
@@ -25,10 +25,15 @@ fn recipe_for_a_shared_network_namespace_works() {
     let (balancer, pod) = (Host::new(), Host::new());
     wan(&balancer, &pod);
     let backend = Backend::listen(&pod, addr("127.0.0.1:8443"));
-    let recipe = Recipe::from_section("Shared network namespace");
+    let recipe = recipe("Shared network namespace");
     let named = ["NET_RAW", "NET_BIND_SERVICE", "NET_ADMIN"];
-    assert!(named.iter().all(|name| recipe.0.contains(name)));
-    let _proxy = recipe.follow_with("pod", &pod, &["setpriv", "--bounding-set", CAPABILITIES]);
+    assert!(named.iter().all(|name| recipe.text().contains(name)));
+    let _proxy = follow_with(
+        recipe,
+        "pod",
+        &pod,
+        &["setpriv", "--bounding-set", CAPABILITIES],
+    );
     assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
@@ -43,7 +48,7 @@ fn recipe_for_a_bridge_network_works() {
     container.add_addresses("eth0", &["172.18.0.2/16"]);
     container.ip("route add default via 172.18.0.1");
     let backend = Backend::listen(&container, addr("172.18.0.2:8443"));
-    let _proxy = Recipe::from_section("Bridge network").follow("host", &host);
+    let _proxy = follow(recipe("Bridge network"), "host", &host);
     assert_served(&balancer, addr("192.0.2.20:443"), &backend);
 }
 
@@ -57,7 +62,7 @@ fn recipe_for_a_home_server_behind_a_vps_works() {
     uplink(&home, &router);
     home.sysctl("net.ipv4.conf.all.src_valid_mark", "1");
     let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
-    let _proxy = Recipe::from_section("Home server behind a VPS").follow("home", &home);
+    let _proxy = follow(recipe("Home server behind a VPS"), "home", &home);
     assert_served(&vps, addr("10.9.0.2:443"), &backend);
 }
 
@@ -71,64 +76,14 @@ fn recipe_for_another_host_works() {
     backend.add_addresses("eth1", &["10.0.0.5/24"]);
     uplink(&backend, &router);
     let server = Backend::listen(&backend, addr("10.0.0.5:8443"));
-    let recipe = Recipe::from_section("Another host");
-    let _proxy = recipe.follow("proxy", &proxy);
-    assert!(recipe.follow("backend", &backend).is_none());
+    let recipe = recipe("Another host");
+    let _proxy = follow(recipe, "proxy", &proxy);
+    assert!(follow(recipe, "backend", &backend).is_none());
     assert_served(&balancer, addr("192.0.2.20:443"), &server);
 }
 
-/// One section of the page.
-struct Recipe(&'static str);
-
-impl Recipe {
-    fn from_section(title: &str) -> Self {
-        let recipes = include_str!("../../../docs/recipes.md");
-        let start = format!("\n## {title}\n");
-        let (_, rest) = recipes.split_once(&start).expect("the section");
-        Self(rest.split("\n## ").next().unwrap_or(rest))
-    }
-
-    /// Runs the commands for this host, in order; the proxy, if one is among them, goes on and is returned.
-    fn follow(&self, name: &str, host: &Host) -> Option<Process> {
-        self.follow_with(name, host, &[])
-    }
-
-    fn follow_with(&self, name: &str, host: &Host, through: &[&str]) -> Option<Process> {
-        let commands = self.commands(name);
-        assert!(!commands.is_empty(), "nothing to do on {name}");
-        let mut proxy = None;
-        for command in commands {
-            if command.starts_with("peername proxy ") {
-                proxy = Some(start(host, through, &command));
-            } else {
-                host.run("sh", &["-ec", &with_path(&command)]);
-            }
-        }
-        proxy
-    }
-
-    /// The indented lines below "On `name`:", continued ones joined.
-    fn commands(&self, name: &str) -> Vec<String> {
-        let heading = format!("On `{name}`:\n");
-        let (_, rest) = self.0.split_once(&heading).expect("the host");
-        let is_code = |line: &&str| line.is_empty() || line.starts_with("    ");
-        let code: Vec<&str> = rest.lines().take_while(is_code).map(str::trim).collect();
-        let joined = code.join("\n").replace("\\\n", "");
-        let lines = joined.lines().filter(|line| !line.is_empty());
-        lines.map(str::to_owned).collect()
-    }
-}
-
-fn start(host: &Host, through: &[&str], command: &str) -> Process {
-    let script = with_path(&command.replacen("peername proxy", "exec peername proxy", 1));
-    let process = Process::start_through(host, through, "sh", &["-ec", &script]);
-    process.wait_logged("listening");
-    process
-}
-
-fn with_path(command: &str) -> String {
-    let bin = Path::new(BINARY).parent().expect("a directory");
-    format!("PATH={}:$PATH; export PATH; {command}", bin.display())
+fn recipe(title: &str) -> Page {
+    Page::new(include_str!("../../../docs/recipes.md")).section(&format!("## {title}"))
 }
 
 /// Connects the balancer with the proxy's host.

@@ -4,7 +4,10 @@ use std::fs;
 
 use rustix::process::Signal;
 
+use crate::harness::addr::v4;
+use crate::harness::check::service::Opa;
 use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::page::Page;
 use crate::harness::peername::Peername;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT};
 
@@ -95,25 +98,60 @@ verdict := true if http.path == "/conflict"
     );
 }
 
-/// Without a name of a rule, as the documentation has it.
+/// The first example of docs/check.md decides the same in the proxy and in OPA, by the options that the page has for each.
 #[test]
-fn example_of_the_documentation_works_as_copied() {
-    let docs = include_str!("../../../docs/check.md");
-    let lines = docs
-        .lines()
-        .skip_while(|line| *line != "    package egress");
-    let policy: String = lines
-        .map_while(|line| line.strip_prefix("    "))
-        .map(|line| line.replace(".example.com", ".test") + "\n")
-        .collect();
+fn example_of_the_page_decides_the_same_in_the_proxy_and_in_opa() {
+    let policy = documented_policy();
+    let section = PAGE.section(SECTION);
+    let option = |start: &str| {
+        let command = section.command(&format!("peername intercept --check {start}"));
+        let (_, value) = command.rsplit_once(' ').expect("its value");
+        format!("--check={value}")
+    };
     let stage = InterceptLab::new();
+    let file = stage.scratch.write("policy.rego", &policy);
+    let embedded = option("rego:").replace("/etc/peername/policy.rego", &file);
+    let rig = stage.start(&[&embedded, LONG_CHECK_TIMEOUT]);
+    assert_decided_as_documented(&rig);
+    let rig = InterceptRig::new(&[&option("opa+http:"), LONG_CHECK_TIMEOUT]);
+    let opa = v4([127, 0, 0, 1], 8181);
+    let _opa = rig.lab.balancer.enter(|| Opa::start_at(opa, &policy));
+    assert_decided_as_documented(&rig);
+}
+
+#[track_caller]
+fn assert_decided_as_documented(rig: &InterceptRig) {
+    for (url, status) in [
+        ("https://a.test/echo", 200),
+        ("http://a.test:8081/echo", 200),
+        ("http://b.test/echo", 403),
+        ("http://10.81.0.1/echo", 403),
+    ] {
+        assert_eq!(rig.curl_status(&[url]), status, "{url}");
+    }
+}
+
+/// The line that the page adds gives the reason, where the rule is not named.
+#[test]
+fn page_of_the_check_adds_a_reason() {
+    let reason = PAGE.section(SECTION).command("reason := ");
+    let stage = InterceptLab::new();
+    let policy = documented_policy() + &reason;
     let file = stage.scratch.write("policy.rego", &policy);
     let rig = stage.start(&[&format!("--check=rego:{file}"), LONG_CHECK_TIMEOUT]);
     assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
-    assert_eq!(rig.curl_status(&["http://a.test:8081/echo"]), 200);
-    assert_eq!(rig.curl_status(&["http://10.81.0.1/no"]), 403);
-    let line = &rig.wait_audit_lines("/no", 1)[0];
-    assert_eq!(line["reason"], "10.81.0.1 is not listed", "{line}");
+    assert_eq!(rig.curl_status(&["http://b.test/none"]), 403);
+    let line = &rig.wait_audit_lines("/none", 1)[0];
+    assert_eq!(line["reason"], "b.test is not listed", "{line}");
+}
+
+const PAGE: Page = Page::new(include_str!("../../../docs/check.md"));
+const SECTION: &str = "## Policies in the proxy";
+
+/// The page's policy, with a name of the test in place of the public one.
+fn documented_policy() -> String {
+    let policy = PAGE.section(SECTION).block("package egress");
+    policy.replace("example.com", "a.test")
 }
 
 /// A request can't choose how much is allocated for it: an allocation that fails would end the process.

@@ -7,14 +7,24 @@ use serde_json::Value;
 use crate::harness::addr::{fresh_client_v4, v4};
 use crate::harness::backend::Backend;
 use crate::harness::header_bytes;
+use crate::harness::page::Page;
 use crate::harness::rig::intercept::{
     CLIENT_IP, InterceptLab, InterceptRig, PROXY_ADDR, recv_head,
 };
 
-/// The client has no proxy configured and connects to the origin's address.
+/// The client has no proxy configured and connects to the origin's address. The rules are those of docs/intercept.md.
 #[test]
 fn redirected_connections_reach_their_original_destination() {
-    let rig = transparent("--transparent=203.0.113.1:8081", "redirect to :8081");
+    let page = Page::new(include_str!("../../../docs/intercept.md"));
+    let stage = InterceptLab::new();
+    stage
+        .lab
+        .client
+        .ip("route add 10.81.0.0/24 via 203.0.113.1");
+    for rule in page.section("## Transparent clients").commands() {
+        stage.lab.balancer.run("sh", &["-ec", &rule]);
+    }
+    let rig = stage.start(&["--transparent=203.0.113.1:8081"]);
     for (url, decided) in [
         ("https://a.test/echo", "a.test"),
         ("http://a.test/echo", "a.test"),

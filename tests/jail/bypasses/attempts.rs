@@ -6,7 +6,7 @@ use crate::harness::rig::jail::User;
 
 /// An attempt to get out.
 pub(super) struct Attempt {
-    /// Its row in docs/jail.md.
+    /// Its row in docs/jail-attempts.md.
     pub(super) name: &'static str,
     pub(super) control: Control,
     pub(super) python: &'static str,

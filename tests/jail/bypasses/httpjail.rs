@@ -1,4 +1,4 @@
-//! The same attempts in httpjail, for the comparison in docs/jail.md. It needs httpjail's binary: `make bench-jail-bypasses`.
+//! The same attempts in httpjail, for the comparison in docs/jail-attempts.md. It needs httpjail's binary: `make bench-jail-bypasses`.
 
 use std::process::Output;
 
@@ -8,7 +8,7 @@ use super::{Range, User, printed};
 /// Prints for each attempt what it reported and what was noticed outside. An attempt that reports success unnoticed is to be judged by a
 /// reader: some need no witness, such as typing into a terminal, and `--hide` is an option of `peername jail` only.
 #[test]
-#[ignore = "a comparison, for docs/jail.md: needs httpjail"]
+#[ignore = "a comparison, for docs/jail-attempts.md: needs httpjail"]
 fn attempts_in_httpjail() {
     let httpjail = std::env::var("HTTPJAIL").expect("HTTPJAIL is the path of the binary");
     let range = Range::new(User::Nobody);

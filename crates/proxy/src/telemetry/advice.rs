@@ -59,7 +59,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "One client has more than twice as many connections as are free: raise LimitNOFILE or `ulimit -n` if this is the normal load."
         }
         "destination_not_listed" => {
-            "If clients may go there, add the network to --allow-destination."
+            "Most balancers name themselves as the destination: then set a target instead of --dynamic-destination. If clients may go there, add the network to --allow-destination."
         }
         "destination_own_listener" | "destination_loop" => {
             "The connection would come back to peername: correct the destination that the balancer sends."

@@ -1,0 +1,51 @@
+#!/bin/bash
+# Builds the pages as a book with a search: packaging/book.sh MDBOOK INTO. The order is that of the links of docs/index.md.
+set -euo pipefail
+mdbook=$(realpath "$1") into=$(realpath --canonicalize-missing "$2")
+cd "$(dirname "$0")/.."
+
+book=$(mktemp --directory)
+trap 'rm -rf "$book"' EXIT
+mkdir "$book/src"
+# The pages, and the files that they link.
+cp --parents --recursive ./*.md bench/README.md docs LICENSE-* crates/sys/src/seccomp/jail/table.rs \
+    packaging/examples/docker "$book/src"
+cat >"$book/book.toml" <<'TOML'
+[book]
+title = "peername"
+language = "en"
+
+[output.html]
+no-section-label = true
+TOML
+
+# A heading of the index is a part, each page that it links a chapter, once.
+{
+    echo "[peername](README.md)"
+    echo "[The pages, by question and by role](docs/index.md)"
+    awk '
+        /^## / { part = substr($0, 4) }
+        {
+            line = $0
+            while (match(line, /\]\([A-Za-z0-9_.\/-]+\.md\)/)) {
+                page = substr(line, RSTART + 2, RLENGTH - 3)
+                line = substr(line, RSTART + RLENGTH)
+                page = page ~ /^\.\.\// ? substr(page, 4) : "docs/" page
+                if (page in seen) continue
+                seen[page] = 1
+                if (part != printed) print "\n# " part "\n"
+                printed = part
+                title = page
+                while ((getline heading <page) > 0)
+                    if (heading ~ /^# /) { title = substr(heading, 3); break }
+                close(page)
+                gsub(/[][`]/, "", title)
+                print "- [" title "](" page ")"
+            }
+        }' docs/index.md
+} >"$book/src/SUMMARY.md"
+# mdBook makes an index.html of each README.md, but does not change the links to it.
+mv "$book/src/bench/README.md" "$book/src/bench/benchmarks.md"
+sed -i "s#bench/README\.md#bench/benchmarks.md#g" "$book"/src/*.md "$book"/src/docs/*.md
+"$mdbook" build "$book" --dest-dir "$into"
+echo "$into/index.html"

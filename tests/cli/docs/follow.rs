@@ -1,0 +1,50 @@
+//! Runs what a page tells its reader to type on a host, with the program under test in front of the path.
+
+use std::path::Path;
+
+use crate::harness::lab::{Host, Process};
+use crate::harness::page::{Page, commands};
+use crate::harness::peername::BINARY;
+
+/// Runs the block below "On `name`:" on this host, in order. The proxy, if one is among the commands, goes on and is returned.
+pub(super) fn follow(page: Page, name: &str, host: &Host) -> Option<Process> {
+    follow_with(page, name, host, &[])
+}
+
+/// The same, with the proxy started through other programs.
+pub(super) fn follow_with(
+    page: Page,
+    name: &str,
+    host: &Host,
+    through: &[&str],
+) -> Option<Process> {
+    let blocks = page.after(&format!("On `{name}`:\n")).blocks();
+    let mut proxy = None;
+    for command in commands(&blocks[0]) {
+        if command.contains("peername proxy ") {
+            proxy = Some(start(host, through, &command));
+        } else {
+            shell(host, &command);
+        }
+    }
+    proxy
+}
+
+/// Runs a command to its end, and returns what it printed.
+#[track_caller]
+pub(super) fn shell(host: &Host, command: &str) -> String {
+    host.run("bash", &["-ec", &with_path(command)])
+}
+
+/// Starts a command that goes on, and waits until it listens.
+pub(super) fn start(host: &Host, through: &[&str], command: &str) -> Process {
+    let script = with_path(&command.replacen("peername ", "exec peername ", 1));
+    let process = Process::start_through(host, through, "sh", &["-ec", &script]);
+    process.wait_logged("listening");
+    process
+}
+
+fn with_path(command: &str) -> String {
+    let bin = Path::new(BINARY).parent().expect("a directory");
+    format!("PATH={}:$PATH; export PATH; {command}", bin.display())
+}

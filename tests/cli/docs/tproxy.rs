@@ -1,0 +1,77 @@
+//! `docs/tproxy.md`: its first set-up behind HAProxy, and what its second one does there.
+
+use super::follow::{follow, start};
+use crate::harness::addr::addr;
+use crate::harness::backend::Backend;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Process, Scratch};
+use crate::harness::page::Page;
+use crate::harness::peername::BINARY;
+
+const PAGE: Page = Page::new(include_str!("../../../docs/tproxy.md"));
+
+/// HAProxy as the page configures it, between a client and the host.
+struct Games {
+    client: Host,
+    _haproxy: Process,
+    host: Host,
+    _scratch: Scratch,
+    _balancer: Host,
+}
+
+impl Games {
+    fn new() -> Self {
+        let (client, balancer, host) = (Host::new(), Host::new(), Host::new());
+        balancer.add_veth("eth0", &host, "eth0");
+        balancer.add_veth("wan", &client, "eth0");
+        balancer.add_addresses("eth0", &["192.0.2.10/24"]);
+        balancer.add_addresses("wan", &["203.0.113.1/24"]);
+        host.add_addresses("eth0", &["192.0.2.20/24"]);
+        client.add_addresses("eth0", &["203.0.113.7/24"]);
+        let scratch = Scratch::new();
+        let mode = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n";
+        // As many sockets as a test may open.
+        let listen = PAGE.fenced("haproxy")[0].replace(":10000-20000", ":14321-14330");
+        let config = scratch.write("haproxy.cfg", &format!("{mode}{listen}"));
+        let _haproxy = Process::start(&balancer, "haproxy", &["-db", "-f", &config])
+            .wait_listening(&[addr("203.0.113.1:14321")]);
+        Self {
+            client,
+            _haproxy,
+            host,
+            _scratch: scratch,
+            _balancer: balancer,
+        }
+    }
+}
+
+#[test]
+fn first_set_up_serves_behind_haproxy() {
+    let games = Games::new();
+    let backend = Backend::listen(&games.host, addr("127.0.0.1:14321"));
+    let _proxy = follow(PAGE, "host", &games.host);
+    let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));
+    let up = backend.accept();
+    assert_eq!(up.peer_addr(), down.local_addr());
+    down.send(b"ping");
+    assert_eq!(up.recv(4), b"ping");
+}
+
+/// HAProxy names itself as the destination.
+#[test]
+fn destination_from_the_header_is_refused_behind_haproxy() {
+    let games = Games::new();
+    for command in PAGE.blocks()[0]
+        .lines()
+        .filter(|line| line.contains("routes add"))
+    {
+        games
+            .host
+            .run("sh", &["-ec", &command.replace("peername", BINARY)]);
+    }
+    let section = PAGE.after("**The destination in the header**");
+    let proxy = start(&games.host, &[], &section.command("peername proxy"));
+    let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));
+    assert!(down.recv_to_end().0.is_empty());
+    proxy.wait_logged("destination_not_listed");
+}
