@@ -8,7 +8,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Many connections send no header. If they are clients of yours, raise --max-pending or --max-pending-per-peer."
         }
         "no_header" => {
-            "Turn the PROXY protocol on at the balancer. -v shows what the connections begin with, and whether clients bypass the balancer."
+            "Turn the PROXY protocol on at the balancer. -v shows what the connections begin with, and whether clients bypass the balancer. Over UDP, --udp-header first is for balancers that send one on the first datagram only."
         }
         "header_timeout" => {
             "The balancer sends the header late, or not before the client's first byte (AWS NLB: on_first_ack). See --header-timeout."
@@ -125,6 +125,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Replies to a forwarder with spp need a header: check the receiver's dialect."
         }
         "kernel" => "The kernel had no memory to change a packet.",
+        "v1_on_datagram" => {
+            "The balancer sends a text header over UDP, as nginx does, on the first datagram of a flow: --udp-header first takes it, without --strict-header."
+        }
         "truncated" | "tlv_overrun" | "unique_id_length" | "ssl_structure" => MALFORMED,
         _ if ["v1_", "v2_", "crc32c_", "spp_"]
             .iter()

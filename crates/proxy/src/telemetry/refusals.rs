@@ -87,7 +87,7 @@ fn report_failure(what: &str, transport: Transport, peer: PeerAddr, failure: &Fa
             outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
         }
         _ => {
-            if let Some((throttle, advice)) = advise(failure) {
+            if let Some((throttle, advice)) = advise(transport, failure) {
                 let what = format!("{what} refused");
                 warn(&what, throttle, failure.reason(), peer, &advice);
             }
@@ -104,14 +104,14 @@ fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &
 
 /// The throttle and the advice of a failure. The match has no wildcard: each new failure must decide here whether it is
 /// silent.
-fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
+fn advise(transport: Transport, failure: &Failure) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match failure {
         // Logged as outages.
         Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
         // A reload closes a listener once.
         Failure::NoService => return None,
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
-        Failure::Header(error) => return advise_on_header(error),
+        Failure::Header(error) => return advise_on_header(transport, error),
         Failure::Source(_) => (&SOURCE, with_advice(failure)),
         Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
         Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, with_advice(failure)),
@@ -139,14 +139,30 @@ fn with_advice(failure: &Failure) -> String {
     format!("{failure}. {advice}")
 }
 
-fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> {
+fn advise_on_header(
+    transport: Transport,
+    error: &HeaderError,
+) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match error {
+        HeaderError::Invalid {
+            invalid: Invalid::V1OnDatagram,
+            ..
+        } => {
+            let advice = advice::advise(error.reason()).unwrap_or_default();
+            (&MALFORMED, format!("{error}. {advice}"))
+        }
         // A health check connects and closes, or resets.
         HeaderError::Truncated { received: 0 } | HeaderError::Read(_) => return None,
         HeaderError::Invalid {
             invalid: Invalid::NoHeader { .. },
             ..
-        } => (&NO_HEADER, NO_HEADER_ADVICE.to_owned()),
+        } => {
+            let advice = match transport {
+                Transport::Tcp => NO_HEADER_ADVICE,
+                Transport::Udp => FIRST_ONLY_ADVICE,
+            };
+            (&NO_HEADER, advice.to_owned())
+        }
         HeaderError::Timeout { received: 0, .. } => (&SILENT, error.to_string()),
         HeaderError::Timeout { .. }
         | HeaderError::Truncated { .. }
@@ -181,6 +197,8 @@ static EVICTED: Throttle = Throttle::new(INTERVAL);
 static REPLIES: Throttle = Throttle::new(INTERVAL);
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
+const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protocol header; turn it on at the balancer, and if \
+    that sends one on the first datagram of a flow only, use --udp-header first";
 const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
     lower --close-after";
 
@@ -244,7 +262,7 @@ mod tests {
             },
         ];
         for failure in &logged {
-            assert!(advise(failure).is_some(), "{failure:?}");
+            assert!(advise(Transport::Tcp, failure).is_some(), "{failure:?}");
         }
         let upstream = Target(addr);
         let outages = [
@@ -263,7 +281,7 @@ mod tests {
             Failure::NoService,
         ];
         for failure in outages.iter().chain(&silent) {
-            assert!(advise(failure).is_none(), "{failure:?}");
+            assert!(advise(Transport::Tcp, failure).is_none(), "{failure:?}");
         }
         assert!(
             outages
