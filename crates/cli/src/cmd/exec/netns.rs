@@ -130,9 +130,11 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    let trust = args.trust();
-    let trust = trust.iter().map(|network| with_absolute_path(network));
-    words.extend(trust.map(|network| format!("--trust={network}")));
+    words.extend(
+        args.trust
+            .iter()
+            .map(|network| format!("--trust={}", with_absolute_path(network))),
+    );
     words.extend(args.client_lists().words());
     let health_checks = args.health_checks.map_values(with_absolute_path);
     words.extend(health_checks.words());
