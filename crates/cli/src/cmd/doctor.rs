@@ -38,7 +38,7 @@ use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
 use super::proxy::setup::Setup;
-use super::routes::Targets;
+use super::routes::BackendArgs;
 use crate::config_file::{self, Kind};
 use finding::{Finding, Verdict};
 
@@ -46,7 +46,7 @@ use finding::{Finding, Verdict};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    targets: Targets,
+    backends: BackendArgs,
     /// The address that the proxy will listen on; may be repeated [default: 0.0.0.0:8443, with --intercept 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
@@ -57,13 +57,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     readiness: readiness::Args,
     /// Check the listeners and backends of this configuration file instead of those of the options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
     /// The mark of the proxy's connections to backends on other hosts
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
     /// Instead of the checks: listen on this address and report what the first connection begins with.
-    #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target_v4", "target_v6"])]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target", "target_v4", "target_v6"])]
     observe: Option<SocketAddr>,
     /// How long to observe.
     #[arg(
@@ -129,8 +129,6 @@ struct CheckedConfig {
     sets_up_routes: bool,
     /// The limit of open TCP connections.
     connections: anyhow::Result<usize>,
-    /// What is valid in the file, but may not be meant.
-    warnings: Vec<String>,
 }
 
 impl CheckedConfig {
@@ -154,15 +152,18 @@ impl CheckedConfig {
                 backends: backends.collect(),
                 sets_up_routes: setup.sets_up_routes(),
                 connections: setup.expected_connections(),
-                warnings: setup.warnings().map(str::to_owned).collect(),
             });
         }
-        let transports = args.targets.transports().iter();
+        let transports = args.backends.transports().iter();
         let listen = transports.flat_map(|&transport| {
             let addresses = args.listen_or(PROXY_LISTEN).into_iter();
             addresses.map(move |address| (transport, address))
         });
-        let backends = args.targets.named().into_iter();
+        let backends = args
+            .backends
+            .backends()
+            .map_err(|problems| vec![problems.to_string()])?
+            .into_iter();
         let listen: Vec<_> = listen.collect();
         let of = |wanted| {
             let wanted = listen
@@ -180,7 +181,6 @@ impl CheckedConfig {
             listen,
             backends: backends.map(|backend| (backend, args.mark)).collect(),
             sets_up_routes: false,
-            warnings: Vec::new(),
         })
     }
 
@@ -202,13 +202,6 @@ async fn examine(checked: CheckedConfig) -> bool {
         note(check());
     }
     note(host::open_files(checked.connections));
-    for warning in &checked.warnings {
-        note(Finding::warn(
-            "configuration",
-            warning,
-            "see docs/config.md",
-        ));
-    }
     note(backend::leftovers().await);
     note(firewall_marks::check().await);
     note(tproxy::listeners());

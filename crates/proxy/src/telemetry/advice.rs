@@ -80,6 +80,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         | "destination_port_0" => {
             "No server has that destination: correct what the balancer sends."
         }
+        "no_target" => {
+            "The clients' address family has no backend: name it with --target, or take the balancer's address of that family out of the DNS."
+        }
         "reply_path" => {
             "Replies do not come back to this host: `peername doctor --config FILE` names the missing rule, `peername routes add` adds it."
         }
@@ -87,7 +90,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Another socket of this host has the client's port, or two balancers send for one client: see --on-port-collision."
         }
         "connect_refused" => {
-            "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target-v4 and --target-v6."
+            "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target."
         }
         "connect_timeout" => {
             "The backend does not answer, or its replies do not come back: run `peername doctor --config FILE`."

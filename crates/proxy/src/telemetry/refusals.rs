@@ -124,6 +124,7 @@ fn advise(transport: Transport, failure: &Failure) -> Option<(&'static Throttle,
             &DESTINATION,
             format!("the header's destination is {refusal}"),
         ),
+        Failure::NoTarget { .. } => (&NO_TARGET, failure.to_string()),
         Failure::ReplyPath => (&REPLY_PATH, failure.to_string()),
         Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
         Failure::SourceTranslated { .. } => (&TRANSLATED, failure.to_string()),
@@ -189,6 +190,7 @@ static NOT_ALLOWED: Throttle = Throttle::new(INTERVAL);
 static REQUIRED_TLV: Throttle = Throttle::new(INTERVAL);
 static TOO_MANY: Throttle = Throttle::new(INTERVAL);
 static DESTINATION: Throttle = Throttle::new(INTERVAL);
+static NO_TARGET: Throttle = Throttle::new(INTERVAL);
 static REPLY_PATH: Throttle = Throttle::new(INTERVAL);
 static PORT_TAKEN: Throttle = Throttle::new(INTERVAL);
 static TRANSLATED: Throttle = Throttle::new(INTERVAL);
@@ -248,6 +250,7 @@ mod tests {
                 refusal: DestinationRefusal::NotListed,
             },
             Failure::TooManyConnections,
+            Failure::NoTarget { client: addr.ip() },
             Failure::ReplyPath,
             Failure::OutboundHeader(WriteError::TooLong(70_000)),
             Failure::Local(failed()),

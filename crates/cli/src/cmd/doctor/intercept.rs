@@ -24,7 +24,7 @@ use crate::cmd::intercept::usual_needs;
 #[group(skip)]
 pub(super) struct Args {
     /// Check what `peername intercept` needs, instead of `peername proxy`
-    #[arg(long, conflicts_with_all = ["config", "target_v4", "target_v6", "protocol", "mark", "observe"])]
+    #[arg(long, conflicts_with_all = ["config", "target", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     intercept: bool,
     /// With --intercept: the directory of the authority [default: that of `peername ca`]
     #[arg(long, value_name = "DIR", requires = "intercept")]
