@@ -1,6 +1,7 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
 //! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, and `[intercept]` is for `intercept`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use peername_daemon::options::{Given, Place, Table, Tables, schema};
@@ -137,6 +138,10 @@ pub(crate) fn read_partial(
     files.note(path);
     let text = match text_file::read(path) {
         Ok(text) => text,
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            let problems = problem("there is no such file; docs/config.md has examples");
+            return (Configuration::default(), problems);
+        }
         Err(why) => return (Configuration::default(), problem(&why.to_string())),
     };
     let mut tables = Tables::of_file(path, &text, places());
