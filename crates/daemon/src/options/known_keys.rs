@@ -8,7 +8,7 @@ use super::place::Mistake;
 
 /// A table that a file may have, or its top.
 pub struct Place {
-    /// Where it is, as in "belongs in [[listen]]".
+    /// Where it is, as in "belongs in `[[listen]]`".
     location: String,
     command: Command,
 }
