@@ -6,6 +6,7 @@ mod compat;
 mod config;
 mod docs;
 mod journal;
+mod mistakes;
 mod options;
 mod service_manager;
 mod services;

@@ -11,7 +11,8 @@ use crate::harness::peername::{Peername, words};
 
 #[test]
 fn every_error_has_its_position() {
-    let table = "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\n";
+    let table =
+        "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n";
     let cases = [
         ("workers = 0\n", "line 1, workers: ", "from 1 to 1024"),
         (
@@ -62,22 +63,22 @@ fn every_error_has_its_position() {
             "such as 192.0.2.0/24",
         ),
         (
-            "[[listen]]\naddress = []\ntrust = [\"any\"]\n",
+            "[[listen]]\naddress = []\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
             "line 2, address: ",
             "an empty list",
         ),
         (
-            "[[listen]]\ntrust = [\"@/nonexistent\"]\n",
+            "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"@/nonexistent\"]\n",
             "line 1, [[listen]]: ",
             "trust @/nonexistent: No such file",
         ),
         (
-            "[[listen]]\nprotocol = \"both\"\nsend-proxy = \"v2\"\ntrust = [\"any\"]\n",
+            "[[listen]]\nprotocol = \"both\"\nsend-proxy = \"v2\"\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
             "line 1, [[listen]]: ",
             "send-proxy is for TCP only",
         ),
         (
-            "[[listen]]\nudp-header = \"spp\"\ntrust = [\"any\"]\n",
+            "[[listen]]\nudp-header = \"spp\"\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
             "line 1, [[listen]]: ",
             "udp-header is for UDP",
         ),
@@ -88,11 +89,11 @@ fn every_error_has_its_position() {
         ),
         (
             &format!("{table}{table}"),
-            "line 4, [[listen]]: ",
+            "line 5, [[listen]]: ",
             "address 127.0.0.1:80 is given twice",
         ),
         (
-            "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntrust = [\"any\"]\ndynamic-destination = true\n\
+            "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\ndynamic-destination = true\n\
              allow-destination = [\"127.0.0.1:80\"]\n",
             "line 1, [[listen]]: ",
             "allow-destination 127.0.0.1:80: the proxy would connect to itself",
@@ -127,7 +128,8 @@ fn config_check_reports_all_errors() {
     let output = run(&["config", "check", &path]);
     let said = String::from_utf8(output.stdout).expect("text");
     let places: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
-    assert_eq!(places, [Some("line 1"), Some("line 2")], "{said}");
+    let expected = ["line 1", "line 1", "line 2", "line 2", "line 4"].map(Some);
+    assert_eq!(places, expected, "{said}");
 }
 
 /// Types, unknown keys and values, each with its line; and all errors of the syntax, too.
@@ -140,12 +142,12 @@ fn config_check_reports_all_parse_errors() {
         (
             content,
             &[
-                "line 1", "line 2", "line 5", "line 11", "line 12", "line 13", "line 4",
+                "line 1", "line 2", "line 5", "line 11", "line 12", "line 13", "line 4", "line 4",
             ][..],
         ),
         (
-            "workers = \n[[listen]]\ntrust = [\"any\"\n",
-            &["line 1", "line 3"],
+            "workers = \n[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"\n",
+            &["line 1", "line 4"],
         ),
     ] {
         let path = scratch.write("proxy.toml", content);
@@ -205,7 +207,8 @@ accept-proxy = [\"nowhere\"]
         "line 2, [[listen]]: trust \"10.0.0.0/33\"",
         "line 2, [[listen]]: trust \"everyone\"",
         "line 2, [[listen]]: trust @/nonexistent",
-        "line 13, [[listen]]: target-v4 127.0.0.1:90: the proxy would connect to itself",
+        "line 2, [[listen]]: target is missing",
+        "line 13, [[listen]]: target 127.0.0.1:90: the proxy would connect to itself",
         "line 17, [[forward]]: listen needs an address",
         "line 17, [[forward]]: udp-header is for UDP",
         "line 17, [[forward]]: to needs the address of the server",
@@ -230,42 +233,42 @@ accept-proxy = [\"nowhere\"]
 #[test]
 fn one_file_serves_all_commands() {
     let scratch = Scratch::new();
-    let listen = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
+    let listen = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n";
     for (table, place, hint) in [
         (
             "[[forward]]\nlisten = [\"127.0.0.1:1\"]\n",
-            "line 4, [[forward]]: ",
+            "line 5, [[forward]]: ",
             "to needs the address",
         ),
         (
             "[[forward]]\nto = \"127.0.0.1\"\n",
-            "line 5, to: ",
-            "host:80",
+            "line 6, to: ",
+            "the port is missing",
         ),
         (
             "[[forward]]\nlisten = [\"127.0.0.1:1\"]\nto = \"127.0.0.1:2\"\nproxy-version = 1\ncrc32c = true\n",
-            "line 4, [[forward]]: ",
+            "line 5, [[forward]]: ",
             "proxy-version must be 2",
         ),
         (
             "[intercept]\nidle-timeout = \"5\"\n",
-            "line 5, idle-timeout: ",
+            "line 6, idle-timeout: ",
             "5s",
         ),
-        ("[intercept]\nchek = \"x\"\n", "line 5, chek: ", "`check`"),
+        ("[intercept]\nchek = \"x\"\n", "line 6, chek: ", "`check`"),
         (
             "[intercept]\ncheck-timeout = \"1s\"\n",
-            "line 5, check-timeout: ",
+            "line 6, check-timeout: ",
             "has no effect without check",
         ),
         (
             "[intercept]\nlisten = [\"203.0.113.1:80\"]\n",
-            "line 4, [intercept]: ",
+            "line 5, [intercept]: ",
             "listen 203.0.113.1:80 would be an open proxy",
         ),
         (
             "[intercept]\ncheck-cache = \"1s\"\n",
-            "line 5, check-cache: ",
+            "line 6, check-cache: ",
             "has no effect without check",
         ),
     ] {
@@ -288,7 +291,7 @@ fn one_file_serves_all_commands() {
             );
         }
         // A target that is a listener of its own, so that it ends at once.
-        let own = format!("{listen}target-v4 = \"127.0.0.1:8443\"\n{table}");
+        let own = format!("{}{table}", listen.replace(":443", ":8443"));
         let output = run(&["proxy", "--config", &scratch.write("own.toml", &own)]);
         let said = text(&output);
         assert!(said.contains("to itself") && !said.contains(hint), "{said}");
@@ -310,7 +313,10 @@ fn one_file_serves_all_commands() {
 #[test]
 fn listener_options_exclude_a_file() {
     let scratch = Scratch::new();
-    let path = scratch.write("proxy.toml", "[[listen]]\ntrust = [\"any\"]\n");
+    let path = scratch.write(
+        "proxy.toml",
+        "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
+    );
     for option in ["--trust=any", "--listen=127.0.0.1:80", "--udp-header=spp"] {
         let output = run(&["proxy", "--config", &path, option]);
         assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");

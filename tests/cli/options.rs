@@ -86,7 +86,9 @@ fn ca_init_keeps_an_authority_on_request() {
 #[test]
 fn explicit_relay_option_is_logged() {
     let lab = Lab::new();
-    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --relay=splice --log-format=json");
+    let args = words(
+        "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --trust=any --relay=splice --log-format=json",
+    );
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     proxy.wait_logged("--relay splice");
 }
@@ -101,7 +103,9 @@ fn journal_lines_begin_with_their_priority() {
             "JOURNAL_STREAM=$(stat --format={named} {journal}); export JOURNAL_STREAM; exec \"$@\" 2>>{journal}"
         );
         let through = ["sh", "-c", &script, "sh"];
-        let args = words("proxy --listen=10.81.0.1:8443 --trust=192.0.2.0/24 --log-format=json");
+        let args = words(
+            "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --trust=192.0.2.0/24 --log-format=json",
+        );
         let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
         wait_until("a warning", || {
             Conn::assert_refused(&lab.balancer, LISTEN_V4);

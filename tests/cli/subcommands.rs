@@ -102,7 +102,10 @@ fn header_option_without_a_header_is_an_error() {
     let forward = "forward --listen=127.0.0.1:7000 --to=127.0.0.1:7001";
     let no_udp = "--udp-header is for UDP";
     for (line, hint) in [
-        ("proxy --trust=any --udp-header=first", no_udp),
+        (
+            "proxy --target=127.0.0.1:443 --trust=any --udp-header=first",
+            no_udp,
+        ),
         (&format!("{forward} --udp-header=first"), no_udp),
         (
             &format!("{forward} --proxy-version=none --source=192.0.2.1:1"),

@@ -66,7 +66,7 @@ config["process"].update(
     user={"uid": 65532, "gid": 65532},
     noNewPrivileges=True,
     capabilities={"bounding": given, "effective": given, "permitted": given},
-    args=["/usr/bin/peername", "proxy", "--listen=0.0.0.0:443", "--target-v4=192.0.2.1:80", "--trust=private"],
+    args=["/usr/bin/peername", "proxy", "--listen=0.0.0.0:443", "--target=192.0.2.1:80", "--trust=private"],
 )
 json.dump(config, open(path, "w"))
 PYTHON
@@ -88,7 +88,7 @@ server_that_shares_its_network_sees_the_client() {
         --volume "$root/packaging/examples/docker/nginx.conf:/etc/nginx/conf.d/default.conf:ro" localhost/nginx
     podman run --detach --name peername --network container:server-nginx --read-only --tmpfs /run/peername \
         --cap-drop all --cap-add NET_RAW,NET_BIND_SERVICE,NET_ADMIN localhost/peername \
-        proxy --listen 0.0.0.0:8000 --target-v4 127.0.0.1:8080 --trust "$balancer" --setup-routes \
+        proxy --listen 0.0.0.0:8000 --target 127.0.0.1:8080 --trust "$balancer" --setup-routes \
         --admin unix:/run/peername/admin.sock
     client_is_seen_by server
     podman exec peername peername doctor --admin unix:/run/peername/admin.sock

@@ -38,7 +38,14 @@ impl Served {
             _ => copy_executable(&lab.server, &scratch),
         };
         let args = [
-            &["exec", mode, "--ports=8443", ADMIN, &by_path][..],
+            &[
+                "exec",
+                mode,
+                "--trust=private",
+                "--ports=8443",
+                ADMIN,
+                &by_path,
+            ][..],
             options,
             &["--", "redis-server", "--bind", "0.0.0.0", "--port", "8443"],
             &["--protected-mode", "no", "--save", ""],
@@ -208,6 +215,7 @@ fn netns_serves_the_endpoint_outside() {
         let args = [
             "exec",
             "--mode=netns",
+            "--trust=private",
             "--ports=8443",
             ADMIN,
             &by_path,
@@ -254,7 +262,16 @@ fn address_in_use_fails_before_the_program_starts() {
     )
     .wait_listening(&["127.0.0.1:9300".parse().expect("an address")]);
     for mode in [PRELOAD, NOTIFY, "--mode=netns"] {
-        let args = ["exec", mode, "--ports=8443", ADMIN, "--", "echo", "started"];
+        let args = [
+            "exec",
+            mode,
+            "--trust=private",
+            "--ports=8443",
+            ADMIN,
+            "--",
+            "echo",
+            "started",
+        ];
         let output = Peername::run(&lab.server, &args);
         assert_fails(&output, 125, &["--admin: can't listen on 127.0.0.1:9300"]);
         assert_eq!(output.stdout, b"");

@@ -142,7 +142,7 @@ fn failed_launcher_has_its_own_exit_code() {
     // A copy without the library beside it.
     let copy = copy_executable(&host, &scratch);
     let mut command = Command::new(copy);
-    command.args(["exec", "--mode=preload", "--", "true"]);
+    command.args(["exec", "--mode=preload", "--trust=private", "--", "true"]);
     let ended = host.output(&mut command, "");
     assert_fails(&ended, 125, &["libpeername.so is neither"]);
 }

@@ -186,7 +186,7 @@ fn two_hundred_silent_clients_delay_no_other_client() {
 #[test]
 fn dst_option_is_refused() {
     let host = Host::new();
-    let args = "exec --mode=netns --dst --ports=8443 -- true";
+    let args = "exec --mode=netns --trust=any --dst --ports=8443 -- true";
     let ended = Peername::run(&host, &args.split(' ').collect::<Vec<_>>());
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success() && said.contains("--dst"), "{said}");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::harness::check::service::Opa;
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch, assert_contains, assert_prints};
 use crate::harness::peername::{BINARY, Peername};
 
 /// A host with an authority in `ca`, and OPA at [`OPA`].
@@ -190,6 +190,27 @@ fn check_that_does_not_answer_and_name_that_does_not_resolve_fail() {
     assert!(
         line.starts_with("FAIL  ") && line.contains("getent hosts no.such.invalid"),
         "{line}"
+    );
+}
+
+/// The mode runs a program in a jail.
+#[test]
+fn jail_is_tried() {
+    let host = Host::new();
+    let output = Peername::run(&host, &["doctor", "jail"]);
+    assert_prints(&output, "ok    jail: a program runs in it\n");
+    let forbid = format!("echo 0 >/proc/sys/user/max_user_namespaces; exec {BINARY} doctor jail");
+    let through = ["unshare", "--user", "--map-root-user", "sh", "-c", &forbid];
+    let output = Peername::run_with_input(&host, &through, &[], "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_contains(
+        &said,
+        &[
+            "FAIL  jail: ",
+            "user.max_user_namespaces is 0",
+            "docs/jail.md",
+        ],
     );
 }
 

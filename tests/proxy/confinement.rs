@@ -122,7 +122,7 @@ fn confined_reload_reports_an_address_that_can_not_be_parsed() {
     let list = site.scratch.path_text("trusted");
     for (target, why) in [
         ("127.0.0.1:99999", "invalid port value"),
-        ("127.0.0.1", "invalid socket address"),
+        ("127.0.0.1", "the port is missing"),
         ("127.0.0.300:9000", "invalid socket address"),
     ] {
         // A comment hides the rest of the line.

@@ -247,7 +247,7 @@ fn failed_start_never_exits_with_0() {
         (2, "twice", "--listen=127.0.0.1:9 --listen=127.0.0.1:9"),
         (2, "--no-such-option", "--no-such-option"),
     ] {
-        let line = format!("proxy --trust=any {options}");
+        let line = format!("proxy --target=[::1]:443 --trust=any {options}");
         let args: Vec<&str> = line.split(' ').collect();
         let output = Peername::run(&host, &args);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -265,7 +265,11 @@ fn second_proxy_on_the_port_does_not_start() {
     let lab = Lab::new();
     let _first = Peername::proxy(&lab, &[]);
     let listen = format!("--listen={LISTEN_V4}");
-    let said = Peername::run_failing(&lab.server, &["proxy", "--trust=any", &listen], 1);
+    let said = Peername::run_failing(
+        &lab.server,
+        &["proxy", "--target=127.0.0.1:443", "--trust=any", &listen],
+        1,
+    );
     assert_contains(&said, &["another program listens there"]);
     assert_eq!(
         said.matches("os error 98").count(),
@@ -280,7 +284,12 @@ fn missing_capability_is_named_at_the_start() {
     let host = Host::new();
     let scratch = Scratch::new();
     let copy = copy_executable(&host, &scratch);
-    let args = ["proxy", "--trust=any", "--listen=127.0.0.1:8443"];
+    let args = [
+        "proxy",
+        "--target=127.0.0.1:443",
+        "--trust=any",
+        "--listen=127.0.0.1:8443",
+    ];
     let powerless: [(&[&str], &str); 3] = [
         (
             &["setpriv", "--bounding-set=-all", "--inh-caps=-all", BINARY],

@@ -51,7 +51,9 @@ fn thousand_ports_cost_no_threads_and_little_memory() {
 #[test]
 fn too_few_descriptors_for_the_ports_fail_the_start() {
     let host = Host::new();
-    let args = words("proxy --trust=any --listen=127.0.0.1:20000-20999 --workers=2");
+    let args = words(
+        "proxy --target=127.0.0.1:443 --trust=any --listen=127.0.0.1:20000-20999 --workers=2",
+    );
     let through = [
         "prlimit",
         "--nofile=1024:1024",

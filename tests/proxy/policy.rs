@@ -3,4 +3,5 @@
 mod clients;
 mod destinations;
 mod sources;
+mod targets;
 mod trust;

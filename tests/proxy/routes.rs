@@ -77,7 +77,9 @@ fn file_capabilities_need_no_effective_bit() {
     let _forward =
         Process::start_through(&lab.server, &without, &copy, &forward).wait_listening(&[listen]);
     let listen = v4([10, 81, 0, 1], 443);
-    let proxy = words("proxy --listen=10.81.0.1:443 --trust=10.81.0.2 --setup-routes");
+    let proxy = words(
+        "proxy --target=127.0.0.1:443 --listen=10.81.0.1:443 --trust=10.81.0.2 --setup-routes",
+    );
     let _proxy =
         Process::start_through(&lab.server, AS_NOBODY, &copy, &proxy).wait_listening(&[listen]);
     let backend = Backend::listen(&lab.server, v4([127, 0, 0, 1], 443));

@@ -166,7 +166,7 @@ fn ban_applies_to_health_checks() {
 #[test]
 fn spp_can_have_no_required_tlv() {
     let lab = Lab::new();
-    let args = "proxy --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3";
+    let args = "proxy --target=127.0.0.1:443 --trust=any --protocol=udp --udp-header=spp --require-tlv=alpn=h3";
     let args: Vec<_> = args.split(' ').collect();
     let said = Peername::run_failing(&lab.server, &args, 2);
     assert_contains(&said, &["--require-tlv"]);

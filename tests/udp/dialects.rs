@@ -181,4 +181,5 @@ fn dialect_each_drops_datagrams_without_a_header() {
     for (_, reason) in refused {
         assert!(dropped.contains_key(reason), "{reason}: {dropped:?}");
     }
+    rig.proxy.wait_logged("use --udp-header first");
 }

@@ -95,6 +95,37 @@ fn idle_flow_expires() {
     rig.backend_v4.assert_silent();
 }
 
+/// nginx sends version 1, which names TCP, in front of the first datagram. With `--strict-header` it is refused, and in the other
+/// dialects: then the log names the option that takes it.
+#[test]
+fn version_1_begins_a_flow_as_nginx_sends_it() {
+    let client = fresh_client_v4();
+    let header = header_bytes::v1(client, FRONT_V4);
+    let rig = UdpRig::new(&["--udp-header=first"]);
+    rig.round_trip(fresh_client_v4());
+    rig.send_from_balancer(&[&header, b"first"]);
+    rig.send_from_balancer(&[b"second"]);
+    for payload in [b"first".as_slice(), b"second"] {
+        rig.backend_v4.expect_datagram(payload, client);
+    }
+    rig.backend_v4.send(client, &[b"answer"]);
+    rig.balancer.expect_datagram(b"answer", LISTEN_V4);
+    for options in [
+        &["--udp-header=each"][..],
+        &["--udp-header=first", "--strict-header"],
+    ] {
+        let mut rig = UdpRig::new(options);
+        rig.send_from_balancer(&[&header, b"first"]);
+        rig.send_from_balancer(&[b"second"]);
+        rig.proxy
+            .wait_logged("as nginx does, on the first datagram of a flow: --udp-header first");
+        rig.backend_v4.assert_silent();
+        let dropped = rig.stop_and_count_drops();
+        assert_eq!(dropped.get("v1_on_datagram"), Some(&1), "{dropped:?}");
+        assert_eq!(dropped.get("no_header"), Some(&1), "{dropped:?}");
+    }
+}
+
 /// A LOCAL header makes the flow the balancer's own.
 #[test]
 fn local_header_makes_a_flow_the_balancers() {
@@ -225,7 +256,15 @@ fn refused_headers() -> Vec<(&'static str, Vec<u8>)> {
         ("family 4", raw(PROXY, 0x42, &block)),
         ("AF_UNIX", raw(PROXY, DGRAM_UNIX, &[b'x'; 216])),
         ("AF_UNSPEC", raw(PROXY, UNSPEC, &block)),
-        ("version 1", header_bytes::v1(client, front)),
+        ("version 1, cut off", b"PROXY TCP4 203.0.113.9 ".to_vec()),
+        (
+            "version 1, not an address",
+            b"PROXY TCP4 203.0.113.300 203.0.113.1 4001 80\r\n".to_vec(),
+        ),
+        (
+            "version 1, a loopback source",
+            header_bytes::v1(v4([127, 0, 0, 1], 4001), front),
+        ),
         ("a loopback source", from([127, 0, 0, 1])),
         ("an unspecified source", from([0, 0, 0, 0])),
     ]

@@ -383,6 +383,7 @@ fn offload_that_is_impossible_fails_the_start() {
         let usual = [
             "proxy",
             "--listen=10.81.0.1:8443",
+            "--target=127.0.0.1:443",
             "--trust=private",
             KERNEL,
         ];

@@ -23,6 +23,7 @@ mod upgrade;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(feature = "exec")]
 use peername_daemon::options::Given;
 
@@ -46,6 +47,23 @@ pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
     Some(format!(
         "this build lacks `{name}`: build with --features {feature}"
     ))
+}
+
+/// What is better said about a command line that clap refuses: the subcommand is left out of this build, or the program that it
+/// is to run is not separated from its options.
+pub(crate) fn explain(name: &OsStr, error: &clap::Error) -> Option<String> {
+    explain_left_out(name).or_else(|| {
+        let runs_program = ["exec", "jail"].into_iter().find(|runs| name == *runs)?;
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+            return None;
+        };
+        let is_program = error.kind() == ErrorKind::UnknownArgument && !word.starts_with('-');
+        is_program.then(|| {
+            format!(
+                "{word:?} is not an option; put -- in front of the program: `peername {runs_program} OPTIONS -- {word} ...`"
+            )
+        })
+    })
 }
 
 /// The subcommand on the command line.

@@ -1,9 +1,10 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
 //! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, and `[intercept]` is for `intercept`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use peername_daemon::options::{Given, Table, Tables, schema};
+use peername_daemon::options::{Given, Place, Table, Tables, schema};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
@@ -24,6 +25,8 @@ pub(crate) struct Configuration {
     pub(crate) forward: Vec<Table<Forward>>,
     #[cfg(feature = "intercept")]
     pub(crate) intercept: Option<Table<Intercept>>,
+    /// What is valid in the file, but not as it should be.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Configuration {
@@ -135,10 +138,15 @@ pub(crate) fn read_partial(
     files.note(path);
     let text = match text_file::read(path) {
         Ok(text) => text,
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            let problems = problem("there is no such file; docs/config.md has examples");
+            return (Configuration::default(), problems);
+        }
         Err(why) => return (Configuration::default(), problem(&why.to_string())),
     };
-    let mut tables = Tables::of_file(path, &text);
-    let config = parse(&mut tables, kinds);
+    let mut tables = Tables::of_file(path, &text, places());
+    let mut config = parse(&mut tables, kinds);
+    config.warnings = tables.warnings().collect();
     let problems = tables.errors();
     match problems.is_empty() && config.is_empty() {
         true => (config, problem(&no_table(kinds))),
@@ -169,6 +177,7 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         tables.refuse(table.span().start, why.to_owned());
     }
     Configuration {
+        warnings: Vec::new(),
         top: tables.read_top(all),
         listen: listen.map_or_else(Vec::new, |value| {
             tables.read_array(Kind::Listen.name(), value)
@@ -179,6 +188,17 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         #[cfg(feature = "intercept")]
         intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
     }
+}
+
+/// The top of the file and all its tables.
+fn places() -> Vec<Place> {
+    vec![
+        Place::top::<Top>(),
+        Place::table::<Listener>(Kind::Listen.name()),
+        Place::table::<Forward>(Kind::Forward.name()),
+        #[cfg(feature = "intercept")]
+        Place::table::<Intercept>(Kind::Intercept.name()),
+    ]
 }
 
 /// The JSON schema of the file.
@@ -287,7 +307,7 @@ mod tests {
         let words = options.iter().map(|(word, _)| word);
         let line = T::augment_args(command).try_get_matches_from(words);
         let text: String = options.iter().map(|(_, line)| line.as_str()).collect();
-        let mut tables = Tables::of_file(Path::new("file"), &text);
+        let mut tables = Tables::of_file(Path::new("file"), &text, Vec::new());
         let table = tables.parse();
         tables.read_top::<T>(table);
         (line.is_ok(), tables.errors().is_empty())
@@ -337,7 +357,7 @@ mod tests {
     #[test]
     fn values_are_reported_unchanged() {
         let text = "trust = [\"@/etc/my--lists/x\"]\naddress = [\"127.0.0.1:1\"]\n";
-        let mut tables = Tables::of_file(Path::new("file"), text);
+        let mut tables = Tables::of_file(Path::new("file"), text, Vec::new());
         let table = tables.parse();
         let origin = {
             let value = toml::Spanned::new(0..0, toml::de::DeValue::Table(table));

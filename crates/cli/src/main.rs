@@ -9,10 +9,11 @@ mod config_file;
 mod launcher;
 
 use std::env;
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use peername_daemon::usage::Usage;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
@@ -36,9 +37,12 @@ fn main() -> ExitCode {
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
         None => match Args::try_parse() {
-            Ok(args) => code_of(args.command.run(), WRONG_USAGE),
+            Ok(args) => {
+                warn_of_older_names(&argv);
+                code_of(args.command.run(), WRONG_USAGE)
+            }
             Err(error) => {
-                if let Some(why) = argv.get(1).and_then(|name| cmd::explain_left_out(name)) {
+                if let Some(why) = argv.get(1).and_then(|name| cmd::explain(name, &error)) {
                     eprintln!("peername: {why}");
                     return ExitCode::from(WRONG_USAGE);
                 }
@@ -50,6 +54,28 @@ fn main() -> ExitCode {
         },
         Some(Err(stop)) => stop.print(),
         Some(Ok(translation)) => translation.run(),
+    }
+}
+
+/// Warns of options that were given by an older name.
+fn warn_of_older_names(argv: &[OsString]) {
+    let command = Args::command();
+    let Some(subcommand) = argv.get(1).and_then(|name| command.find_subcommand(name)) else {
+        return;
+    };
+    let is_given = |alias: &str| {
+        argv.iter()
+            .take_while(|word| *word != "--")
+            .filter_map(|word| word.to_str()?.strip_prefix("--"))
+            .any(|word| word.split('=').next() == Some(alias))
+    };
+    for arg in subcommand.get_arguments() {
+        for alias in arg.get_all_aliases().unwrap_or_default() {
+            if is_given(alias) {
+                let name = arg.get_long().unwrap_or_default();
+                eprintln!("peername: --{alias} is an older name of --{name}; both work");
+            }
+        }
     }
 }
 

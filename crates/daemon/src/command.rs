@@ -24,7 +24,7 @@ use crate::handover::{Inherited, Predecessor};
 use crate::listeners::ListenPlan;
 use crate::listeners::running::{Opened, RunningListeners};
 use crate::reload::file_watch::{FileWatch, Fingerprints};
-use crate::reload::{Reload, Serving, Setup, serve};
+use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
 use crate::upgrade::{self, Upgrader, Upgrades};
 
@@ -169,6 +169,7 @@ async fn start<C: Command>(
     let (_log, log_level) = process.logging.start();
     inherited.set_log_level(&log_level);
     confinement.log();
+    log_warnings(&setup);
 
     let history = inherited.history();
     let config = ConfigInForce::new(setup.json());

@@ -3,10 +3,12 @@
 
 mod clap_error;
 mod given;
+mod known_keys;
 mod place;
 pub mod schema;
 mod table;
 
 pub use given::{Given, NotWithFile};
+pub use known_keys::Place;
 pub use place::Origin;
 pub use table::{Table, Tables};

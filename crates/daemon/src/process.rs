@@ -20,7 +20,7 @@ use crate::value::{Number, Time};
 #[group(skip)]
 pub struct Process {
     /// Event loops, each with sockets of its own [default: one per core; forward: 1]
-    #[arg(long, visible_alias = "listeners", value_name = "N")]
+    #[arg(long, alias = "listeners", value_name = "N")]
     workers: Option<Number<1, 1024>>,
     /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them
     // Long enough for most transfers; systemd sends SIGKILL after 90 s by default.

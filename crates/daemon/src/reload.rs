@@ -78,6 +78,16 @@ pub trait Setup {
 
     /// What is served, for the service manager.
     fn summary(&self) -> String;
+
+    /// What is valid in the configuration, but not as it should be.
+    fn warnings(&self) -> &[String];
+}
+
+/// Logs the warnings of a configuration that takes effect.
+pub(crate) fn log_warnings(setup: &impl Setup) {
+    for warning in setup.warnings() {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// What every running command has.
@@ -166,6 +176,7 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
         match applied {
             Ok((opened, closed)) => {
                 tracing::info!(opened, closed, "reloaded");
+                log_warnings(command.setup());
                 config.set(command.setup().json());
                 service_manager::ready(&format!("reloaded; {summary}"));
             }

@@ -5,7 +5,7 @@ mod endpoints;
 mod parse;
 
 pub use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
-pub use endpoints::{Address, AllowDestination, Listen, TargetV4, TargetV6};
+pub use endpoints::{Address, AllowDestination, Listen, Target, TargetV4, TargetV6};
 pub use parse::{
     Tlv, address, address_v4, address_v6, are_names_resolved, duration, is_name_unresolved,
     list_file, mark, ports, timeout, tlv_kind,

@@ -21,9 +21,7 @@ pub enum Invalid {
         offset: usize,
     },
     /// The text version was sent over UDP.
-    #[error(
-        "a version 1 header in a datagram: only version 2 is defined there; make the sender use it"
-    )]
+    #[error("a version 1 header in a datagram, where only version 2 is defined")]
     V1OnDatagram,
     /// A datagram ends before its header does.
     #[error(

@@ -44,10 +44,8 @@ pub struct Config {
 /// How the backend is reached.
 #[derive(Clone, Debug)]
 pub struct UpstreamConfig {
-    /// The target of IPv4 clients.
-    pub target_v4: TargetRule,
-    /// The target of IPv6 clients.
-    pub target_v6: TargetRule,
+    /// The targets.
+    pub targets: Targets,
     /// SO_MARK of every upstream socket, including those without a spoofed source.
     pub mark: Option<NonZeroU32>,
     /// Whether an upstream connection has the client's port, too.
@@ -58,6 +56,49 @@ pub struct UpstreamConfig {
     pub connect_timeout: Duration,
     /// The version of the header that the backend gets; `None` for no header.
     pub send_proxy: Option<SendProxy>,
+}
+
+/// The target of each address family. Clients of a family without one are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// The target of IPv4 clients.
+    pub v4: Option<TargetRule>,
+    /// The target of IPv6 clients.
+    pub v6: Option<TargetRule>,
+}
+
+impl Targets {
+    /// The target of clients of this address's family.
+    pub fn of_family(&self, client: IpAddr) -> Option<TargetRule> {
+        match client {
+            IpAddr::V4(_) => self.v4,
+            IpAddr::V6(_) => self.v6,
+        }
+    }
+
+    /// The targets, IPv4 first.
+    pub fn iter(&self) -> impl Iterator<Item = TargetRule> + use<> {
+        self.v4.into_iter().chain(self.v6)
+    }
+
+    /// Sets the target of its family.
+    ///
+    /// # Errors
+    ///
+    /// The family has this target already.
+    pub fn insert(&mut self, target: TargetRule) -> Result<(), TargetRule> {
+        let family = match target.ip() {
+            IpAddr::V4(_) => &mut self.v4,
+            IpAddr::V6(_) => &mut self.v6,
+        };
+        match *family {
+            Some(earlier) => Err(earlier),
+            None => {
+                *family = Some(target);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// The target of the clients of one address family.

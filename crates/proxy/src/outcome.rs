@@ -1,6 +1,6 @@
 //! The outcome of a connection or session: how it ended, and which side was at fault.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use peername_proto::SourceRefusal;
@@ -97,6 +97,15 @@ pub enum Failure {
         /// Why it is refused.
         refusal: DestinationRefusal,
     },
+    /// No target is configured for clients of this one's address family.
+    #[error(
+        "there is no backend for {} clients; name one with --target",
+        if client.is_ipv4() { "IPv4" } else { "IPv6" }
+    )]
+    NoTarget {
+        /// The client.
+        client: IpAddr,
+    },
     /// Replies would not come back to this host.
     #[error(
         "replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`"
@@ -162,6 +171,7 @@ impl Failure {
             Self::Client(refusal) => refusal.reason(),
             Self::TooManyConnections => "too_many_connections",
             Self::Destination { refusal, .. } => refusal.reason(),
+            Self::NoTarget { .. } => "no_target",
             Self::ReplyPath => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
             Self::Local(_) => "local_error",
@@ -182,7 +192,8 @@ impl Failure {
             | Self::Source(_)
             | Self::Client(_)
             | Self::TooManyConnections
-            | Self::Destination { .. } => Fault::Policy,
+            | Self::Destination { .. }
+            | Self::NoTarget { .. } => Fault::Policy,
             Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
             Self::ReplyPath

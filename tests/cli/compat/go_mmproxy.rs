@@ -322,7 +322,7 @@ fn log_names_peername_and_warns_of_open_trust() {
     let proxy = rig.start(&host, "go-mmproxy -l 127.0.0.1:8443 -6 [::1]:1000");
     said(
         &proxy,
-        "use this instead: peername proxy --listen 127.0.0.1:8443 --target-v6 '[::1]:1000' --trust any",
+        "use this instead: peername proxy --listen 127.0.0.1:8443 --default-target 127.0.0.1:443 --target-v6 '[::1]:1000' --trust any",
     );
     said(
         &proxy,

@@ -1,46 +1,74 @@
-//! What is valid in a file, but may not be meant: `config check`, `doctor` and the log say so.
+//! Notes on a file beside its errors: older names, keys at the wrong place, keys that a reload can't change.
 
 use super::{run, text};
-use crate::harness::lab::{Host, Scratch};
+use crate::harness::lab::{Host, Scratch, assert_contains};
 use crate::harness::peername::Peername;
 
-/// Clients of the family without a target go to the default of the contract, which may be another server: `config check`,
-/// `doctor` and the log say so, and not where both targets or none are given.
+/// An older name of a key works, and is reported once for all tables; a file without one has no warning, also with listeners that
+/// have a target of one family only.
 #[test]
-fn lone_target_warns_of_the_default_of_the_other_family() {
+fn older_names_of_keys_are_reported_once() {
     let scratch = Scratch::new();
-    let file = |targets: &str| {
-        let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
-        scratch.write("proxy.toml", &format!("{table}{targets}"))
+    let table = |key: &str, port: u16| {
+        format!(
+            "[[listen]]\n{key} = \"127.0.0.1:{port}\"\ntrust = \"any\"\ntarget = \"127.0.0.1:9000\"\n"
+        )
     };
-    let v4 = "target-v4 = \"127.0.0.1:9000\"\n";
-    let v6 = "target-v6 = \"[::1]:9000\"\n";
-    for (targets, warning) in [
-        (
-            v4,
-            Some("IPv6 clients go to the default backend [::1]:443: set --target-v6"),
-        ),
-        (
-            v6,
-            Some("IPv4 clients go to the default backend 127.0.0.1:443: set --target-v4"),
-        ),
-        ("", None),
-        (&format!("{v4}{v6}"), None),
-    ] {
+    let older = format!(
+        "listeners = 1\n{}{}",
+        table("address", 8443),
+        table("address", 8444)
+    );
+    let newer = format!(
+        "workers = 1\n{}{}",
+        table("listen", 8443),
+        table("listen", 8444)
+    );
+    let warnings = [
+        "line 1, listeners: an older name of `workers`",
+        "line 3, address: an older name of `listen`",
+    ];
+    for (file, expected) in [(older, &warnings[..]), (newer, &[])] {
         let host = Host::new();
-        let path = file(targets);
+        let path = scratch.write("proxy.toml", &file);
         let checked = Peername::run(&host, &["config", "check", &path]);
         assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
-        let examined = Peername::run(&host, &["doctor", "--config", &path]);
-        let listens = [([127, 0, 0, 1], 8443).into()];
+        let listens = [8443, 8444].map(|port| ([127, 0, 0, 1], port).into());
         let proxy = Peername::start(&host, &["proxy", "--config", &path], &listens);
         proxy.wait_started();
-        for said in [text(&checked), text(&examined), proxy.log()] {
-            match warning {
-                Some(warning) => assert!(said.contains(warning), "{warning}: {said}"),
-                None => assert!(!said.contains("default backend"), "{said}"),
-            }
+        for said in [text(&checked), proxy.log()] {
+            assert_contains(&said, expected);
+            assert_eq!(said.matches("older name").count(), expected.len(), "{said}");
         }
+    }
+}
+
+/// A key of another table is reported with its place.
+#[test]
+fn misplaced_key_is_reported_with_its_place() {
+    let scratch = Scratch::new();
+    let table = "[[listen]]\nlisten = \"127.0.0.1:1\"\ntrust = \"any\"\ntarget = \"127.0.0.1:2\"\n";
+    for (file, says) in [
+        (
+            format!("trust = \"any\"\n{table}"),
+            "line 1, trust: belongs in [[listen]]\n",
+        ),
+        (
+            format!("{table}drain = \"1s\"\n"),
+            "line 5, drain: belongs at the top, before the first table\n",
+        ),
+        (
+            format!("{table}crc32c = true\n"),
+            "line 5, crc32c: belongs in [[forward]]\n",
+        ),
+        (
+            format!("{table}trsut = \"any\"\n"),
+            "line 5, trsut: unknown key; did you mean `trust`?\n",
+        ),
+    ] {
+        let checked = run(&["config", "check", &scratch.write("proxy.toml", &file)]);
+        assert_eq!(checked.status.code(), Some(3), "{}", text(&checked));
+        assert!(text(&checked).ends_with(says), "{says}: {}", text(&checked));
     }
 }
 
@@ -48,7 +76,7 @@ fn lone_target_warns_of_the_default_of_the_other_family() {
 #[test]
 fn config_check_names_keys_that_a_reload_does_not_change() {
     let scratch = Scratch::new();
-    let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\n";
+    let table = "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n";
     let check = |top: &str| {
         let path = scratch.write("proxy.toml", &format!("{top}{table}"));
         let checked = run(&["config", "check", &path]);

@@ -25,7 +25,7 @@ fn requests_of_the_page_are_answered() {
         &host,
         &[],
         &format!(
-            "peername proxy --listen 127.0.0.1:8443 --target-v4 127.0.0.1:9000 --trust loopback --setup-routes {}",
+            "peername proxy --listen 127.0.0.1:8443 --target 127.0.0.1:9000 --trust loopback --setup-routes {}",
             admin.concat()
         ),
     );

@@ -275,8 +275,12 @@ fn shut_down_listener_ends_the_wait() {
 fn foreign_proc_is_refused() {
     for mode in ["--mode=notify", "--mode=preload"] {
         let through = ["unshare", "--pid", "--fork", BINARY];
-        let ended =
-            Peername::run_with_input(&Host::new(), &through, &["exec", mode, "--", "cat"], "");
+        let ended = Peername::run_with_input(
+            &Host::new(),
+            &through,
+            &["exec", mode, "--trust=private", "--", "cat"],
+            "",
+        );
         assert_fails(&ended, 125, &["--mount-proc"]);
     }
 }

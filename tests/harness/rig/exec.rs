@@ -14,14 +14,19 @@ use crate::harness::header_bytes;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch};
 use crate::harness::peername::{BINARY, copy_executable};
 
-/// The arguments of `peername` up to the program's own.
+/// The arguments of `peername` up to the program's own. Without an option that says otherwise private networks are trusted.
 pub(crate) fn exec_args<'a>(options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     with_mode(PRELOAD, options, program)
 }
 
 fn with_mode<'a>(mode: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     built_library();
-    [&["exec", mode], options, &["--"], program].concat()
+    let is_trust = |option: &&str| option.starts_with("--trust") || option.starts_with("-t");
+    let trust: &[&str] = match options.iter().any(is_trust) {
+        true => &[],
+        false => &["--trust=private"],
+    };
+    [&["exec", mode], trust, options, &["--"], program].concat()
 }
 
 /// The server of `server.c`, and the network around it.

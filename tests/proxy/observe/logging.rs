@@ -43,7 +43,8 @@ fn each_connection_has_one_log_line() {
 #[test]
 fn connections_are_not_logged_without_verbose() {
     let lab = Lab::new();
-    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --log-format=json");
+    let args =
+        words("proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --trust=any --log-format=json");
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     proxy.wait_logged("listening");
     let before = proxy.log();
@@ -87,7 +88,7 @@ fn refusal_of_all_clients_is_logged_with_its_cause() {
                 ""
             };
             let args = format!(
-                "proxy --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {trust} \
+                "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --log-format=json --protocol={protocol} {trust} \
                  {limit}"
             );
             let args: Vec<&str> = args.split_ascii_whitespace().collect();
@@ -126,7 +127,9 @@ fn dropped_log_lines_are_counted() {
     let log = BufReader::new(log.expect("a pipe"));
     let script = format!("exec \"$@\" 2>{fifo}");
     let through = ["sh", "-c", &script, "sh"];
-    let args = words("proxy --listen=10.81.0.1:8443 --trust=any --log-format=json -v");
+    let args = words(
+        "proxy --target=127.0.0.1:443 --listen=10.81.0.1:8443 --trust=any --log-format=json -v",
+    );
     let _proxy = Peername::start_through(&lab.server, &through, &args, &[LISTEN_V4]);
     // More lines than the queue and the pipe hold.
     for _ in 0..18_000 {

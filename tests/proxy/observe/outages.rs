@@ -63,7 +63,7 @@ fn doctor_and_the_metric_agree_on_the_connection_limit() {
             "proxy.toml",
             &format!(
                 "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"{protocol}\"\n\
-                 trust = [\"10.81.0.0/24\"]\n"
+                 target = \"127.0.0.1:443\"\ntrust = [\"10.81.0.0/24\"]\n"
             ),
         );
         let output =

@@ -102,7 +102,7 @@ fn top_prints_one_snapshot_without_a_terminal() {
 #[test]
 fn top_separates_the_errors_of_a_refused_reload() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
-    let valid = "[[listen]]\naddress = [\"10.81.0.1:8443\"]\ntrust = [\"10.81.0.0/24\"]\n";
+    let valid = "[[listen]]\naddress = [\"10.81.0.1:8443\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"10.81.0.0/24\"]\n";
     let file = scratch.write("proxy.toml", valid);
     let args = ["proxy", "--config", &file, ADMIN];
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);

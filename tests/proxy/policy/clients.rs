@@ -236,7 +236,7 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
     );
     let config = files.write(
         "proxy.toml",
-        &format!("[[listen]]\ntrust = [\"any\"]\ndeny-client = [\"@{broken}\"]\n\n[[forward]]\nlisten = [\"127.0.0.1:81\"]\nto = \"192.0.2.1:80\"\ndeny-client = [\"@{broken}\"]\n"),
+        &format!("[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\ndeny-client = [\"@{broken}\"]\n\n[[forward]]\nlisten = [\"127.0.0.1:81\"]\nto = \"192.0.2.1:80\"\ndeny-client = [\"@{broken}\"]\n"),
     );
     let checked = Peername::run(&rig.lab.server, &["config", "check", &config]);
     let text = String::from_utf8_lossy(&checked.stdout);
@@ -244,7 +244,12 @@ fn invalid_lists_are_reported_at_the_start_and_by_config_check() {
     assert_eq!(text.matches(&says).count(), 2, "{text}");
     let text = Peername::run_failing(
         &rig.lab.server,
-        &["proxy", "--trust=any", &format!("--deny-client=@{broken}")],
+        &[
+            "proxy",
+            "--target=[::1]:1",
+            "--trust=any",
+            &format!("--deny-client=@{broken}"),
+        ],
         2,
     );
     assert!(text.contains(&says), "{text}");

@@ -179,7 +179,7 @@ fn assert_loop_ends(more: &[&str]) {
         words("forward --listen=10.81.0.1:80 --to=127.0.0.1:8443 --source=198.51.100.7:40001");
     let _balancer = Peername::start(&lab.server, &args, &[front]);
     let args = words(
-        "proxy --listen=127.0.0.1:8443 --trust=127.0.0.1 --dynamic-destination \
+        "proxy --target=127.0.0.1:443 --listen=127.0.0.1:8443 --trust=127.0.0.1 --dynamic-destination \
          --allow-destination=10.81.0.1:80 --log-format=json -v",
     );
     let args = [&args[..], more].concat();
@@ -290,7 +290,7 @@ fn missing_rules_are_noticed_for_each_destination() {
 fn proxy_without_a_destination_list_does_not_start() {
     let host = Host::new();
     let usage = |args: &[&str]| {
-        let args = [&["proxy", "--trust=loopback"], args].concat();
+        let args = [&["proxy", "--target=127.0.0.1:1", "--trust=loopback"], args].concat();
         let output = Peername::run(&host, &args);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8(output.stderr).expect("text")

@@ -15,7 +15,11 @@ use crate::harness::rig::proxy::header_for;
 #[test]
 fn proxy_does_not_start_without_trust() {
     let host = Host::new();
-    let said = Peername::run_failing(&host, &["proxy", "--listen=127.0.0.1:8443"], 2);
+    let said = Peername::run_failing(
+        &host,
+        &["proxy", "--target=127.0.0.1:1", "--listen=127.0.0.1:8443"],
+        2,
+    );
     assert_contains(&said, &["--trust"]);
 }
 

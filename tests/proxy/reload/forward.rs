@@ -59,7 +59,10 @@ fn forward_refuses_what_needs_a_restart() {
         ),
         (udp.replace("10.81.0.1", "203.0.113.1"), "itself"),
         (table(SECOND, 2) + "colour = 1\n", "colour: unknown key"),
-        ("[[listen]]\ntrust = [\"any\"]\n".to_owned(), "[[forward]]"),
+        (
+            "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n".to_owned(),
+            "[[forward]]",
+        ),
     ] {
         site.reload(&file, key);
         site.assert_served(FRONT_V4);

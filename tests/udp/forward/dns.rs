@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6};
+use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, LISTEN_V4};
 use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
 use crate::harness::peername::Peername;
+use crate::harness::programs::sender::NginxStream;
 use crate::harness::rig::udp::{DIALECTS, start_forward};
 
 /// dig asks dnsdist, which puts a PROXY v2 header on every datagram, and unbound answers.
@@ -17,6 +18,24 @@ fn unbound_logs_the_client_behind_dnsdist() {
     let _dnsdist = dnsdist(&lab, &scratch);
     logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
     logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
+}
+
+/// The same behind nginx, which puts a header of version 1 on the first datagram of a client, and none on the next ones.
+#[test]
+fn unbound_logs_the_client_behind_nginx() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let unbound = unbound(&lab, &scratch);
+    let first = ["--udp-header=first", "--log-format=json", "-v"];
+    let proxy = Peername::start_udp(&lab.server, &[PROXY, &first].concat());
+    let _nginx = NginxStream::start_udp(&lab, LISTEN_V4);
+    logged_client(&lab, &unbound, CLIENT_V4, FRONT_V4);
+    logged_client(&lab, &unbound, CLIENT_V6, FRONT_V6);
+    assert!(
+        !proxy.log().contains("datagrams refused"),
+        "{}",
+        proxy.log()
+    );
 }
 
 /// The same with `forward` as the sender, in every dialect.

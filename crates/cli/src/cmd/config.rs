@@ -1,6 +1,7 @@
 //! `peername config`: checks a configuration file without starting a proxy, and prints its schema.
 
 use std::io::{Write, stdout};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -50,12 +51,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn check(path: &Path) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
-    let (config, mut problems) =
+    let (mut config, mut problems) =
         config_file::read_partial(path, &Kind::ALL, &mut Fingerprints::default());
     let fixed = fixed_keys(&config);
+    let warnings = mem::take(&mut config.warnings);
     match validate(config) {
-        Ok(valid) if problems.is_empty() => {
-            for warning in valid.warnings {
+        Ok(summary) if problems.is_empty() => {
+            for warning in warnings {
                 writeln!(out, "warning: {warning}")?;
             }
             if !fixed.is_empty() {
@@ -65,7 +67,7 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
                     "note: a reload refuses a change of {keys}: restart the process, or upgrade it"
                 )?;
             }
-            writeln!(out, "{}: ok, {}", path.display(), valid.summary)?;
+            writeln!(out, "{}: ok, {summary}", path.display())?;
             return Ok(ExitCode::SUCCESS);
         }
         Ok(_) => {}
@@ -85,22 +87,13 @@ fn fixed_keys(config: &Configuration) -> Vec<&'static str> {
     keys
 }
 
-/// A file without errors.
-struct Valid {
-    /// What each command that has tables listens on.
-    summary: String,
-    /// What may not be meant.
-    warnings: Vec<String>,
-}
-
-/// Validates the tables of each command.
+/// Validates the tables of each command; returns what each listens on.
 ///
 /// # Errors
 ///
 /// All errors of all tables.
-fn validate(config: Configuration) -> Result<Valid, Problems> {
+fn validate(config: Configuration) -> Result<String, Problems> {
     let (mut summaries, mut problems) = (Vec::new(), Vec::new());
-    let mut warnings = Vec::new();
     let mut note = |name: &str, validated: Result<String, Problems>| match validated {
         Ok(summary) => summaries.push(format!("{name}{summary}")),
         Err(Problems(all)) => problems.extend(all),
@@ -108,10 +101,7 @@ fn validate(config: Configuration) -> Result<Valid, Problems> {
     if !config.listen.is_empty() {
         note(
             "",
-            proxy::setup::Setup::new(config.clone()).map(|setup| {
-                warnings.extend(setup.warnings().map(str::to_owned));
-                setup.summary()
-            }),
+            proxy::setup::Setup::new(config.clone()).map(|setup| setup.summary()),
         );
     }
     if !config.forward.is_empty() {
@@ -124,10 +114,7 @@ fn validate(config: Configuration) -> Result<Valid, Problems> {
         note("intercept: ", setup.map(|setup| setup.summary()));
     }
     match problems.is_empty() {
-        true => Ok(Valid {
-            summary: summaries.join("; "),
-            warnings,
-        }),
+        true => Ok(summaries.join("; ")),
         false => Err(Problems(problems)),
     }
 }

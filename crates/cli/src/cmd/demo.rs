@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use peername_proto::{SourcePolicy, Transport};
 use peername_proxy::backend::Backend;
-use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;
 use peername_proxy::policy::rules::Rules;
@@ -91,8 +91,10 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
 
 async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
     let upstream = UpstreamConfig {
-        target_v4: V4.backend.parse::<SocketAddr>()?.into(),
-        target_v6: V6.backend.parse::<SocketAddr>()?.into(),
+        targets: Targets {
+            v4: Some(V4.backend.parse::<SocketAddr>()?.into()),
+            v6: Some(V6.backend.parse::<SocketAddr>()?.into()),
+        },
         mark: None,
         source_port: SourcePort::Keep,
         on_collision: OnCollision::Fail,

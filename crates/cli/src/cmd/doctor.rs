@@ -26,44 +26,45 @@ mod udp;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use peername_daemon::listeners::{ListenPlan, expected_connections};
 use peername_daemon::process::default_workers;
 use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_proxy::routes::Backend;
 use peername_sys::netlink::Transport;
 
 use super::proxy::setup::Setup;
-use super::routes::Targets;
+use super::routes::BackendArgs;
 use crate::config_file::{self, Kind};
 use finding::{Finding, Verdict};
 
-/// Options of `peername doctor`.
+/// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    mode: Option<Mode>,
     #[command(flatten)]
-    targets: Targets,
-    /// The address that the proxy will listen on; may be repeated [default: 0.0.0.0:8443, with --intercept 127.0.0.1:8080]
+    backends: BackendArgs,
+    /// The address that the proxy will listen on; may be repeated [default: 0.0.0.0:8443]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
     #[command(flatten)]
-    intercept: intercept::Args,
-    #[command(flatten)]
-    confinement: confinement::Args,
-    #[command(flatten)]
     readiness: readiness::Args,
-    /// Check the listeners and backends of this configuration file instead of those of the options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target_v4", "target_v6", "protocol", "mark", "observe"])]
+    /// Check the listeners and backends of this configuration file instead of those of the options [default:
+    /// /etc/peername/proxy.toml, if neither is given and it exists]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "protocol", "mark", "observe"])]
     config: Option<PathBuf>,
     /// The mark of the proxy's connections to backends on other hosts
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
     /// Instead of the checks: listen on this address and report what the first connection begins with.
-    #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target_v4", "target_v6"])]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, conflicts_with_all = ["listen", "target", "target_v4", "target_v6"])]
     observe: Option<SocketAddr>,
     /// How long to observe.
     #[arg(
@@ -76,13 +77,37 @@ pub(crate) struct Args {
     observe_for: Duration,
 }
 
+/// What to check instead of `peername proxy`. Each was an option once.
+#[derive(Debug, clap::Subcommand)]
+enum Mode {
+    /// Check what `peername intercept` needs
+    #[command(long_flag = "intercept")]
+    Intercept(Box<intercept::Args>),
+    /// Check whether `peername jail` can run a program
+    #[cfg(feature = "intercept")]
+    Jail,
+    /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
+    #[command(long_flag = "confinement")]
+    Confinement(confinement::Args),
+}
+
 impl Args {
-    /// The addresses given, or `default`.
-    fn listen_or(&self, default: SocketAddr) -> Vec<SocketAddr> {
-        match self.listen.as_slice() {
-            [] => vec![default],
-            given => given.to_vec(),
+    /// The configuration file to check: the one given, or that of the packages if the options name nothing else.
+    fn config(&self) -> Result<Option<PathBuf>, Usage> {
+        let is_named = self.config.is_some() || !self.listen.is_empty() || self.mark != 0;
+        if is_named || !self.backends.backends()?.is_empty() {
+            return Ok(self.config.clone());
         }
+        let packaged = PathBuf::from(PACKAGED_CONFIG);
+        Ok(packaged.exists().then_some(packaged))
+    }
+}
+
+/// The addresses given, or `default`.
+fn listen_or(given: &[SocketAddr], default: SocketAddr) -> Vec<SocketAddr> {
+    match given {
+        [] => vec![default],
+        given => given.to_vec(),
     }
 }
 
@@ -96,21 +121,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let failed = runtime.block_on(async {
-        match args.observe {
-            Some(address) => {
-                report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail
-            }
-            None if args.readiness.is_given() => report_all(args.readiness.finding().await),
-            None if args.intercept.is_given() => examine_intercept(args).await,
-            None => match CheckedConfig::of(args) {
-                Ok(_) if args.confinement.is_given() => report_all(args.confinement.findings()),
-                Ok(checked) => examine(checked).await,
-                Err(problems) => {
-                    let wrong =
-                        |problem| Finding::fail("configuration", problem, "see docs/config.md");
-                    report_all(problems.into_iter().map(wrong))
-                }
+        match &args.mode {
+            Some(Mode::Intercept(args)) => examine_intercept(args).await,
+            #[cfg(feature = "intercept")]
+            Some(Mode::Jail) => report(&intercept::jail()) == Verdict::Fail,
+            Some(Mode::Confinement(args)) => match args.config().map(read_setup) {
+                Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
+                // By now the files are known that it names.
+                Some(Ok(_)) | None => report_all(args.findings()),
             },
+            None => examine_proxy(args).await,
         }
     });
     Ok(if failed {
@@ -120,8 +140,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Runs the checks that need no mode; returns whether any failed.
+async fn examine_proxy(args: &Args) -> bool {
+    if let Some(address) = args.observe {
+        return report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail;
+    }
+    if args.readiness.is_given() {
+        return report_all(args.readiness.finding().await);
+    }
+    match CheckedConfig::of(args) {
+        Ok(checked) => examine(checked).await,
+        Err(problems) => report_all(problems.into_iter().map(wrong_configuration)),
+    }
+}
+
+fn wrong_configuration(problem: String) -> Finding {
+    Finding::fail("configuration", problem, "see docs/config.md")
+}
+
 /// The listeners and backends to check, beside the host.
 struct CheckedConfig {
+    /// The file that they are of.
+    file: Option<PathBuf>,
     listen: Vec<(Transport, SocketAddr)>,
     /// Each with the firewall mark of connections to it.
     backends: Vec<(Backend, u32)>,
@@ -129,40 +169,37 @@ struct CheckedConfig {
     sets_up_routes: bool,
     /// The limit of open TCP connections.
     connections: anyhow::Result<usize>,
-    /// What is valid in the file, but may not be meant.
-    warnings: Vec<String>,
 }
 
 impl CheckedConfig {
-    /// Reads the configuration file, if one is named, else the options.
+    /// Reads the configuration file, if there is one, else the options.
     ///
     /// # Errors
     ///
-    /// All errors in the file.
+    /// All errors in the file, or of the options.
     fn of(args: &Args) -> Result<Self, Vec<String>> {
-        if let Some(path) = &args.config {
-            let setup = config_file::read(path, &[Kind::Listen], &mut Fingerprints::default())
-                .and_then(Setup::new)
-                .map_err(|problems| problems.0)?;
+        let of_options = |error: Usage| vec![error.to_string()];
+        if let Some(path) = args.config().map_err(of_options)? {
+            let setup = read_setup(&path)?;
             let listen = setup.all_listeners().collect();
             let backends = setup.probes().map(|probe| {
                 let mark = probe.mark.map_or(0, NonZeroU32::get);
                 (probe.backend, mark)
             });
             return Ok(Self {
+                file: Some(path),
                 listen,
                 backends: backends.collect(),
                 sets_up_routes: setup.sets_up_routes(),
                 connections: setup.expected_connections(),
-                warnings: setup.warnings().map(str::to_owned).collect(),
             });
         }
-        let transports = args.targets.transports().iter();
+        let transports = args.backends.transports().iter();
         let listen = transports.flat_map(|&transport| {
-            let addresses = args.listen_or(PROXY_LISTEN).into_iter();
+            let addresses = listen_or(&args.listen, PROXY_LISTEN).into_iter();
             addresses.map(move |address| (transport, address))
         });
-        let backends = args.targets.named().into_iter();
+        let backends = args.backends.backends().map_err(of_options)?.into_iter();
         let listen: Vec<_> = listen.collect();
         let of = |wanted| {
             let wanted = listen
@@ -176,11 +213,11 @@ impl CheckedConfig {
             ..ListenPlan::default()
         };
         Ok(Self {
+            file: None,
             connections: expected_connections(default_workers(), &[plan]),
             listen,
             backends: backends.map(|backend| (backend, args.mark)).collect(),
             sets_up_routes: false,
-            warnings: Vec::new(),
         })
     }
 
@@ -193,22 +230,35 @@ impl CheckedConfig {
     }
 }
 
+/// Reads a configuration file as `peername proxy` does.
+///
+/// # Errors
+///
+/// All errors in the file.
+fn read_setup(path: &Path) -> Result<Setup, Vec<String>> {
+    config_file::read(path, &[Kind::Listen], &mut Fingerprints::default())
+        .and_then(Setup::new)
+        .map_err(|problems| problems.0)
+}
+
 /// Runs the checks of `peername proxy`; returns whether any failed.
 async fn examine(checked: CheckedConfig) -> bool {
     let mut failed = false;
     let has_udp = checked.has_udp();
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
+    match &checked.file {
+        Some(path) => note(Finding::ok("configuration", path.display().to_string())),
+        None if checked.backends.is_empty() => note(Finding::warn(
+            "backend",
+            "none is named, so none is checked",
+            "`peername doctor --target ADDR:PORT`, or --config FILE",
+        )),
+        None => {}
+    }
     for check in host::CHECKS {
         note(check());
     }
     note(host::open_files(checked.connections));
-    for warning in &checked.warnings {
-        note(Finding::warn(
-            "configuration",
-            warning,
-            "see docs/config.md",
-        ));
-    }
     note(backend::leftovers().await);
     note(firewall_marks::check().await);
     note(tproxy::listeners());
@@ -247,7 +297,13 @@ async fn examine(checked: CheckedConfig) -> bool {
             note(udp::bound(target).await);
             continue;
         }
-        note(backend::reachable(target).await);
+        let reachable = backend::reachable(target).await;
+        let is_missing = reachable.verdict == Verdict::Fail;
+        note(reachable);
+        // The rest would only repeat that it is missing.
+        if is_missing {
+            continue;
+        }
         if is_routed {
             note(backend::answers_spoofed_source(target, mark).await);
         }
@@ -257,11 +313,11 @@ async fn examine(checked: CheckedConfig) -> bool {
 }
 
 /// Runs the checks of `peername intercept`; returns whether any failed.
-async fn examine_intercept(args: &Args) -> bool {
+async fn examine_intercept(args: &intercept::Args) -> bool {
     let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
-    let listen = args.listen_or(INTERCEPT_LISTEN).into_iter();
+    let listen = listen_or(args.listen(), INTERCEPT_LISTEN).into_iter();
     let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
-    let findings = args.intercept.findings().await;
+    let findings = args.findings().await;
     let files = host::open_files(intercept::expected_connections());
     report_all(host.chain([files]).chain(findings).chain(listeners))
 }
@@ -278,6 +334,8 @@ fn report(finding: &Finding) -> Verdict {
     finding.verdict
 }
 
+/// The file of the packages' unit.
+const PACKAGED_CONFIG: &str = "/etc/peername/proxy.toml";
 const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// Exit code of `doctor` and `config check`, part of the command line's contract.

@@ -5,12 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 
+use peername_proxy::config::TargetRule;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 use peername_sys::netlink::Transport;
 
-use peername_daemon::value;
+use peername_daemon::usage::Usage;
 
 mod filter_options;
+pub(crate) mod target_args;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
@@ -24,10 +26,10 @@ enum Action {
     /// List the rules and routes of peername, in the syntax of ip-rule(8) and ip-route(8).
     Show,
     /// Add the rules and routes that these backends need; they stay until they are removed or until the next boot. Without
-    /// `-4` and `-6` they apply to all backends on loopback.
+    /// --target they apply to all backends on loopback.
     Add {
         #[command(flatten)]
-        targets: Targets,
+        backends: BackendArgs,
         #[command(flatten)]
         catch: filter_options::Args,
     },
@@ -49,15 +51,12 @@ enum Action {
     },
 }
 
-/// The options that name backends, as `peername proxy` has them; also of `peername doctor`.
+/// The options that name backends, as `peername proxy` has them, and their protocol; also of `peername doctor`.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Targets {
-    /// The backend of IPv4 clients [default: `127.0.0.1:443`]
-    #[arg(short = '4', long, value_name = "ADDR", value_parser = value::address_v4)]
-    target_v4: Option<SocketAddr>,
-    /// The backend of IPv6 clients [default: `[::1]:443`]
-    #[arg(short = '6', long, value_name = "ADDR", value_parser = value::address_v6)]
-    target_v6: Option<SocketAddr>,
+#[group(skip)]
+pub(crate) struct BackendArgs {
+    #[command(flatten)]
+    targets: target_args::Args,
     /// The protocol of the backends
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
@@ -108,41 +107,44 @@ impl Protocol {
     }
 }
 
-impl Targets {
-    /// The default backend of IPv4 clients.
-    pub(crate) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
-    /// The default backend of IPv6 clients.
-    pub(crate) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
-
+impl BackendArgs {
     /// The backends' transports.
     pub(crate) fn transports(&self) -> &'static [Transport] {
         self.protocol.transports()
     }
 
-    /// The backends of both families, IPv4 first, with each protocol.
-    pub(crate) fn all(&self) -> Vec<Backend> {
-        let v4 = self.target_v4.unwrap_or(Self::DEFAULT_V4);
-        let v6 = self.target_v6.unwrap_or(Self::DEFAULT_V6);
-        self.protocol.backends(&[v4, v6])
+    /// The backends that are named, IPv4 first, with each protocol. Port 0 stands for all ports.
+    ///
+    /// # Errors
+    ///
+    /// As of the options; port `same` of a backend on another host.
+    pub(crate) fn backends(&self) -> Result<Vec<Backend>, Usage> {
+        let targets = self.targets.targets()?;
+        let addresses: Result<Vec<_>, _> = targets.iter().map(address_of).collect();
+        Ok(self.protocol.backends(&addresses?))
     }
 
-    /// As [`Targets::all`] where one was named, else all ports of loopback, in both families.
-    fn all_or_loopback(&self) -> Vec<Backend> {
-        if self.target_v4.is_some() || self.target_v6.is_some() {
-            return self.all();
+    /// As [`BackendArgs::backends`], or all ports of loopback, in both families, if none is named.
+    fn backends_or_loopback(&self) -> Result<Vec<Backend>, Usage> {
+        let named = self.backends()?;
+        if !named.is_empty() {
+            return Ok(named);
         }
         let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        self.protocol
-            .backends(&loopback.map(|ip| SocketAddr::new(ip, 0)))
+        Ok(self
+            .protocol
+            .backends(&loopback.map(|ip| SocketAddr::new(ip, 0))))
     }
+}
 
-    /// The backends that were named, or those of both families if none was.
-    pub(crate) fn named(&self) -> Vec<Backend> {
-        let named: Vec<_> = self.target_v4.into_iter().chain(self.target_v6).collect();
-        match named.as_slice() {
-            [] => self.all(),
-            named => self.protocol.backends(named),
-        }
+/// The address that rules are for.
+fn address_of(target: TargetRule) -> Result<SocketAddr, Usage> {
+    match target {
+        TargetRule::Fixed(target) => Ok(target.0),
+        TargetRule::SamePort(ip) if ip.is_loopback() => Ok(SocketAddr::new(ip, 0)),
+        TargetRule::SamePort(_) => Err(Usage(format!(
+            "--target {target}: rules for a backend that is not on loopback are for one port each; name it"
+        ))),
     }
 }
 
@@ -152,9 +154,9 @@ impl Targets {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Show => block_on(show())?,
-        Action::Add { targets, catch } => {
+        Action::Add { backends, catch } => {
             let hint = "run `peername routes add` with these options as root";
-            block_on(add(targets, catch)).map_err(|error| advise(error, hint))?;
+            block_on(add(backends, catch)).map_err(|error| advise(error, hint))?;
         }
         Action::Remove { all } => {
             let hint = match all {
@@ -181,8 +183,8 @@ async fn show() -> anyhow::Result<()> {
     print_tables("", routes::list_filters())
 }
 
-async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<()> {
-    let mut backends = targets.all_or_loopback();
+async fn add(args: &BackendArgs, catch: &filter_options::Args) -> anyhow::Result<()> {
+    let mut backends = args.backends_or_loopback()?;
     if catch.is_for_other_hosts() {
         backends = routes::local_backends(backends).await?;
     }
@@ -194,7 +196,7 @@ async fn add(targets: &Targets, catch: &filter_options::Args) -> anyhow::Result<
             "peername: NAT rules of this host apply to connections to backends, too: {error}"
         );
     }
-    for catch in catch.filter_rules(targets.transports()) {
+    for catch in catch.filter_rules(args.transports()) {
         routes::add_filter(&catch).await?;
     }
     show().await

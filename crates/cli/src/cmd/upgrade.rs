@@ -2,17 +2,38 @@
 
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use peername_daemon::upgrade::request::request;
+use peername_sys::SyscallError;
 
 /// Options of `peername upgrade`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The process: a `proxy`, `forward` or `intercept`
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = process_id)]
     pid: u32,
 }
 
+fn process_id(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("use the number of a process; {LIST_PROCESSES}"))
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    println!("{}", request(args.pid)?);
+    let replaced = request(args.pid).map_err(|error| match is_missing(&error) {
+        true => anyhow!("process {} does not run; {LIST_PROCESSES}", args.pid),
+        false => error,
+    })?;
+    println!("{replaced}");
     Ok(ExitCode::SUCCESS)
 }
+
+/// Whether the process does not exist.
+fn is_missing(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<SyscallError>()
+        .is_some_and(|error| error.source.raw_os_error() == Some(ESRCH))
+}
+
+const ESRCH: i32 = 3;
+const LIST_PROCESSES: &str = "`pgrep -a peername` lists those of peername";

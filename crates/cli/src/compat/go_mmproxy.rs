@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use peername_daemon::value;
 
-use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
+use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target};
 use super::parser::{self, Error, Opt, ParsedOptions, Rules};
 use super::program::Program;
 use super::translation::{EarlyExit, Translation};
@@ -26,19 +26,12 @@ pub(super) fn translate(args: &[OsString]) -> Result<Translation, EarlyExit> {
         .last("allowed-subnets")
         .filter(|path| !path.is_empty());
     let listen = given.last("l");
-    let mut target_of = |option, default| match given.last(option) {
-        Some(text) => Some(target(text)),
-        None => unset_target(listen, default, &mut notes),
-    };
-    let target_v4 = target_of("4", DEFAULT_V4);
-    let target_v6 = target_of("6", DEFAULT_V6);
-    let trust = trust_or_any(subnets, "-allowed-subnets", &mut notes);
+    let targets = ["4", "6"].map(|option| given.last(option));
     let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", given.last("p"))
-        .option_if("--target-v4", target_v4)
-        .option_if("--target-v6", target_v6)
-        .trust(trust)
+        .targets(listen, targets, &mut notes)
+        .trust(trust_or_any(subnets, "-allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", options.mark.map(|mark| mark.to_string()))
         .option_if("--close-after", options.close_after.map(seconds))

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target, unset_target};
+use super::native_command::{NativeCommand, seconds};
 use super::parser::{self, Opt, ParsedOptions, Rules};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, Translation};
@@ -34,17 +34,11 @@ pub(super) fn translate(
     let mut notes = Vec::new();
     let subnets = given.last("allowed-subnets");
     let listen = given.last("listen-addr");
-    let mut target_of = |option, default| match given.last(option) {
-        Some(text) => Some(target(text)),
-        None => unset_target(listen, default, &mut notes),
-    };
-    let target_v4 = target_of("ipv4", DEFAULT_V4);
-    let target_v6 = target_of("ipv6", DEFAULT_V6);
+    let targets = ["ipv4", "ipv6"].map(|option| given.last(option));
     let native = NativeCommand::new("proxy")
         .option_if("--listen", listen)
         .option_if("--protocol", protocol)
-        .option_if("--target-v4", target_v4)
-        .option_if("--target-v6", target_v6)
+        .targets(listen, targets, &mut notes)
         .trust(trust_or_any(subnets, "--allowed-subnets", &mut notes))
         .option("--source-policy", "allow-local")
         .option_if("--mark", mark.map(|mark| mark.to_string()))

@@ -39,6 +39,27 @@ impl NativeCommand {
             .fold(self, |native, word| native.option("--trust", word))
     }
 
+    /// Adds the targets of `-4` and `-6`, or the defaults of go-mmproxy and mmproxy-rs.
+    pub(super) fn targets(
+        self,
+        listen: Option<&OsStr>,
+        [v4, v6]: [Option<&OsStr>; 2],
+        notes: &mut Vec<String>,
+    ) -> Self {
+        let families = [
+            ("--target-v4", v4, DEFAULT_V4),
+            ("--target-v6", v6, DEFAULT_V6),
+        ];
+        families
+            .into_iter()
+            .fold(self, |native, (option, given, default)| match given {
+                Some(text) => native.option(option, target(text)),
+                None => {
+                    native.option_if("--default-target", default_target(listen, default, notes))
+                }
+            })
+    }
+
     pub(super) fn words(self) -> Vec<OsString> {
         self.0
     }
@@ -55,14 +76,16 @@ pub(super) fn target(text: &OsStr) -> OsString {
     }
 }
 
-/// The target of a family for which none was given, where the default is the proxy itself (`-l
-/// 0.0.0.0:443`). The old programs started, and refused that family's clients; so does this target.
-pub(super) fn unset_target(
+/// The default target of a family, unless that is the proxy itself (`-l 0.0.0.0:443`). The old programs started, and refused that
+/// family's clients; so does a proxy without a target for it.
+fn default_target(
     listen: Option<&OsStr>,
     default: SocketAddr,
     notes: &mut Vec<String>,
-) -> Option<OsString> {
-    let closed_target = refusing_target(listen?, default)?;
+) -> Option<String> {
+    if !listen.is_some_and(|listen| is_listener(listen, default)) {
+        return Some(default.to_string());
+    }
     let (family, option) = if default.is_ipv4() {
         ("IPv4", "-4")
     } else {
@@ -72,16 +95,20 @@ pub(super) fn unset_target(
         "{family} clients are refused: {option} is {default} by default, which is this proxy; name their \
          server with {option}"
     ));
-    Some(closed_target.to_string().into())
+    None
 }
 
-/// A target that refuses connections, as a replacement for `target` if the proxy itself listens on that.
-pub(super) fn refusing_target(listen: &OsStr, target: SocketAddr) -> Option<SocketAddr> {
-    let listen: SocketAddr = listen.to_str()?.parse().ok()?;
+/// Whether the proxy itself listens on the target.
+pub(super) fn is_listener(listen: &OsStr, target: SocketAddr) -> bool {
+    let Some(listen) = listen
+        .to_str()
+        .and_then(|text| text.parse::<SocketAddr>().ok())
+    else {
+        return false;
+    };
     let accepts_family = listen.is_ipv6() || target.is_ipv4();
     let is_same_ip = listen.ip() == target.ip() || (listen.ip().is_unspecified() && accepts_family);
-    let is_the_proxy = listen.port() == target.port() && is_same_ip;
-    is_the_proxy.then(|| SocketAddr::new(target.ip(), CLOSED_PORT))
+    listen.port() == target.port() && is_same_ip
 }
 
 /// Formats whole seconds as a duration, at least 1 s: with 0 a native session would end at once, where the old programs
@@ -104,8 +131,6 @@ pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> Strin
     words.join(" ")
 }
 
-/// tcpmux, which has been out of use for decades: a connection to it is refused.
-const CLOSED_PORT: u16 = 1;
 /// The default targets of go-mmproxy and mmproxy-rs.
 pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
 pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);

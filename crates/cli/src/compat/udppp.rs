@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use getopts::Matches;
 
-use super::native_command::{NativeCommand, refusing_target};
+use super::native_command::{NativeCommand, is_listener};
 use super::program::Program;
 use super::translation::{EarlyExit, Environment, TRUST_ANY_WARNING, Translation};
 
@@ -58,26 +58,26 @@ fn proxy(options: &Options, host: IpAddr, notes: &mut Vec<String>) -> NativeComm
     let listen = joined(bind, options.local_port);
     let mut target = |loopback: IpAddr| {
         if loopback.is_ipv4() == host.is_ipv4() {
-            return SocketAddr::new(host, options.remote_port);
+            return Some(SocketAddr::new(host, options.remote_port).to_string());
         }
         // This target is a default, so it must not keep the proxy from starting.
         let beside = SocketAddr::new(loopback, options.remote_port);
-        let Some(closed) = refusing_target(OsStr::new(&listen), beside) else {
-            return beside;
-        };
+        if !is_listener(OsStr::new(&listen), beside) {
+            return Some(beside.to_string());
+        }
         notes.push(format!(
             "clients of the other family than --host's are refused: {beside}, where they would go, is \
              this proxy"
         ));
-        closed
+        None
     };
     let target_v4 = target(Ipv4Addr::LOCALHOST.into());
     let target_v6 = target(Ipv6Addr::LOCALHOST.into());
     NativeCommand::new("proxy")
         .option("--listen", &listen)
         .option("--protocol", "udp")
-        .option("--target-v4", target_v4.to_string())
-        .option("--target-v6", target_v6.to_string())
+        .option_if("--target-v4", target_v4)
+        .option_if("--target-v6", target_v6)
         .option("--trust", "any")
         .option("--source-policy", "allow-local")
         .option("--source-port", "any")

@@ -116,8 +116,9 @@ fn setup_without_the_capability_names_what_replaces_it() -> Result<()> {
     in_namespace(|| {
         // What the proxy needs itself; the keeper has no more.
         caps::keep_only(CapabilitySet::NET_RAW)?;
-        let message =
-            run_to_failure("proxy --setup-routes --trust loopback --listen 127.0.0.1:8443")?;
+        let message = run_to_failure(
+            "proxy --target=127.0.0.1:443 --setup-routes --trust loopback --listen 127.0.0.1:8443",
+        )?;
         assert!(
             message.contains("run `peername routes add` once as root"),
             "{message}"

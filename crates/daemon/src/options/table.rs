@@ -1,5 +1,6 @@
 //! A table of the configuration file as words of a command line.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -7,8 +8,9 @@ use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::clap_error::{is_about_value, missing_options, reason, similar_option};
+use super::clap_error::{is_about_value, missing_options, reason};
 use super::given::{Given, Word, command, conflicts, option_word};
+use super::known_keys::{Place, find, options, unknown_key};
 use super::place::{Mistake, Origin, line_of, split_name};
 use crate::usage::Usage;
 
@@ -26,7 +28,16 @@ pub struct Table<T> {
 pub struct Tables<'t> {
     path: &'t Path,
     text: &'t str,
+    places: Vec<Place>,
     mistakes: Vec<Mistake>,
+    old_names: BTreeMap<OldName, usize>,
+}
+
+/// A key that is an older name of an option.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct OldName {
+    key: String,
+    option: String,
 }
 
 /// The options that could not be read, or may not have been: they have their defaults.
@@ -79,13 +90,24 @@ impl<T> Table<T> {
 }
 
 impl<'t> Tables<'t> {
-    /// Of this file, for its errors.
-    pub fn of_file(path: &'t Path, text: &'t str) -> Self {
+    /// Of this file, for its errors. `places` are all tables that it may have, and its top: a key at the wrong place is
+    /// reported with the right one.
+    pub fn of_file(path: &'t Path, text: &'t str, places: Vec<Place>) -> Self {
         Self {
             path,
             text,
+            places,
             mistakes: Vec::new(),
+            old_names: BTreeMap::new(),
         }
+    }
+
+    /// A warning for each older name of a key, at its first place.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.old_names.iter().map(|(OldName { key, option }, at)| {
+            let (path, line) = (self.path.display(), line_of(self.text, *at));
+            format!("{path}, line {line}, {key}: an older name of `{option}`; both work")
+        })
     }
 
     /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it.
@@ -176,6 +198,15 @@ impl<'t> Tables<'t> {
             .filter(|entry| option(entry.arg) != entry.key)
             .map(|entry| (option(entry.arg), entry.key.clone()))
             .collect();
+        for entry in &entries {
+            if option(entry.arg) != entry.key {
+                let name = OldName {
+                    key: entry.key.clone(),
+                    option: option(entry.arg),
+                };
+                self.old_names.entry(name).or_insert(entry.at);
+            }
+        }
         let words = entries
             .into_iter()
             .filter(|entry| !unread.contains(&option(entry.arg)))
@@ -207,7 +238,8 @@ impl<'t> Tables<'t> {
         for (key, value) in keys {
             let (at, key) = (key.span().start, key.into_inner().into_owned());
             let Some(arg) = find(command, &key) else {
-                self.mistakes.push(unknown_key(at, key, command));
+                self.mistakes
+                    .push(unknown_key(at, key, command, &self.places));
                 has_unknown = true;
                 continue;
             };
@@ -244,21 +276,6 @@ impl Unread {
         let mut named = error.split("--").skip(1).map(|rest| split_name(rest).0);
         named.any(|name| self.contains(name))
     }
-}
-
-/// The options that a file may have.
-fn options(command: &Command) -> impl Iterator<Item = &Arg> {
-    command
-        .get_arguments()
-        .filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
-}
-
-/// The option of a key, by one of its names.
-fn find<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
-    options(command).find(|arg| {
-        let aliases = arg.get_all_aliases().unwrap_or_default();
-        arg.get_long() == Some(key) || aliases.contains(&key)
-    })
 }
 
 fn option(arg: &Arg) -> String {
@@ -392,15 +409,4 @@ fn contradictions<'e, 'c>(
         }
     }
     found
-}
-
-fn unknown_key(at: usize, key: String, command: &Command) -> Mistake {
-    let attempt = command.clone().try_get_matches_from([format!("--{key}")]);
-    let similar = attempt.err().and_then(|error| similar_option(&error));
-    let why = match similar {
-        Some(name) => format!("unknown key; did you mean `{name}`?"),
-        None => "unknown key; `peername config schema` prints all".to_owned(),
-    };
-    let key = Some(key);
-    Mistake { at, key, why }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use peername_proxy::config::TargetRule;
+use peername_proxy::config::{TargetRule, Targets};
 use peername_server::destination_list::AllowedDestination;
 
 use super::parse::{address, address_v4, address_v6};
@@ -16,7 +16,12 @@ use super::parse::{address, address_v4, address_v6};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen(String);
 
-/// The backend of IPv4 clients: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same` for the port that they connected to.
+/// The backend of the clients of its address family: `192.0.2.1:80`, `[::1]:80`, or `192.0.2.1:same` for the port that they
+/// connected to. A name (`host:80`) stands for an address of each family that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target(String);
+
+/// The backend of IPv4 clients: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetV4(String);
 
@@ -91,6 +96,29 @@ impl Listen {
     }
 }
 
+impl Target {
+    /// The parsed value; resolves the name now.
+    ///
+    /// # Errors
+    ///
+    /// The name does not resolve, or there is no port.
+    pub fn targets(&self) -> Result<Targets, String> {
+        let first = target_rule(&self.0, address)?;
+        let is_ipv4 = first.ip().is_ipv4();
+        let other = match is_ipv4 {
+            true => target_rule(&self.0, address_v6),
+            false => target_rule(&self.0, address_v4),
+        };
+        let (first, other) = (Some(first), other.ok());
+        let (v4, v6) = if is_ipv4 {
+            (first, other)
+        } else {
+            (other, first)
+        };
+        Ok(Targets { v4, v6 })
+    }
+}
+
 impl TargetV4 {
     /// The parsed value; resolves the name now.
     ///
@@ -154,6 +182,7 @@ macro_rules! parsed_when_used {
 
 parsed_when_used! {
     Listen: range;
+    Target: targets;
     TargetV4: target_rule;
     TargetV6: target_rule;
     AllowDestination: allowed;
@@ -200,6 +229,18 @@ mod tests {
         ] {
             assert!(v4(wrong).is_err(), "{wrong}");
         }
+        let both = |text: &str| text.parse::<Target>()?.targets();
+        for (text, is_ipv4) in [("127.0.0.1:80", true), ("[::1]:same", false)] {
+            let targets = both(text).unwrap();
+            assert_eq!(
+                (targets.v4.is_some(), targets.v6.is_some()),
+                (is_ipv4, !is_ipv4)
+            );
+        }
+        assert_eq!(
+            both("[::1]").unwrap_err(),
+            "the port is missing, as in [::1]:443"
+        );
         let v6 = "[::1]:same".parse::<TargetV6>().unwrap();
         assert_eq!(v6.target_rule().unwrap().to_string(), "[::1]:same");
     }

@@ -57,12 +57,31 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(addr) = text.parse() {
         return Ok(addr);
     }
-    let form = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
-    let mut addrs = resolve(text).map_err(|error| format!("{error}; {form}"))?;
-    addrs
+    resolve_with_advice(text)?
         .next()
-        .ok_or_else(|| format!("the name has no address; {form}"))
+        .ok_or_else(|| format!("the name has no address; {FORM}"))
 }
+
+/// As [`resolve`], with advice on text that has only an address or a port.
+fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
+    let unbracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(text);
+    if let Ok(ip) = unbracketed.parse() {
+        let example = SocketAddr::new(ip, EXAMPLE_PORT);
+        return Err(format!("the port is missing, as in {example}"));
+    }
+    if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        return Err(format!(
+            "the address is missing, as in 127.0.0.1:{port}, or 0.0.0.0:{port} to listen on all"
+        ));
+    }
+    resolve(text).map_err(|error| format!("{error}; {FORM}"))
+}
+
+const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
+const EXAMPLE_PORT: u16 = 443;
 
 /// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
@@ -134,8 +153,7 @@ fn address_of_family(
             Err(format!("not an {name} address"))
         };
     }
-    let mut addrs = resolve(text).map_err(|error| error.to_string())?;
-    addrs
+    resolve_with_advice(text)?
         .find(fits)
         .ok_or_else(|| format!("the name has no {name} address"))
 }

@@ -35,7 +35,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         }
         "dns_nxdomain" => "The host does not exist, or only for other resolvers than this host's.",
         "dns_failed" | "dns_timeout" => {
-            "This host's resolver fails: check resolv.conf and `peername doctor --intercept --resolve NAME`."
+            "This host's resolver fails: check resolv.conf and `peername doctor intercept --resolve NAME`."
         }
         "connect_timeout" | "connect_unreachable" => {
             "The origin can't be reached from this host: check routes, the firewall and --upstream-proxy."

@@ -26,12 +26,13 @@ impl Permit {
     /// connection would come back.
     ///
     /// The target follows the client's family, not the balancer's: an IPv6 client behind an IPv4 balancer goes to the
-    /// IPv6 target. Without a claimed source the peer's family decides. Where headers may choose the destination, the one
+    /// IPv6 target. Without a claimed source the peer's family decides, if it has a target. Where headers may choose the destination, the one
     /// that the header names is the target.
     ///
     /// # Errors
     ///
-    /// [`Failure::Source`], [`Failure::Client`], [`Failure::Destination`], [`Failure::ReplyPath`].
+    /// [`Failure::Source`], [`Failure::Client`], [`Failure::Destination`], [`Failure::NoTarget`],
+    /// [`Failure::ReplyPath`].
     pub(crate) fn decide(
         claims: &impl HeaderClaims,
         listener: LocalAddr,
@@ -44,11 +45,14 @@ impl Permit {
             tlvs: claims.tlv_refusal().map_or(Ok(()), Err),
         })?;
         let Some(source) = source else {
-            return Ok(Self::without_source(claims.peer(), listener, rules));
+            return Self::without_source(claims.peer(), listener, rules);
         };
         let client = source.0.ip();
         let named = rules.admit_destination(claims, client)?;
-        let target = named.unwrap_or_else(|| rules.target_for(client).for_listener(listener));
+        let target = match named {
+            Some(named) => named,
+            None => rules.target_for(client)?.for_listener(listener),
+        };
         let backend = Backend {
             address: target.0,
             transport: claims.transport(),
@@ -76,15 +80,17 @@ impl Permit {
     }
 
     /// To connect from an address of this host. A header without a claimed source names no destination either.
-    fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Self {
-        let target = rules.target_for(peer.ip()).for_listener(listener);
-        Self {
+    fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Result<Self, Failure> {
+        let target = rules
+            .target_without_client(peer.ip())?
+            .for_listener(listener);
+        Ok(Self {
             source: None,
             target,
             is_target_on_this_host: rules.is_on_this_host(target.0.ip()),
             source_port: rules.config.upstream.source_port,
             on_collision: rules.config.upstream.on_collision,
-        }
+        })
     }
 
     /// The client's address, or `None` to connect from an address of this host.

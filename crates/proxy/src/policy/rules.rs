@@ -46,11 +46,26 @@ impl Rules {
     }
 
     /// The target of clients with an address of this family.
-    pub(crate) fn target_for(&self, client: IpAddr) -> TargetRule {
-        match client {
-            IpAddr::V4(_) => self.config.upstream.target_v4,
-            IpAddr::V6(_) => self.config.upstream.target_v6,
-        }
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NoTarget`].
+    pub(crate) fn target_for(&self, client: IpAddr) -> Result<TargetRule, Failure> {
+        let targets = &self.config.upstream.targets;
+        targets
+            .of_family(client)
+            .ok_or(Failure::NoTarget { client })
+    }
+
+    /// The target of connections from this host itself, as after a balancer's health check: that of the balancer's family,
+    /// or the other one, because no client's address has to be kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::NoTarget`].
+    pub(crate) fn target_without_client(&self, peer: IpAddr) -> Result<TargetRule, Failure> {
+        self.target_for(peer)
+            .or_else(|failure| self.config.upstream.targets.iter().next().ok_or(failure))
     }
 
     /// Applies the source policy to the claimed source. `None` when the header claims no source, or the balancer's own.

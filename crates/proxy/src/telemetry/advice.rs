@@ -8,7 +8,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Many connections send no header. If they are clients of yours, raise --max-pending or --max-pending-per-peer."
         }
         "no_header" => {
-            "Turn the PROXY protocol on at the balancer. -v shows what the connections begin with, and whether clients bypass the balancer."
+            "Turn the PROXY protocol on at the balancer. -v shows what the connections begin with, and whether clients bypass the balancer. Over UDP, --udp-header first is for balancers that send one on the first datagram only."
         }
         "header_timeout" => {
             "The balancer sends the header late, or not before the client's first byte (AWS NLB: on_first_ack). See --header-timeout."
@@ -80,6 +80,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         | "destination_port_0" => {
             "No server has that destination: correct what the balancer sends."
         }
+        "no_target" => {
+            "The clients' address family has no backend: name it with --target, or take the balancer's address of that family out of the DNS."
+        }
         "reply_path" => {
             "Replies do not come back to this host: `peername doctor --config FILE` names the missing rule, `peername routes add` adds it."
         }
@@ -87,7 +90,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Another socket of this host has the client's port, or two balancers send for one client: see --on-port-collision."
         }
         "connect_refused" => {
-            "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target-v4 and --target-v6."
+            "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target."
         }
         "connect_timeout" => {
             "The backend does not answer, or its replies do not come back: run `peername doctor --config FILE`."
@@ -125,6 +128,9 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Replies to a forwarder with spp need a header: check the receiver's dialect."
         }
         "kernel" => "The kernel had no memory to change a packet.",
+        "v1_on_datagram" => {
+            "The balancer sends a text header over UDP, as nginx does, on the first datagram of a flow: --udp-header first takes it, without --strict-header."
+        }
         "truncated" | "tlv_overrun" | "unique_id_length" | "ssl_structure" => MALFORMED,
         _ if ["v1_", "v2_", "crc32c_", "spp_"]
             .iter()

@@ -86,7 +86,7 @@ fn report_failure(what: &str, transport: Transport, peer: PeerAddr, failure: &Fa
             outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
         }
         _ => {
-            if let Some((throttle, advice)) = advise(failure) {
+            if let Some((throttle, advice)) = advise(transport, failure) {
                 let what = format!("{what} refused");
                 warn(&what, throttle, failure.reason(), peer, &advice);
             }
@@ -103,14 +103,14 @@ fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &
 
 /// The throttle and the advice of a failure. The match has no wildcard: each new failure must decide here whether it is
 /// silent.
-fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
+fn advise(transport: Transport, failure: &Failure) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match failure {
         // Logged as outages.
         Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
         // A reload closes a listener once.
         Failure::NoService => return None,
         Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
-        Failure::Header(error) => return advise_on_header(error),
+        Failure::Header(error) => return advise_on_header(transport, error),
         Failure::Source(_) => (&SOURCE, with_advice(failure)),
         Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
         Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, with_advice(failure)),
@@ -123,6 +123,7 @@ fn advise(failure: &Failure) -> Option<(&'static Throttle, String)> {
             &DESTINATION,
             format!("the header's destination is {refusal}"),
         ),
+        Failure::NoTarget { .. } => (&NO_TARGET, failure.to_string()),
         Failure::ReplyPath => (&REPLY_PATH, failure.to_string()),
         Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
         Failure::SourceTranslated { .. } => (&TRANSLATED, failure.to_string()),
@@ -138,14 +139,30 @@ fn with_advice(failure: &Failure) -> String {
     format!("{failure}. {advice}")
 }
 
-fn advise_on_header(error: &HeaderError) -> Option<(&'static Throttle, String)> {
+fn advise_on_header(
+    transport: Transport,
+    error: &HeaderError,
+) -> Option<(&'static Throttle, String)> {
     let (throttle, advice) = match error {
+        HeaderError::Invalid {
+            invalid: Invalid::V1OnDatagram,
+            ..
+        } => {
+            let advice = advice::advise(error.reason()).unwrap_or_default();
+            (&MALFORMED, format!("{error}. {advice}"))
+        }
         // A health check connects and closes, or resets.
         HeaderError::Truncated { received: 0 } | HeaderError::Read(_) => return None,
         HeaderError::Invalid {
             invalid: Invalid::NoHeader { .. },
             ..
-        } => (&NO_HEADER, NO_HEADER_ADVICE.to_owned()),
+        } => {
+            let advice = match transport {
+                Transport::Tcp => NO_HEADER_ADVICE,
+                Transport::Udp => FIRST_ONLY_ADVICE,
+            };
+            (&NO_HEADER, advice.to_owned())
+        }
         HeaderError::Timeout { received: 0, .. } => (&SILENT, error.to_string()),
         HeaderError::Timeout { .. }
         | HeaderError::Truncated { .. }
@@ -170,6 +187,7 @@ static NOT_ALLOWED: Throttle = Throttle::new();
 static REQUIRED_TLV: Throttle = Throttle::new();
 static TOO_MANY: Throttle = Throttle::new();
 static DESTINATION: Throttle = Throttle::new();
+static NO_TARGET: Throttle = Throttle::new();
 static REPLY_PATH: Throttle = Throttle::new();
 static PORT_TAKEN: Throttle = Throttle::new();
 static TRANSLATED: Throttle = Throttle::new();
@@ -178,6 +196,8 @@ static EVICTED: Throttle = Throttle::new();
 static REPLIES: Throttle = Throttle::new();
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
+const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protocol header; turn it on at the balancer, and if \
+    that sends one on the first datagram of a flow only, use --udp-header first";
 const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
     lower --close-after";
 
@@ -228,6 +248,7 @@ mod tests {
                 refusal: DestinationRefusal::NotListed,
             },
             Failure::TooManyConnections,
+            Failure::NoTarget { client: addr.ip() },
             Failure::ReplyPath,
             Failure::OutboundHeader(WriteError::TooLong(70_000)),
             Failure::Local(failed()),
@@ -242,7 +263,7 @@ mod tests {
             },
         ];
         for failure in &logged {
-            assert!(advise(failure).is_some(), "{failure:?}");
+            assert!(advise(Transport::Tcp, failure).is_some(), "{failure:?}");
         }
         let upstream = Target(addr);
         let outages = [
@@ -261,7 +282,7 @@ mod tests {
             Failure::NoService,
         ];
         for failure in outages.iter().chain(&silent) {
-            assert!(advise(failure).is_none(), "{failure:?}");
+            assert!(advise(Transport::Tcp, failure).is_none(), "{failure:?}");
         }
         assert!(
             outages

@@ -26,7 +26,8 @@ pub enum Dialect {
     /// PROXY v2 on every datagram, as the specification has it.
     #[default]
     Each,
-    /// PROXY v2 on the first datagram of a flow; afterwards the balancer's address and port identify the client.
+    /// PROXY v2, or v1 as nginx sends it, on the first datagram of a flow; afterwards the balancer's address and port identify the
+    /// client. Sent as v2.
     First,
     /// Simple Proxy Protocol on every datagram, both ways.
     Spp,
@@ -55,7 +56,7 @@ impl Dialect {
     pub const fn summary(self) -> &'static str {
         match self {
             Self::Each => "PROXY v2 on every datagram",
-            Self::First => "PROXY v2 on the first datagram of a flow",
+            Self::First => "PROXY v2 on the first datagram of a flow; v1 is accepted, too (nginx)",
             Self::Spp => "Simple Proxy Protocol on every datagram, both ways",
         }
     }

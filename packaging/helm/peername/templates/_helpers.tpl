@@ -78,9 +78,9 @@ readinessProbe:
     {{- range .options.listen }}
     - --listen={{ . }}
     {{- end }}
-    - --target-v4={{ .options.targetV4 }}
+    - --target={{ .options.targetV4 }}
     {{- with .options.targetV6 }}
-    - --target-v6={{ . }}
+    - --target={{ . }}
     {{- end }}
     {{- if not .options.trust }}
     {{- fail "list the balancers in `trust`: without it the proxy accepts no header" }}

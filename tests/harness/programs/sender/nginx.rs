@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::wait_listening_in_front;
+use crate::harness::addr::{FRONT_V4, FRONT_V6};
 use crate::harness::lab::{Lab, Process, Scratch};
 
 #[derive(Debug)]
@@ -22,21 +23,35 @@ impl NginxStream {
         Self::with(lab, to, "proxy_protocol", realip)
     }
 
+    /// The same for UDP.
+    pub(crate) fn start_udp(lab: &Lab, to: SocketAddr) -> Self {
+        let (process, scratch) = start(lab, to, "udp", "");
+        Self {
+            _process: process.wait_bound(FRONT_V4).wait_bound(FRONT_V6),
+            _scratch: scratch,
+        }
+    }
+
     fn with(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> Self {
-        let scratch = Scratch::new();
-        let config = CONFIG
-            .replace("LISTEN", listen)
-            .replace("SERVER", server)
-            .replace("TO", &to.to_string())
-            .replace("DIR", &scratch.path_text("."));
-        let config = scratch.write("nginx.conf", &config);
-        let args = ["-c", &config, "-e", "stderr"];
-        let process = Process::start_in_pid_namespace(&lab.balancer, "nginx", &args);
+        let (process, scratch) = start(lab, to, listen, server);
         Self {
             _process: wait_listening_in_front(process),
             _scratch: scratch,
         }
     }
+}
+
+fn start(lab: &Lab, to: SocketAddr, listen: &str, server: &str) -> (Process, Scratch) {
+    let scratch = Scratch::new();
+    let config = CONFIG
+        .replace("LISTEN", listen)
+        .replace("SERVER", server)
+        .replace("TO", &to.to_string())
+        .replace("DIR", &scratch.path_text("."));
+    let config = scratch.write("nginx.conf", &config);
+    let args = ["-c", &config, "-e", "stderr"];
+    let process = Process::start_in_pid_namespace(&lab.balancer, "nginx", &args);
+    (process, scratch)
 }
 
 const CONFIG: &str = include_str!("nginx/nginx.conf");

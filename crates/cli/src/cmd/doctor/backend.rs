@@ -16,7 +16,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use crate::cmd::routes::Targets;
 
 /// Finds rules of a proxy that was killed together with its route keeper.
 pub(super) async fn leftovers() -> Finding {
@@ -113,12 +112,7 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
         Ok(Err(error)) => format!("{target}: {error}"),
         Err(_) => format!("{target} does not answer within {CONNECT_TIMEOUT:?}"),
     };
-    if target == Targets::DEFAULT_V6 {
-        // Only a warning: this target is the default, and many backends have no IPv6.
-        let fix = "IPv6 clients will be refused: fine if there are none";
-        return Finding::warn(check, seen, fix);
-    }
-    let fix = "start the backend, or name the right one with `-4` and `-6`";
+    let fix = "start the backend, or name the right one with --target";
     Finding::fail(check, seen, fix)
 }
 

@@ -30,9 +30,13 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
         .collect::<Vec<_>>()
         .join(", ");
     if on_its_port.is_empty() {
-        return Finding::ok(
+        return Finding::warn(
             CHECK,
-            format!("nothing here listens on port {}", target.port()),
+            format!(
+                "nothing here listens on port {}, yet {target} accepts",
+                target.port()
+            ),
+            "find out what answers there: `nft list ruleset`, or another network namespace",
         );
     }
     if !on_its_port

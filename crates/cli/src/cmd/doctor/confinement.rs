@@ -1,7 +1,7 @@
-//! `peername doctor --confinement`: what confines a command on this host, or a process that runs.
+//! `peername doctor confinement`: what confines a command on this host, or a process that runs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use peername_daemon::process::confinement::SCOPES_SINCE;
 use peername_daemon::text::join;
@@ -14,29 +14,25 @@ use peername_sys::process::confine::files::supported_version;
 use super::finding::Finding;
 use super::intercept;
 
-/// Options of `peername doctor --confinement`.
+/// Options of `peername doctor confinement`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(super) struct Args {
-    /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
-    #[arg(long, conflicts_with_all = ["intercept", "observe"])]
-    confinement: bool,
-    /// With --confinement: report what confines this process
-    #[arg(
-        long,
-        value_name = "PID",
-        requires = "confinement",
-        conflicts_with = "config"
-    )]
+    /// Report what confines this process
+    #[arg(long, value_name = "PID", conflicts_with = "config")]
     pid: Option<u32>,
+    /// Report the files that `proxy` may use with this configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 impl Args {
-    pub(super) fn is_given(&self) -> bool {
-        self.confinement
+    /// The configuration file whose files are reported.
+    pub(super) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
     }
 
-    /// All findings. With a configuration file, it has been read by now.
+    /// All findings. The configuration file has been read by now.
     pub(super) fn findings(&self) -> Vec<Finding> {
         match self.pid {
             Some(pid) => of_process(pid),

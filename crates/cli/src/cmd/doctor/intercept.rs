@@ -1,9 +1,12 @@
 //! Checks of what `peername intercept` needs: its authority, origins' authorities, the check service, names.
 
-use std::env::var_os;
+use std::env::{self, var_os};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use peername_daemon::value;
 use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
 use peername_intercept::ca::{Authority, CaError};
 use peername_server::confinement::Needs;
@@ -19,40 +22,34 @@ use crate::cmd::intercept::check_tls_args::CheckTlsArgs;
 pub(super) use crate::cmd::intercept::expected_connections;
 use crate::cmd::intercept::usual_needs;
 
-/// Options of `peername doctor --intercept`: those of `peername intercept` that depend on this host.
+/// Options of `peername doctor intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(super) struct Args {
-    /// Check what `peername intercept` needs, instead of `peername proxy`
-    #[arg(long, conflicts_with_all = ["config", "target_v4", "target_v6", "protocol", "mark", "observe"])]
-    intercept: bool,
-    /// With --intercept: the directory of the authority [default: that of `peername ca`]
-    #[arg(long, value_name = "DIR", requires = "intercept")]
+    /// The address that it will listen on; may be repeated [default: 127.0.0.1:8080]
+    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
+    listen: Vec<SocketAddr>,
+    /// The directory of the authority [default: that of `peername ca`]
+    #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
-    /// With --intercept: the check service, as `peername intercept --check` takes it
-    #[arg(
-        long,
-        value_name = "URL",
-        requires = "intercept",
-        overrides_with = "check"
-    )]
+    /// The check service, as `peername intercept --check` takes it
+    #[arg(long, value_name = "URL", overrides_with = "check")]
     check: Option<ServiceUrl>,
     #[command(flatten)]
     check_tls: CheckTlsArgs,
-    /// With --intercept: a host name that must resolve
+    /// A host name that must resolve
     #[arg(
         long,
         value_name = "NAME",
         default_value = "example.com",
-        requires = "intercept",
         overrides_with = "resolve"
     )]
     resolve: String,
 }
 
 impl Args {
-    pub(super) fn is_given(&self) -> bool {
-        self.intercept
+    pub(super) fn listen(&self) -> &[SocketAddr] {
+        &self.listen
     }
 
     /// The findings of all checks beside those of the host.
@@ -67,6 +64,30 @@ impl Args {
         findings.push(check_service(self.check.as_ref(), &self.check_tls).await);
         findings.push(resolution(&self.resolve).await);
         findings
+    }
+}
+
+/// Runs a program in a jail.
+pub(super) fn jail() -> Finding {
+    let jailed = env::current_exe().and_then(|peername| {
+        Command::new(peername)
+            .args(["jail", "--", "true"])
+            .stdin(Stdio::null())
+            .output()
+    });
+    match jailed {
+        Ok(output) if output.status.success() => Finding::ok(JAIL, "a program runs in it"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().last().unwrap_or_default();
+            let why = last.strip_prefix("peername: ").unwrap_or(last);
+            Finding::fail(
+                JAIL,
+                why,
+                "see \"Where user namespaces are forbidden\" in docs/jail.md",
+            )
+        }
+        Err(error) => Finding::fail(JAIL, error.to_string(), "run it by its installed path"),
     }
 }
 
@@ -238,6 +259,7 @@ async fn resolution(name: &str) -> Finding {
 }
 
 const AUTHORITY: &str = "authority";
+const JAIL: &str = "jail";
 /// The remaining validity below which there is a warning: twice the lifetime of a leaf.
 const RENEWAL: Duration = Duration::from_hours(14 * 24);
 /// The default of resolv.conf(5) for one name server: 5 s, two attempts.

@@ -1,20 +1,19 @@
 //! `doctor/intercept.rs` in a build without `intercept`.
 
+use std::net::SocketAddr;
+
 use peername_server::confinement::Needs;
 
 use super::finding::Finding;
 
-/// The option that this build lacks.
+/// Without options: this build lacks it.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub(super) struct Args {
-    #[arg(long, hide = true)]
-    intercept: bool,
-}
+pub(super) struct Args {}
 
 impl Args {
-    pub(super) fn is_given(&self) -> bool {
-        self.intercept
+    pub(super) fn listen(&self) -> &[SocketAddr] {
+        &[]
     }
 
     pub(super) async fn findings(&self) -> Vec<Finding> {

@@ -16,7 +16,7 @@ pub(super) struct Args {
     #[arg(
         long,
         value_name = "ADDR|unix:PATH",
-        conflicts_with_all = ["listen", "target_v4", "target_v6", "intercept", "observe", "confinement", "config"]
+        conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "observe", "config"]
     )]
     admin: Option<AdminAddr>,
 }

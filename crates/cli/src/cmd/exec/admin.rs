@@ -69,7 +69,6 @@ fn shown(given: &Given<Args>) -> String {
     let program = given.options.command.first();
     let program = program.map(|program| program.to_string_lossy());
     shown.insert("program".to_owned(), program.into());
-    shown.insert("trust".to_owned(), given.options.trust().into());
     format!("{:#}\n", Value::from(shown))
 }
 

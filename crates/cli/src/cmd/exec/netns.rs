@@ -123,16 +123,18 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         "proxy".to_owned(),
         "--sockets-from-outside".to_owned(),
         format!("--protocol={protocol}"),
-        "--target-v4=127.0.0.1:same".to_owned(),
-        "--target-v6=[::1]:same".to_owned(),
+        "--target=127.0.0.1:same".to_owned(),
+        "--target=[::1]:same".to_owned(),
         format!("--header-timeout={}ms", args.header_timeout.as_millis()),
         format!("--max-header={}", args.max_header),
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    let trust = args.trust();
-    let trust = trust.iter().map(|network| with_absolute_path(network));
-    words.extend(trust.map(|network| format!("--trust={network}")));
+    words.extend(
+        args.trust
+            .iter()
+            .map(|network| format!("--trust={}", with_absolute_path(network))),
+    );
     words.extend(args.client_lists().words());
     let health_checks = args.health_checks.map_values(with_absolute_path);
     words.extend(health_checks.words());

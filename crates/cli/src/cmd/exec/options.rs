@@ -26,8 +26,7 @@ pub(crate) struct Args {
     /// The mechanism that gives the server its clients' addresses
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) mode: Mode,
-    /// Networks that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
-    /// [default: private]
+    /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(short, long, value_name = "NETWORK")]
     pub(super) trust: Vec<String>,
     #[command(flatten)]
@@ -189,25 +188,11 @@ impl Args {
     }
 
     pub(super) fn networks(&self) -> Result<Vec<Network>, Usage> {
-        if self.trust.is_empty() {
-            eprintln!(
-                "peername: headers are accepted from private networks (set --trust to choose others)"
-            );
-        }
-        let list =
-            NetworkSet::read_required("--trust", &self.trust()).map_err(Usage::from_error)?;
+        let list = NetworkSet::read_required("--trust", &self.trust).map_err(Usage::from_error)?;
         Ok(list
             .iter()
             .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
             .collect())
-    }
-
-    /// The trusted networks as they were written, or the default.
-    pub(super) fn trust(&self) -> Vec<String> {
-        match self.trust.as_slice() {
-            [] => vec!["private".to_owned()],
-            trust => trust.to_vec(),
-        }
     }
 
     pub(super) fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {

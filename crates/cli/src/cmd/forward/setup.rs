@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     groups: Vec<Group>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
+    /// What is valid in the file, but not as it should be.
+    warnings: Vec<String>,
 }
 
 /// The listeners of a table, and what they forward by.
@@ -78,6 +80,7 @@ impl Setup {
             process: config.top.options.process,
             groups,
             json,
+            warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
         match problems.is_empty() {
@@ -180,6 +183,10 @@ impl reload::Setup for Setup {
 
     fn summary(&self) -> String {
         listeners::summary(self.groups.iter().map(|group| &group.sockets))
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 }
 

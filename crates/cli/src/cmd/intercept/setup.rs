@@ -38,6 +38,8 @@ pub(crate) struct Setup {
     jail: Option<JailPlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
+    /// What is valid in the file, but not as it should be.
+    warnings: Vec<String>,
 }
 
 /// The listeners of a jail.
@@ -85,7 +87,9 @@ impl Setup {
         let table = config
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Given::default()));
-        let setup = Self::of(config.top.options.process, table.options().clone(), json);
+        let warnings = config.warnings;
+        let setup = Self::of(config.top.options.process, table.options().clone(), json)
+            .map(|setup| Self { warnings, ..setup });
         setup.map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
@@ -141,6 +145,7 @@ impl Setup {
                 process,
                 options,
                 json,
+                warnings: Vec::new(),
             })
         })
     }
@@ -268,5 +273,9 @@ impl reload::Setup for Setup {
 
     fn summary(&self) -> String {
         listeners::summary(&self.listen_plans(false))
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 }

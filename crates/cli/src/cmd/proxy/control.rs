@@ -96,10 +96,9 @@ impl Control {
         for plan in &setup.services {
             log_listening(plan, &bound, setup.process.workers());
         }
-        // go-mmproxy logs the networks, and has the same defaults without a warning.
-        match setup.process.logging.is_go_mmproxy_format() {
-            true => setup.services.iter().for_each(log_allowed_subnets),
-            false => log_warnings(&setup),
+        // go-mmproxy logs the networks.
+        if setup.process.logging.is_go_mmproxy_format() {
+            setup.services.iter().for_each(log_allowed_subnets);
         }
         let open_clients = OpenClients {
             connections: listeners.workers.connections(),
@@ -221,22 +220,15 @@ fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
         let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
         ranges(addrs)
     });
-    let upstream = &plan.config.upstream;
+    let targets = &plan.config.upstream.targets;
     tracing::info!(
         tcp,
         udp,
-        target_v4 = %upstream.target_v4,
-        target_v6 = %upstream.target_v6,
+        target_v4 = targets.v4.map(display),
+        target_v6 = targets.v6.map(display),
         workers,
         "listening"
     );
-}
-
-/// Logs what is valid in the configuration, but may not be meant.
-pub(super) fn log_warnings(setup: &Setup) {
-    for warning in setup.warnings() {
-        tracing::warn!("{warning}");
-    }
 }
 
 /// Logs the trusted networks as go-mmproxy does at its start. Without a list it logged none.

@@ -9,10 +9,9 @@ use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{
-    AllowDestination, Listen, MAX_INTEGER, Mark, Number, TargetV4, TargetV6, Timeout, TlvKind,
-    list_file,
+    AllowDestination, Listen, MAX_INTEGER, Mark, Number, Timeout, TlvKind, list_file,
 };
-use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, UpstreamConfig};
+use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
@@ -24,7 +23,7 @@ use super::clients;
 use super::destination::destinations;
 use super::header_policy;
 use super::udp;
-use crate::cmd::routes::{Protocol, Targets};
+use crate::cmd::routes::{Protocol, target_args};
 use peername_daemon::options::{Given, NotWithFile};
 
 /// Options of `peername proxy`.
@@ -89,12 +88,8 @@ pub(crate) struct Listener {
     /// The transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// The backend of IPv4 clients; port "same" is the port they connected to [default: `127.0.0.1:443`]
-    #[arg(short = '4', long, value_name = "ADDR")]
-    target_v4: Option<TargetV4>,
-    /// The backend of IPv6 clients; port "same" is the port they connected to [default: `[::1]:443`]
-    #[arg(short = '6', long, value_name = "ADDR")]
-    target_v6: Option<TargetV6>,
+    #[command(flatten)]
+    targets: target_args::Args,
     /// Connect to the destination in the header, if --allow-destination lists it
     #[arg(long)]
     dynamic_destination: bool,
@@ -287,25 +282,14 @@ impl Listener {
         self.trust.iter().filter_map(|word| list_file(word))
     }
 
-    /// Whether clients of this family are expected from the start. They are if their target is configured; IPv4 clients
-    /// also if no target is configured.
+    /// Whether clients of this family are expected from the start. They are if their target is named; IPv4 clients also if no
+    /// target is named, but both are defaults of another program's command line.
     pub(super) fn expects(&self, is_ipv4: bool) -> bool {
+        let named = self.targets.named_targets().unwrap_or_default();
         match is_ipv4 {
-            true => self.target_v4.is_some() || self.target_v6.is_none(),
-            false => self.target_v6.is_some(),
+            true => named.v4.is_some() || named.v6.is_none(),
+            false => named.v6.is_some(),
         }
-    }
-
-    /// A warning where only one target is given: clients of the other family go to the default, maybe another server.
-    pub(super) fn lone_target_warning(&self) -> Option<String> {
-        let (family, default, option) = match (&self.target_v4, &self.target_v6) {
-            (Some(_), None) => ("IPv6", Targets::DEFAULT_V6, "--target-v6"),
-            (None, Some(_)) => ("IPv4", Targets::DEFAULT_V4, "--target-v4"),
-            _ => return None,
-        };
-        Some(format!(
-            "{family} clients go to the default backend {default}: set {option}"
-        ))
     }
 
     /// The allowed destinations that are a single address and port. Networks and ranges of ports are left out: not each
@@ -331,20 +315,12 @@ impl Listener {
     }
 
     fn upstream(&self) -> Result<UpstreamConfig, Usage> {
-        let named = |option: &'static str| move |why| Usage(format!("{option}: {why}"));
-        let mut errors = UsageErrors::default();
-        let target_v4 = match &self.target_v4 {
-            Some(target) => errors.note(target.target_rule().map_err(named("--target-v4"))),
-            None => Some(Targets::DEFAULT_V4.into()),
-        };
-        let target_v6 = match &self.target_v6 {
-            Some(target) => errors.note(target.target_rule().map_err(named("--target-v6"))),
-            None => Some(Targets::DEFAULT_V6.into()),
-        };
-        let (target_v4, target_v6) = errors.into_result(target_v4.zip(target_v6))?;
+        let targets = self.targets.targets()?;
+        if targets == Targets::default() && !self.dynamic_destination {
+            return Err(Usage(NO_TARGET.to_owned()));
+        }
         Ok(UpstreamConfig {
-            target_v4,
-            target_v6,
+            targets,
             mark: NonZeroU32::new(self.mark.0),
             source_port: match self.source_port {
                 Port::Keep => SourcePort::Keep,
@@ -382,3 +358,7 @@ impl From<Version> for SendProxy {
         }
     }
 }
+
+/// It names the older options, too, so that it is not reported where one of them could not be read.
+const NO_TARGET: &str = "--target is missing: name the backend's address and port, as in 127.0.0.1:8080, once for each address \
+    family of clients (--target-v4 and --target-v6 do, too)";

@@ -11,7 +11,7 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_proxy::routes::{Backend, add_command};
 use peername_server::own_addresses::OwnAddresses;
 
-use super::control::{Control, log_warnings};
+use super::control::Control;
 use super::load::load;
 use super::privileges;
 use super::setup::Setup;
@@ -49,7 +49,6 @@ impl Reload for Control {
         let tasks = shared.udp_tasks(&self.services);
         let changed = listeners.apply(change, replace, tasks).await;
         self.client_lists.replace(client_policies);
-        log_warnings(&setup);
         self.setup = setup;
         self.reply_path.send_replace(reply_path);
         Ok(changed)

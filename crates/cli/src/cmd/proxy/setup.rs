@@ -25,7 +25,6 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_sys::netlink::Transport;
 
 use super::options::{HostArgs, Listener};
-use crate::cmd::routes::Targets;
 use crate::config_file::{Configuration, Problems};
 
 /// The validated configuration.
@@ -36,6 +35,8 @@ pub(crate) struct Setup {
     pub(super) services: Vec<ServicePlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
+    /// What is valid in the file, but not as it should be.
+    warnings: Vec<String>,
 }
 
 /// The listeners of one `[[listen]]` table or command line, and their configuration.
@@ -46,8 +47,6 @@ pub(super) struct ServicePlan {
     expected: ExpectedFamilies,
     /// Destinations that the list allows by a single address and port.
     only_allowed: Vec<SocketAddr>,
-    /// What is valid, but may not be meant.
-    warning: Option<String>,
     origin: Origin,
 }
 
@@ -66,14 +65,6 @@ impl Setup {
     /// All errors.
     pub(crate) fn new(mut config: Configuration) -> Result<Self, Problems> {
         config.set_default_workers(default_workers());
-        for table in &mut config.listen {
-            table
-                .given
-                .show_default("target-v4", Targets::DEFAULT_V4.to_string());
-            table
-                .given
-                .show_default("target-v6", Targets::DEFAULT_V6.to_string());
-        }
         let json = config.to_json();
         let mut problems = Vec::new();
         let mut services = Vec::new();
@@ -89,6 +80,7 @@ impl Setup {
             host: config.top.options.host,
             services,
             json,
+            warnings: config.warnings,
         };
         problems.extend(setup.problems(|_| false));
         match problems.is_empty() {
@@ -144,12 +136,6 @@ impl Setup {
                 mark: plan.config.upstream.mark,
                 is_kept: self.host.setup_routes,
             })
-    }
-
-    /// What is valid, but may not be meant: for the log, `config check` and `doctor`.
-    pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
-        let services = self.services.iter();
-        services.filter_map(|plan| plan.warning.as_deref())
     }
 
     /// The limit of open TCP connections that a proxy with this configuration would have.
@@ -272,12 +258,7 @@ impl Setup {
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
             for target in targets.filter(|&target| connects_to_listener(&taken, target, is_own)) {
-                let option = if target.is_ipv4() {
-                    "--target-v4"
-                } else {
-                    "--target-v6"
-                };
-                let text = format!("{option} {target}: the proxy would connect to itself");
+                let text = format!("--target {target}: the proxy would connect to itself");
                 problems.push(plan.origin.of(&text));
             }
             if plan.listen(transport).is_empty() {
@@ -305,6 +286,10 @@ impl reload::Setup for Setup {
 
     fn summary(&self) -> String {
         listeners::summary(self.services.iter().map(|plan| &plan.sockets))
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 }
 
@@ -335,9 +320,6 @@ impl ServicePlan {
                 v6: listener.expects(false),
             },
             only_allowed: listener.only_allowed(),
-            warning: listener
-                .lone_target_warning()
-                .map(|text| table.origin.of(&text)),
             origin: table.origin.clone(),
         })
     }
@@ -399,7 +381,10 @@ impl ServicePlan {
             })
         };
         TRANSPORTS.into_iter().flat_map(move |transport| {
-            of(transport, upstream.target_v4).chain(of(transport, upstream.target_v6))
+            upstream
+                .targets
+                .iter()
+                .flat_map(move |rule| of(transport, rule))
         })
     }
 }

@@ -6,7 +6,7 @@ use super::{stops, translated};
 pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "",
-        "proxy --trust any --source-policy allow-local --workers 1",
+        "proxy --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
     (
         "-l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 --allowed-subnets ./path-prefixes.txt",
@@ -21,41 +21,40 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     (
         "-l=localhost:1 --4=db.example:2 -p=udp -close-after 90 -mark 0x7b -listeners=4",
-        "proxy --listen localhost:1 --protocol udp --target-v4 db.example:2 --trust any \
+        "proxy --listen localhost:1 --protocol udp --target-v4 db.example:2 --default-target [::1]:443 --trust any \
          --source-policy allow-local --mark 123 --close-after 90s --workers 4",
     ),
     (
         "-close-after 0 -mark 0",
-        "proxy --trust any --source-policy allow-local --mark 0 --close-after 1s --workers 1",
+        "proxy --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --mark 0 --close-after 1s --workers 1",
     ),
     (
         "-4 0.0.0.0:443 -6 [::]:443",
         "proxy --target-v4 127.0.0.1:443 --target-v6 [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
-    // The default target of one family is the address of the listener: that family gets a target that refuses
-    // connections.
+    // The default target of one family is the address of the listener: that family gets no target.
     (
         "-l [::]:443 -4 127.0.0.1:80",
-        "proxy --listen [::]:443 --target-v4 127.0.0.1:80 --target-v6 [::1]:1 --trust any \
+        "proxy --listen [::]:443 --target-v4 127.0.0.1:80 --trust any \
          --source-policy allow-local --workers 1",
     ),
     (
         "-l 0.0.0.0:443 -6 [::1]:80",
-        "proxy --listen 0.0.0.0:443 --target-v4 127.0.0.1:1 --target-v6 [::1]:80 --trust any \
+        "proxy --listen 0.0.0.0:443 --target-v6 [::1]:80 --trust any \
          --source-policy allow-local --workers 1",
     ),
     (
         "-l 0.0.0.0:443 -4 127.0.0.1:80",
-        "proxy --listen 0.0.0.0:443 --target-v4 127.0.0.1:80 --trust any \
+        "proxy --listen 0.0.0.0:443 --target-v4 127.0.0.1:80 --default-target [::1]:443 --trust any \
          --source-policy allow-local --workers 1",
     ),
     (
         "-p udp -p tcp",
-        "proxy --protocol tcp --trust any --source-policy allow-local --workers 1",
+        "proxy --protocol tcp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
     (
         "-listen-transparent=false -l 0.0.0.0:1 server -l 0.0.0.0:2",
-        "proxy --listen 0.0.0.0:1 --trust any --source-policy allow-local --workers 1",
+        "proxy --listen 0.0.0.0:1 --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
     (
         "-l 0.0.0.0:25577 -4 127.0.0.1:25578 -6 [::1]:25578 -listen-transparent",
@@ -64,7 +63,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     (
         "-dynamic-destination -4 10.0.0.1:80 -allow-destination 127.0.0.1:9000-9100",
-        "proxy --target-v4 10.0.0.1:80 --trust any --source-policy allow-local \
+        "proxy --target-v4 10.0.0.1:80 --default-target [::1]:443 --trust any --source-policy allow-local \
          --dynamic-destination --allow-destination 0.0.0.0/0 --allow-destination ::/0 \
          --allow-destination [::1]:443 --allow-destination 127.0.0.1:9000-9100 --workers 1",
     ),

@@ -6,12 +6,12 @@ use crate::compat::mmproxy_rs::translate;
 pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "",
-        "proxy --trust any --source-policy allow-local --workers 1",
+        "proxy --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
     // The README's example.
     (
         "-l 192.0.2.1:8080 -4 127.0.0.1:8081 -p udp",
-        "proxy --listen 192.0.2.1:8080 --protocol udp --target-v4 127.0.0.1:8081 --trust any \
+        "proxy --listen 192.0.2.1:8080 --protocol udp --target-v4 127.0.0.1:8081 --default-target [::1]:443 --trust any \
          --source-policy allow-local --workers 1",
     ),
     (
@@ -27,11 +27,11 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     (
         "-mark 7 --listeners=2",
-        "proxy --trust any --source-policy allow-local --mark 7 --workers 2",
+        "proxy --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --mark 7 --workers 2",
     ),
     (
         "-l -p udp",
-        "proxy --protocol udp --trust any --source-policy allow-local --workers 1",
+        "proxy --protocol udp --default-target 127.0.0.1:443 --default-target [::1]:443 --trust any --source-policy allow-local --workers 1",
     ),
 ];
 

@@ -26,10 +26,10 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          --target-v6 [::1]:8001 --trust any --source-policy allow-local --source-port any \
          --close-after 180s --log-format text --quiet",
     ),
-    // No IPv4 target is given: IPv4 clients get one that refuses connections.
+    // No IPv4 target is given: IPv4 clients are refused.
     (
         "-m 2 -b :: -l 8000 -h fd00::5 -r 8000",
-        "proxy --listen [::]:8000 --protocol udp --target-v4 127.0.0.1:1 \
+        "proxy --listen [::]:8000 --protocol udp \
          --target-v6 [fd00::5]:8000 --trust any --source-policy allow-local --source-port any \
          --close-after 180s --log-format text -v",
     ),

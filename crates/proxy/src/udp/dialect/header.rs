@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use peername_proto::{Carrier, Invalid, Parsed, Spp, Transport, parse};
+use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, parse};
 use peername_sys::netlink;
 
 use crate::outcome::Failure;
@@ -33,29 +33,50 @@ impl DatagramHeader {
     /// # Errors
     ///
     /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP), over the limits, or a client's that lacks a
-    /// required TLV;
-    /// [`DropReason::StreamTransport`] where it is the header of a TCP connection.
+    /// required TLV; [`DropReason::StreamTransport`] where it is the header of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
         peer: PeerAddr,
         rules: &Rules,
     ) -> Result<Self, DropReason> {
-        let config = &rules.config;
-        let Parsed::Complete(header) = parse(bytes, Carrier::Datagram)? else {
-            return Err(Invalid::Truncated {
-                have: bytes.len(),
-                need: bytes.len() + 1,
-            }
-            .into());
-        };
-        config.header.admit(&header).map_err(Failure::from)?;
+        let header = parse_whole(bytes, Carrier::Datagram)?;
+        rules.config.header.admit(&header).map_err(Failure::from)?;
         if header.transport() == Some(Transport::Stream) {
             return Err(DropReason::StreamTransport);
         }
+        Self::judge(&header, peer, rules)
+    }
+
+    /// Parses the header of a flow: version 2, or version 1, which nginx sends over UDP. It can't name UDP, and names TCP.
+    ///
+    /// # Errors
+    ///
+    /// As [`DatagramHeader::parse_proxy_v2`]; version 1 is refused as there with `--strict-header`.
+    pub(crate) fn parse_flow_header(
+        bytes: &[u8],
+        peer: PeerAddr,
+        rules: &Rules,
+    ) -> Result<Self, DropReason> {
+        let limits = &rules.config.header;
+        if !bytes.starts_with(V1_KEYWORD) || limits.policy.strict {
+            return Self::parse_proxy_v2(bytes, peer, rules);
+        }
+        let header = parse_whole(bytes, Carrier::Stream)?;
+        limits.admit(&header).map_err(Failure::from)?;
+        Self::judge(&header, peer, rules)
+    }
+
+    /// The claims of a valid header.
+    ///
+    /// # Errors
+    ///
+    /// [`DropReason::Refused`] where a client's header lacks a required TLV.
+    fn judge(header: &Header<'_>, peer: PeerAddr, rules: &Rules) -> Result<Self, DropReason> {
+        let config = &rules.config;
         let claim = header.source().map(ClaimedSource::canonical);
         // Each datagram has TLVs of its own. Without required TLVs, a client is judged once a session (`Permit::decide`).
         if config.clients.requires_tlvs() {
-            let tlvs = config.clients.judge_tlvs(&header);
+            let tlvs = config.clients.judge_tlvs(header);
             let client = HeaderClient { claim, peer, tlvs };
             rules.admit_client(client).map_err(Failure::from)?;
         }
@@ -92,6 +113,17 @@ impl DatagramHeader {
     }
 }
 
+/// Parses a header that must be whole.
+fn parse_whole(bytes: &[u8], carrier: Carrier) -> Result<Header<'_>, Invalid> {
+    match parse(bytes, carrier)? {
+        Parsed::Complete(header) => Ok(header),
+        Parsed::NeedMore(need) => Err(Invalid::Truncated {
+            have: bytes.len(),
+            need,
+        }),
+    }
+}
+
 impl HeaderClaims for DatagramHeader {
     fn claim(&self) -> Option<ClaimedSource> {
         self.claim
@@ -119,3 +151,6 @@ impl HeaderClaims for DatagramHeader {
         netlink::Transport::Udp
     }
 }
+
+/// The beginning of a header of version 1.
+const V1_KEYWORD: &[u8] = b"PROXY ";

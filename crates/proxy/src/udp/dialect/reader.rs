@@ -126,7 +126,7 @@ impl HeaderReader {
             let flow = self.flows.get(id).copied();
             return flow.ok_or(DropReason::Evicted);
         }
-        let header = DatagramHeader::parse_proxy_v2(bytes, reply_to.peer, rules)
+        let header = DatagramHeader::parse_flow_header(bytes, reply_to.peer, rules)
             .inspect_err(|_| self.end_flow(reply_to))?;
         let flow = DatagramHeader { len: 0, ..header };
         match known {

@@ -1,0 +1,91 @@
+//! The options that name backends: of `proxy`, `routes add` and `doctor`.
+
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_daemon::value::{Target, TargetV4, TargetV6};
+use peername_proxy::config::{TargetRule, Targets};
+
+/// The backends, one for each address family of clients.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// The backend of clients of its address family; port "same" is the port that they connected to; may be repeated, once for
+    /// each family
+    #[arg(long, value_name = "ADDR")]
+    target: Vec<Target>,
+    /// The backend of IPv4 clients: --target with an address or name of this family
+    #[arg(short = '4', long, value_name = "ADDR")]
+    target_v4: Option<TargetV4>,
+    /// The backend of IPv6 clients: --target with an address or name of this family
+    #[arg(short = '6', long, value_name = "ADDR")]
+    target_v6: Option<TargetV6>,
+    /// The backend of a family for which nothing else names one: of command lines of other programs, which have such defaults
+    #[arg(long, value_name = "ADDR", hide = true)]
+    default_target: Vec<Target>,
+}
+
+impl Args {
+    /// The targets by the options; none of a family that none names.
+    ///
+    /// # Errors
+    ///
+    /// Names that do not resolve, and families with several targets.
+    pub(crate) fn targets(&self) -> Result<Targets, Usage> {
+        let mut targets = self.named_targets()?;
+        for default in &self.default_target {
+            for rule in default.targets().map_err(Usage)?.iter() {
+                // A named one is kept.
+                let _ = targets.insert(rule);
+            }
+        }
+        Ok(targets)
+    }
+
+    /// As [`Args::targets`], without defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`Args::targets`].
+    pub(crate) fn named_targets(&self) -> Result<Targets, Usage> {
+        let mut errors = UsageErrors::default();
+        let mut targets = Targets::default();
+        for (option, named) in self.named() {
+            match named {
+                Err(why) => errors.push(format!("{option}: {why}")),
+                Ok(rules) => {
+                    for rule in rules.iter() {
+                        if let Err(earlier) = targets.insert(rule) {
+                            errors.push(format!(
+                                "{option} {rule}: {} clients have a backend already, {earlier}",
+                                if rule.ip().is_ipv4() { "IPv4" } else { "IPv6" }
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        errors.into_result(Some(targets))
+    }
+
+    /// The value of each option.
+    fn named(&self) -> impl Iterator<Item = (&'static str, Result<Targets, String>)> {
+        let v4 = self
+            .target_v4
+            .iter()
+            .map(|target| ("--target-v4", target.target_rule().map(of_one)));
+        let v6 = self
+            .target_v6
+            .iter()
+            .map(|target| ("--target-v6", target.target_rule().map(of_one)));
+        self.target
+            .iter()
+            .map(|target| ("--target", target.targets()))
+            .chain(v4)
+            .chain(v6)
+    }
+}
+
+fn of_one(rule: TargetRule) -> Targets {
+    let mut targets = Targets::default();
+    let _ = targets.insert(rule);
+    targets
+}

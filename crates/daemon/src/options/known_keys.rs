@@ -1,0 +1,69 @@
+//! The tables that a file may have, for keys that are at the wrong place or unknown.
+
+use clap::{Arg, Command};
+
+use super::clap_error::similar_option;
+use super::given::command;
+use super::place::Mistake;
+
+/// A table that a file may have, or its top.
+pub struct Place {
+    /// Where it is, as in "belongs in `[[listen]]`".
+    location: String,
+    command: Command,
+}
+
+impl Place {
+    /// The top of the file, with these options.
+    pub fn top<T: clap::Args>() -> Self {
+        Self {
+            location: "at the top, before the first table".to_owned(),
+            command: command::<T>(),
+        }
+    }
+
+    /// A table with these options; `name` is as a file writes it.
+    pub fn table<T: clap::Args>(name: &str) -> Self {
+        Self {
+            location: format!("in {name}"),
+            command: command::<T>(),
+        }
+    }
+}
+
+/// The options that a file may have.
+pub(super) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    command
+        .get_arguments()
+        .filter(|arg| arg.get_long().is_some() && !arg.is_hide_set())
+}
+
+/// The option of a key, by one of its names.
+pub(super) fn find<'c>(command: &'c Command, key: &str) -> Option<&'c Arg> {
+    options(command).find(|arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long() == Some(key) || aliases.contains(&key)
+    })
+}
+
+/// The mistake of a key that the table with the options of `command` does not have: with the places that have it, or a similar
+/// key of this table.
+pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[Place]) -> Mistake {
+    let right_places: Vec<_> = places
+        .iter()
+        .filter(|place| find(&place.command, &key).is_some())
+        .map(|place| place.location.as_str())
+        .collect();
+    let attempt = command.clone().try_get_matches_from([format!("--{key}")]);
+    let similar = attempt.err().and_then(|error| similar_option(&error));
+    let why = match (right_places.as_slice(), similar) {
+        ([], Some(name)) => format!("unknown key; did you mean `{name}`?"),
+        ([], None) => "unknown key; `peername config schema` prints all".to_owned(),
+        (locations, _) => format!("belongs {}", locations.join(" or ")),
+    };
+    Mistake {
+        at,
+        key: Some(key),
+        why,
+    }
+}
