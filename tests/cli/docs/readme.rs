@@ -41,14 +41,15 @@ fn commands() -> [String; 3] {
 #[test]
 fn readmes_jail_lets_one_request_out() {
     let rig = JailRig::new();
-    let (printed, errors) = run_jail(&rig, "jail --log");
+    let (printed, errors) = run_jail(&rig, "jail --allow any --log");
     assert!(printed.starts_with("GET a.test "), "{printed}");
     assert_contains(&printed, &["destination_metadata"]);
     assert!(
         printed.trim_end().ends_with('}'),
         "nothing after the page: {printed}"
     );
-    assert_contains(&errors, &["port 25"]);
+    let denied = "denied: a.test:25, 2 times: --allow a.test:25";
+    assert_contains(&errors, &["port 25", denied]);
     let log = rig.scratch().read("requests.log");
     assert_contains(&log, &["\"path\":\"/echo\""]);
 }
@@ -56,14 +57,15 @@ fn readmes_jail_lets_one_request_out() {
 #[test]
 fn readmes_list_allows_one_host_and_denies_the_other() {
     let rig = JailRig::new();
-    let (printed, errors) = run_jail(&rig, "jail --allow");
+    let (printed, errors) = run_jail(&rig, "jail --allow example.com");
     let (first, second) = printed.split_once('\n').expect("two responses");
     assert!(first.starts_with("GET a.test "), "{printed}");
     assert!(
         second.contains("\"code\":\"denied\"") && second.contains("no rule allows it"),
         "{printed}"
     );
-    assert_eq!(errors, "");
+    let denied = "peername: denied: b.test:443, once: --allow b.test allows it\n";
+    assert_eq!(errors, denied);
 }
 
 /// Runs the README's command with these words, with the test's origins in place of the public ones. Returns what it printed on

@@ -72,4 +72,4 @@ pub(super) fn milliseconds(duration: Duration) -> f64 {
 }
 
 /// The tracing target of audit lines and no others.
-const TARGET: &str = "peername::audit";
+pub const TARGET: &str = "peername::audit";
