@@ -20,7 +20,7 @@ mod send;
 mod top;
 mod upgrade;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 #[cfg(feature = "exec")]
@@ -46,6 +46,16 @@ pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
     Some(format!(
         "this build lacks `{name}`: build with --features {feature}"
     ))
+}
+
+/// What to do about a command line that clap refuses, where its own words don't say so; `None` where they do.
+pub(crate) fn explain_mistake(argv: &[OsString], error: &clap::Error) -> Option<String> {
+    #[cfg(feature = "intercept")]
+    if argv.get(1).is_some_and(|name| name == "jail") {
+        return intercept::jail::explain_mistake(argv.get(2..)?, error);
+    }
+    let _ = (argv, error);
+    None
 }
 
 /// The subcommand on the command line.

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         None => match Args::try_parse() {
             Ok(args) => code_of(args.command.run(), WRONG_USAGE),
             Err(error) => {
-                if let Some(why) = argv.get(1).and_then(|name| cmd::explain_left_out(name)) {
+                let left_out = argv.get(1).and_then(|name| cmd::explain_left_out(name));
+                if let Some(why) = left_out.or_else(|| cmd::explain_mistake(&argv, &error)) {
                     eprintln!("peername: {why}");
                     return ExitCode::from(WRONG_USAGE);
                 }

@@ -22,6 +22,7 @@ mod helper;
 mod hidden;
 mod interceptor;
 mod learn;
+mod mistake;
 mod options;
 
 use std::os::fd::OwnedFd;
@@ -47,6 +48,7 @@ use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
 use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
+pub(crate) use mistake::explain_mistake;
 pub(crate) use options::Args;
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
