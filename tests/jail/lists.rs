@@ -67,6 +67,41 @@ fn one_list_names_methods_ports_and_private_hosts() {
     assert_eq!(rig.succeeds(User::Nobody, &domain, &script), "403 ");
 }
 
+/// The `[jail]` table of a file, which the options of the command line replace and its rules follow.
+#[test]
+fn file_of_a_repository_has_the_options() {
+    let rig = JailRig::new();
+    let text = "[jail]\nrules = [\"deny a.test/slow\", \"allow GET a.test\"]\nfail-on-deny = true\nquiet = true\n";
+    let file = rig.scratch().write("peername.toml", text);
+    let script = format!(
+        "{CURL} https://a.test/echo; {CURL} -d x https://a.test/echo; {CURL} https://b.test/echo"
+    );
+    let run = |options: &[&str]| {
+        let options = [&["--config", &file], options].concat();
+        let output = rig.run(User::Nobody, &options, &script);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), printed)
+    };
+    assert_eq!(run(&[]), (Some(122), "200 403 403 ".to_owned()));
+    let more = ["--allow=b.test", "--allow=POST a.test"];
+    assert_eq!(run(&more), (Some(0), "200 200 200 ".to_owned()));
+    let learned = rig.scratch().path_text("learned");
+    assert_eq!(run(&["--learn", &learned]).1, "200 200 200 ");
+    for (text, expected) in [
+        (
+            "[jail]\nfail-on-denial = true\n",
+            "did you mean `fail-on-deny`?",
+        ),
+        ("[jail]\nlisten = \"127.0.0.1:1\"\n", "listen"),
+        ("[intercept]\n", "no [jail] table"),
+    ] {
+        let file = rig.scratch().write("wrong.toml", text);
+        let output = rig.run(User::Nobody, &["--config", &file], "true");
+        assert_eq!(output.status.code(), Some(2), "{text}: {output:?}");
+        assert_contains(&String::from_utf8_lossy(&output.stderr), &[expected]);
+    }
+}
+
 /// A rule for `localhost` is the host's loopback, by name and by number, and no other rule is.
 #[test]
 fn localhost_is_the_loopback_of_the_host() {

@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Intercept(Box<intercept::Args>),
     /// Run a program whose only way out is the interceptor, which checks its requests
     #[cfg(feature = "intercept")]
-    Jail(Box<intercept::jail::Args>),
+    Jail(Box<intercept::jail::CommandLine>),
     /// Show in a terminal what a running command does
     #[cfg(feature = "top")]
     Top(top::Args),

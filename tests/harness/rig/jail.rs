@@ -178,7 +178,7 @@ fn decides(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     matches!(
         name,
-        "--allow" | "--deny" | "--check" | "--check-list" | "--learn" | "--ask"
+        "--allow" | "--config" | "--deny" | "--check" | "--check-list" | "--learn" | "--ask"
     )
 }
 

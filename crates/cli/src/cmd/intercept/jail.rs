@@ -49,10 +49,11 @@ use crate::launcher;
 use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
 pub(crate) use mistake::explain_mistake;
-pub(crate) use options::Args;
+pub(crate) use options::{Args, CommandLine};
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
+    let args = &line.resolve()?;
     match args.fails_on_deny() {
         true => fail_on_deny::run(|verdict| start(args, Some(verdict))),
         false => launcher::exit_code(start(args, None).map(ExitCode::from)),
