@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cmd::forward::options::Forward;
 #[cfg(feature = "intercept")]
-use crate::cmd::intercept::jail::Args as Jail;
+use crate::cmd::intercept::jail::options::Args as Jail;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};

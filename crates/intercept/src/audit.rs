@@ -26,7 +26,6 @@ use crate::request::id::Id;
 use crate::request::refusal::Refusal;
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
-pub use line::TARGET;
 
 /// What is known of a request so far.
 #[derive(Debug)]
@@ -389,6 +388,8 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
     }
 }
 
+/// The tracing target of audit lines and no others.
+pub const TARGET: &str = "peername::audit";
 /// What has decided: the check service.
 pub(crate) const ASKED: &str = "asked";
 /// Bytes of a method in the line.

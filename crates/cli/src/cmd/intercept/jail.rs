@@ -15,6 +15,7 @@
 mod admission_log;
 mod approval;
 mod ask;
+mod command_line;
 mod denial_report;
 mod environment;
 mod fail_on_deny;
@@ -22,8 +23,9 @@ mod helper;
 mod hidden;
 mod interceptor;
 mod learn;
+mod mediator_channel;
 mod mistake;
-mod options;
+pub(crate) mod options;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -46,10 +48,11 @@ use super::setup::open_authority;
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
+pub(crate) use command_line::CommandLine;
 use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
 pub(crate) use mistake::explain_mistake;
-pub(crate) use options::{Args, CommandLine};
+use options::Args;
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
 pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {

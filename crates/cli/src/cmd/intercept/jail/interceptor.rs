@@ -6,7 +6,6 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +28,12 @@ use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_intercept::state::InterceptState;
-use peername_jail::mediator::ports::{self, FromMediator};
 use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
-use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
@@ -51,6 +47,7 @@ use super::approval::{Mode, OutsideApprover};
 use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
+use super::mediator_channel::serve_mediator;
 use super::options::{Args, ListenedPorts};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
@@ -348,33 +345,6 @@ async fn end(mut workers: Workers) {
     let _ = timeout(DRAIN_LIMIT, all_ended).await;
     workers.end();
     workers.join();
-}
-
-/// Closes the listeners of a port when the mediator asks for it, and records the connections that it reports as refused, in a
-/// task of its own.
-fn serve_mediator(
-    mediator: OwnedFd,
-    listeners: Vec<(u16, OwnedFd)>,
-    jail: Arc<JailListener>,
-    state: Arc<InterceptState>,
-) -> anyhow::Result<()> {
-    let mediator = UnixStream::from(mediator);
-    mediator.set_nonblocking(true)?;
-    let mediator = register_readable(mediator.into())?;
-    tokio::spawn(async move {
-        // It ends when the mediator exits.
-        while let Ok(mut ready) = mediator.readable().await {
-            let received = ready.try_io(|mediator| {
-                ports::receive(mediator, &listeners).map_err(|error| error.source)
-            });
-            match received {
-                Ok(Ok(FromMediator::Refused(addr))) => jail.record_refused(&state, addr),
-                Ok(Ok(FromMediator::Closed)) | Err(_) => {}
-                Ok(Ok(FromMediator::Exited) | Err(_)) => break,
-            }
-        }
-    });
-    Ok(())
 }
 
 /// The sockets of the jail, by their use.

@@ -11,9 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
 use peername_daemon::logging;
-use peername_daemon::options::Given;
 use peername_daemon::process::confinement;
-use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
@@ -23,45 +21,6 @@ use peername_jail::network::DNS_PORT;
 
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
-use crate::config_file::{self, Kind};
-
-/// The command line of `peername jail`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct CommandLine {
-    /// Read the options of the [jail] table of this file (docs/config.md); those of the command line replace them, and its rules
-    /// follow those of the file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    options: Given<Args>,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
-}
-
-impl CommandLine {
-    /// The options of the file and the command line.
-    ///
-    /// # Errors
-    ///
-    /// The file can't be read, has no `[jail]` table, or has a key or a value that is not valid.
-    pub(super) fn resolve(&self) -> Result<Args, Usage> {
-        let given = match &self.config {
-            None => self.options.clone(),
-            Some(path) => {
-                let file = config_file::read(path, &[Kind::Jail], &mut Fingerprints::default());
-                let table = file.map_err(Usage::from_error)?.jail;
-                let given = table.map_or_else(Given::default, |table| table.given);
-                let given = given.with_command_line(&self.options);
-                given.map_err(Usage::from_error)?
-            }
-        };
-        Ok(Args {
-            command: self.command.clone(),
-            ..given.options
-        })
-    }
-}
 
 /// Options of `peername jail`, which are also the keys of the `[jail]` table.
 #[derive(Clone, Debug, clap::Args)]
