@@ -89,6 +89,7 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 		END { exit bad }'
 	@checks/module_cycles.py $(CRATES)
 	@checks/words.py
+	@checks/markdown.py
 	@checks/bpf_object.sh --check
 
 bpf: ## Compile the eBPF program; its object is kept in the repository (clang 14)

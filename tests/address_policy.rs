@@ -9,7 +9,8 @@ use std::fmt::{Display, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use peername_identity::Network;
-use peername_intercept::policy::destination::Destinations;
+use peername_intercept::host::HostPort;
+use peername_intercept::policy::destination::{Destinations, Requested};
 use peername_proto::{HostAddress, SourcePolicy};
 use peername_proxy::policy::destination::{DestinationContext, DestinationPolicy, OwnPorts};
 use peername_server::access::clients::{ClientAccess, ListOptions, RequiredTlvs};
@@ -128,10 +129,19 @@ impl Policies {
                 .filter_map(|entry| entry.parse::<AllowedDestination>().ok())
                 .collect(),
             ports: Vec::new(),
+            rules: None,
             own: self.own.clone(),
             listening: vec![OWN_PORT],
         };
-        let verdict = destinations.admit(SocketAddr::new(ip, port));
+        let to = HostPort {
+            host: ip.into(),
+            port,
+        };
+        let requested = Requested {
+            to: &to,
+            is_verified: true,
+        };
+        let verdict = destinations.admit(SocketAddr::new(ip, port), requested);
         cell(verdict.map_err(|denied| denied.code()))
     }
 }

@@ -9,6 +9,7 @@ mod ask;
 mod audit;
 mod basics;
 mod bypasses;
+mod denials;
 mod files;
 mod host_sockets;
 mod learn;

@@ -46,13 +46,9 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "exec --trust=any redis-server --port 1",
             2,
-            &["put -- in front of the program: `peername exec OPTIONS -- redis-server ...`"],
+            &["peername exec --trust=any -- redis-server --port 1"],
         ),
-        (
-            "jail curl",
-            2,
-            &["put -- in front of the program: `peername jail OPTIONS -- curl ...`"],
-        ),
+        ("jail curl", 2, &["peername jail -- curl"]),
         (
             "proxy --config=/nonexistent/proxy.toml",
             2,

@@ -56,7 +56,7 @@ fn request_is_denied_where_its_line_can_not_be_written() {
     let script = format!(
         "mount -t tmpfs -o size=64k,mode=777 small {small} && head -c 70000 /dev/zero >{small}/fill; \
          touch {small}/log; ( until [ -e {small}.go ]; do sleep 0.05; done; rm {small}/fill; touch {small}.done ) & \
-         {jail} jail -q --extra-ca {root} --allow-destination=10.81.0.0/24 --log {small}/log -- sh -c '{program}'; \
+         {jail} jail -q --allow=any --extra-ca {root} --allow-destination=10.81.0.0/24 --log {small}/log -- sh -c '{program}'; \
          cat {small}/log"
     );
     let output = rig.run_outside(User::Root, &script);

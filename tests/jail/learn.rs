@@ -50,7 +50,7 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
             "c.test",
         ];
         assert_eq!(rules, expected, "{list}");
-        let options = "--allow @FILE --allow-tcp @FILE --port 8080 -- sh";
+        let options = "--allow @FILE -- sh";
         assert!(list.contains(options), "{list}");
         let left = fs::read_dir(&dir).expect("the directory").count();
         assert_eq!(left, 2, "the list and the log");
@@ -60,8 +60,8 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
         });
         assert_eq!(log.matches("\"how\":\"learned\"").count(), 4, "{log}");
 
-        let [allow, tcp] = ["--allow=@", "--allow-tcp=@"].map(|option| format!("{option}{file}"));
-        let options = ["-q", &allow, &tcp, "--port=8080"];
+        let allow = format!("--allow=@{file}");
+        let options = ["-q", &allow];
         let printed = rig.succeeds(user, &options, SCRIPT);
         assert_eq!(printed.as_bytes(), learned.stdout, "{user:?}");
         assert!(printed.ends_with("served\n"), "{printed}");

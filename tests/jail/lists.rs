@@ -1,10 +1,12 @@
 //! Access lists and secrets in a jail.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::addr::v4;
+use crate::harness::lab::{Process, assert_contains};
 use crate::harness::peername::words;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use super::tcp::start_greeter;
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 const CURL: &str = "curl -sS --max-time 10 -o /dev/null -w '%{http_code} '";
@@ -26,6 +28,113 @@ fn access_lists_decide_on_what_a_program_requests() {
         let options = ["-q", "--allow=a.test", "--allow-tcp=a.test:8081"];
         let script = format!("{CURL} http://a.test:8081/echo");
         assert_eq!(rig.succeeds(user, &options, &script), "200 ", "{user:?}");
+    }
+}
+
+/// Methods, ports of other protocols, and hosts with private addresses need no option but the list, also as a file.
+#[test]
+fn one_list_names_methods_ports_and_private_hosts() {
+    let rig = JailRig::without_destinations();
+    let _greeter = start_greeter(&rig);
+    let list = "GET,HEAD a.test/echo # read only\nb.test\nb.test:80\nh1.test\na.test:7022\n10.81.0.1:8081\n";
+    let file = rig.scratch().write("list", list);
+    let greet = |to: &str| format!("timeout 10 bash -c 'cat </dev/tcp/{to}' 2>/dev/null");
+    let script = format!(
+        "{CURL} https://a.test/echo; {CURL} -I https://a.test/echo; {CURL} -d x https://a.test/echo; {CURL} https://a.test/slow
+         {CURL} https://b.test/echo; {CURL} http://b.test/echo; {CURL} https://h1.test/echo; {CURL} http://h1.test/echo
+         {CURL} http://10.81.0.1:8081/echo; {CURL} https://10.81.0.1/echo; {}; {}; true",
+        greet("a.test/7022"),
+        greet("b.test/7022"),
+    );
+    let expected = "200 200 403 403 200 200 200 403 200 403 hello from the server\n";
+    let rules: Vec<_> = list
+        .lines()
+        .map(|line| format!("--allow={}", line.split(" #").next().expect("a rule")))
+        .collect();
+    let rules: Vec<_> = rules.iter().map(String::as_str).collect();
+    for options in [&rules[..], &[&format!("--allow=@{file}")]] {
+        let options = [&["-q"], options].concat();
+        assert_eq!(rig.succeeds(User::Nobody, &options, &script), expected);
+    }
+    let why = rig.succeeds(
+        User::Nobody,
+        &["-q", "--allow=h1.test"],
+        "curl -sS http://h1.test/echo",
+    );
+    assert_contains(&why, &["destination_not_public", "h1.test:80"]);
+    let domain = ["-q", "--allow=*.test:443", "--allow=*.test:7022"];
+    let script = format!("{CURL} https://a.test/echo; {}; true", greet("a.test/7022"));
+    assert_eq!(rig.succeeds(User::Nobody, &domain, &script), "403 ");
+}
+
+/// The `[jail]` table of a file, which the options of the command line replace and its rules follow.
+#[test]
+fn file_of_a_repository_has_the_options() {
+    let rig = JailRig::new();
+    let text = "[jail]\nrules = [\"deny a.test/slow\", \"allow GET a.test\"]\nfail-on-deny = true\nquiet = true\n";
+    let file = rig.scratch().write("peername.toml", text);
+    let script = format!(
+        "{CURL} https://a.test/echo; {CURL} -d x https://a.test/echo; {CURL} https://b.test/echo"
+    );
+    let run = |options: &[&str]| {
+        let options = [&["--config", &file], options].concat();
+        let output = rig.run(User::Nobody, &options, &script);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), printed)
+    };
+    assert_eq!(run(&[]), (Some(122), "200 403 403 ".to_owned()));
+    let more = ["--allow=b.test", "--allow=POST a.test"];
+    assert_eq!(run(&more), (Some(0), "200 200 200 ".to_owned()));
+    let learned = rig.scratch().path_text("learned");
+    assert_eq!(run(&["--learn", &learned]).1, "200 200 200 ");
+    for (text, expected) in [
+        (
+            "[jail]\nfail-on-denial = true\n",
+            "did you mean `fail-on-deny`?",
+        ),
+        ("[jail]\nlisten = \"127.0.0.1:1\"\n", "listen"),
+        ("[intercept]\n", "no [jail] table"),
+    ] {
+        let file = rig.scratch().write("wrong.toml", text);
+        let output = rig.run(User::Nobody, &["--config", &file], "true");
+        assert_eq!(output.status.code(), Some(2), "{text}: {output:?}");
+        assert_contains(&String::from_utf8_lossy(&output.stderr), &[expected]);
+    }
+}
+
+/// A rule for `localhost` is the host's loopback, by name and by number, and no other rule is.
+#[test]
+fn localhost_is_the_loopback_of_the_host() {
+    let rig = JailRig::without_destinations();
+    let host = &rig.stage.lab.balancer;
+    let args = [
+        "TCP-LISTEN:8082,bind=127.0.0.1,fork,reuseaddr",
+        "SYSTEM:echo served",
+    ];
+    let server = Process::start(host, "socat", &args);
+    let _server = server.wait_listening(&[v4([127, 0, 0, 1], 8082)]);
+    let args = ["-u", "-m", "http.server", "--bind", "127.0.0.1", "8080"];
+    let web = Process::start(host, "/usr/bin/python3", &args);
+    let _web = web.wait_listening(&[v4([127, 0, 0, 1], 8080)]);
+    let connect = |to: &str| format!("timeout 10 bash -c 'cat </dev/tcp/{to}/8082' 2>/dev/null");
+    let relayed: String = ["localhost", "127.0.0.1", "::1"]
+        .map(|to| connect(to) + ";")
+        .concat();
+    let script = format!(
+        "{relayed} {CURL} http://localhost:8080/; {CURL} http://127.0.0.1:8080/; {CURL} http://[::1]:8080/; true"
+    );
+    let allowed = ["-q", "--allow=localhost:8082", "--allow=localhost:8080"];
+    for user in USERS {
+        let printed = rig.succeeds(user, &allowed, &script);
+        assert_eq!(printed, "served\nserved\nserved\n200 200 200 ", "{user:?}");
+        let others = [
+            "-q",
+            "--allow=*:8082",
+            "--allow=*:8080",
+            "--allow=127.0.0.0/8",
+        ];
+        let printed = rig.succeeds(user, &others, &script);
+        assert_eq!(printed, "403 403 403 ", "{user:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::harness::rig::jail::{JailRig, User};
 
 const GREETER: &str = include_str!("tcp/greeter.py");
 
-fn start_greeter(rig: &JailRig) -> Process {
+pub(super) fn start_greeter(rig: &JailRig) -> Process {
     let script = rig.scratch().write("greeter.py", GREETER);
     let greeter = Process::start(&rig.stage.lab.server, "/usr/bin/python3", &["-u", &script]);
     wait_until("the server", || greeter.log().contains("ready"));

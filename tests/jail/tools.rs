@@ -216,7 +216,7 @@ fn browser_shows_the_page_of_an_allowed_host_and_the_denial_of_another() {
     let shown = rig.succeeds(User::Root, &options, &browse("https://a.test/echo"));
     assert_contains(&shown, &["GET a.test HTTP/2.0"]);
     let shown = rig.succeeds(User::Root, &options, &browse("https://b.test/echo"));
-    assert_contains(&shown, &["no rule allows it"]);
+    assert_contains(&shown, &["No rule allows it"]);
 }
 
 const WHEEL: &str = include_str!("tools/wheel.py");

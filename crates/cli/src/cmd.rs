@@ -20,12 +20,16 @@ mod send;
 mod top;
 mod upgrade;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
+#[cfg(feature = "exec")]
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(feature = "exec")]
 use peername_daemon::options::Given;
+
+#[cfg(feature = "exec")]
+use crate::separator;
 
 /// The subcommands that this build lacks, each with the feature that adds it.
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -49,21 +53,22 @@ pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
     ))
 }
 
-/// What is better said about a command line that clap refuses: the subcommand is left out of this build, or the program that it
-/// is to run is not separated from its options.
-pub(crate) fn explain(name: &OsStr, error: &clap::Error) -> Option<String> {
-    explain_left_out(name).or_else(|| {
-        let runs_program = ["exec", "jail"].into_iter().find(|runs| name == *runs)?;
-        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
-            return None;
-        };
-        let is_program = error.kind() == ErrorKind::UnknownArgument && !word.starts_with('-');
-        is_program.then(|| {
-            format!(
-                "{word:?} is not an option; put -- in front of the program: `peername {runs_program} OPTIONS -- {word} ...`"
-            )
-        })
-    })
+/// What to do about a command line that clap refuses, where its own words don't say so; `None` where they do.
+pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> {
+    let name = argv.get(1)?;
+    let words = argv.get(2..)?;
+    match name.to_str() {
+        #[cfg(feature = "intercept")]
+        Some("jail") => intercept::jail::explain_mistake(words, error),
+        #[cfg(feature = "exec")]
+        Some("exec") => match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => {
+                separator::explain_missing("exec", words, word)
+            }
+            _ => None,
+        },
+        _ => explain_left_out(name),
+    }
 }
 
 /// The subcommand on the command line.
@@ -81,7 +86,7 @@ pub(crate) enum Command {
     Intercept(Box<intercept::Args>),
     /// Run a program whose only way out is the interceptor, which checks its requests
     #[cfg(feature = "intercept")]
-    Jail(Box<intercept::jail::Args>),
+    Jail(Box<intercept::jail::CommandLine>),
     /// Show in a terminal what a running command does
     #[cfg(feature = "top")]
     Top(top::Args),

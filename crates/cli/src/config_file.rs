@@ -1,5 +1,6 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
-//! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, and `[intercept]` is for `intercept`.
+//! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for `intercept`, and `[jail]` for
+//! `jail`, which takes nothing from the top.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,6 +12,8 @@ use peername_sys::fs::text_file;
 use serde_json::{Map, Value, json};
 
 use crate::cmd::forward::options::Forward;
+#[cfg(feature = "intercept")]
+use crate::cmd::intercept::jail::options::Args as Jail;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
@@ -27,6 +30,8 @@ pub(crate) struct Configuration {
     pub(crate) intercept: Option<Table<Intercept>>,
     /// What is valid in the file, but not as it should be.
     pub(crate) warnings: Vec<String>,
+    #[cfg(feature = "intercept")]
+    pub(crate) jail: Option<Table<Jail>>,
 }
 
 impl Configuration {
@@ -68,7 +73,7 @@ impl Configuration {
 
     fn is_empty(&self) -> bool {
         #[cfg(feature = "intercept")]
-        let has_intercept = self.intercept.is_some();
+        let has_intercept = self.intercept.is_some() || self.jail.is_some();
         #[cfg(not(feature = "intercept"))]
         let has_intercept = false;
         self.listen.is_empty() && self.forward.is_empty() && !has_intercept
@@ -91,17 +96,20 @@ pub(crate) enum Kind {
     Forward,
     /// `[intercept]`, of `intercept`.
     Intercept,
+    /// `[jail]`, of `jail`.
+    Jail,
 }
 
 impl Kind {
     /// All kinds.
-    pub(crate) const ALL: [Self; 3] = [Self::Listen, Self::Forward, Self::Intercept];
+    pub(crate) const ALL: [Self; 4] = [Self::Listen, Self::Forward, Self::Intercept, Self::Jail];
 
     fn name(self) -> &'static str {
         match self {
             Self::Listen => "[[listen]]",
             Self::Forward => "[[forward]]",
             Self::Intercept => "[intercept]",
+            Self::Jail => "[jail]",
         }
     }
 }
@@ -156,10 +164,11 @@ pub(crate) fn read_partial(
 
 fn no_table(kinds: &[Kind]) -> String {
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-    format!(
-        "no {} table: there is nothing to listen on",
-        names.join(" or ")
-    )
+    let names = names.join(" or ");
+    match kinds {
+        [Kind::Jail] => format!("no {names} table"),
+        _ => format!("no {names} table: there is nothing to listen on"),
+    }
 }
 
 fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
@@ -171,8 +180,9 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     let listen = take(Kind::Listen, "listen");
     let forward = take(Kind::Forward, "forward");
     let intercept = take(Kind::Intercept, "intercept");
+    let jail = take(Kind::Jail, "jail");
     #[cfg(not(feature = "intercept"))]
-    if let Some(table) = &intercept {
+    for table in [&intercept, &jail].into_iter().flatten() {
         let why = "this build lacks `intercept`: build with --features intercept";
         tables.refuse(table.span().start, why.to_owned());
     }
@@ -187,6 +197,8 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         }),
         #[cfg(feature = "intercept")]
         intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
+        #[cfg(feature = "intercept")]
+        jail: jail.and_then(|value| tables.read_table(Kind::Jail.name(), value)),
     }
 }
 
@@ -228,6 +240,12 @@ pub(crate) fn schema() -> Value {
         table(schema::properties::<Intercept>()),
         "`peername intercept`",
     );
+    #[cfg(feature = "intercept")]
+    add(
+        "jail",
+        table(schema::properties::<Jail>()),
+        "`peername jail`",
+    );
     let mut schema = table(all);
     for (key, value) in [
         ("$schema", "https://json-schema.org/draft/2020-12/schema"),
@@ -246,7 +264,7 @@ mod tests {
     use super::*;
 
     /// A valid value of each option that has neither a default nor a list of values, by what its help calls the value.
-    const SAMPLES: [(&str, &str); 16] = [
+    const SAMPLES: [(&str, &str); 18] = [
         ("ADDR", "127.0.0.1:80"),
         ("ADDR|unix:PATH", "127.0.0.1:9300"),
         ("DIR", "/tmp"),
@@ -254,11 +272,13 @@ mod tests {
         ("FILE", "/dev/null"),
         ("HEADER", "x-user"),
         ("HOST", "example.com"),
+        ("HOST:PORT|@FILE", "example.com:22"),
         ("HOST=DURATION", "example.com=5s"),
         ("HOST=HEADER@FILE", "example.com=x-key@/dev/null"),
         ("NAME", "localhost"),
         ("NAME=VALUE", "authority=example.com"),
         ("NETWORK", "10.0.0.0/8"),
+        ("PATH", "/tmp"),
         ("RULE", "allow example.com"),
         ("TYPE", "application/grpc"),
         ("TYPE=VALUE", "authority=example.com"),
@@ -351,6 +371,8 @@ mod tests {
         check::<Forward>();
         #[cfg(feature = "intercept")]
         check::<Intercept>();
+        #[cfg(feature = "intercept")]
+        check::<Jail>();
     }
 
     /// A value that looks like an option is reported as it was written.

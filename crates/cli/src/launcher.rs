@@ -19,10 +19,16 @@ pub(crate) fn command(words: &[OsString]) -> Command {
 }
 
 /// Becomes the program (execve(2)). Returns only if that fails: with the exit code of the reason.
+#[cfg(feature = "exec")]
 pub(crate) fn execute(command: Command) -> ExitCode {
+    ExitCode::from(try_execute(command))
+}
+
+/// The same, with the exit code as a number.
+pub(crate) fn try_execute(command: Command) -> u8 {
     let error = become_program(command);
     eprintln!("peername: {error}");
-    ExitCode::from(error.exit_code())
+    error.exit_code()
 }
 
 /// The exit code of a start that has failed: [`LAUNCHER_FAILED`], with the error on standard error. [`Usage`] is returned,

@@ -7,6 +7,8 @@ mod compat;
 mod config_file;
 #[cfg(any(feature = "exec", feature = "intercept"))]
 mod launcher;
+#[cfg(any(feature = "exec", feature = "intercept"))]
+mod separator;
 
 use std::env;
 use std::ffi::OsString;
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
                 code_of(args.command.run(), WRONG_USAGE)
             }
             Err(error) => {
-                if let Some(why) = argv.get(1).and_then(|name| cmd::explain(name, &error)) {
+                if let Some(why) = cmd::explain(&argv, &error) {
                     eprintln!("peername: {why}");
                     return ExitCode::from(WRONG_USAGE);
                 }

@@ -9,13 +9,14 @@ mod json;
 mod level;
 
 use std::fs::File;
-use std::io::{IsTerminal, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
@@ -59,44 +60,71 @@ impl Args {
     /// Starts logging to standard error, or to standard output in the format of go-mmproxy. Lines that are still queued are
     /// written when the guard is dropped. The handle changes the level. Needs a tokio runtime.
     pub fn start(self) -> (WorkerGuard, LevelHandle) {
-        self.start_at(self.level(), None)
-    }
-
-    /// Starts logging at this level, as [`Args::start`], or to a file: JSON, unless text is asked for.
-    pub fn start_at(self, level: Level, file: Option<File>) -> (WorkerGuard, LevelHandle) {
-        let terminal = file.is_none() && stderr().is_terminal();
-        let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
-        let format = self.line_format(file.is_some(), terminal);
-        let (writer, guard) = match (file, format) {
-            (Some(file), _) => queue.finish(Batched::new(file)),
-            (None, None) => queue.finish(JournalWriter),
-            (None, Some(Format::GoMmproxy)) => queue.finish(Batched::new(stdout())),
-            (None, Some(_)) => queue.finish(Batched::new(stderr())),
+        let is_journal = self.log_format.is_none() && journal::native::connect();
+        let (writer, guard) = match self.log_format {
+            None if is_journal => queue(JournalWriter),
+            Some(Format::GoMmproxy) => queue(Batched::new(stdout())),
+            _ => queue(Batched::new(stderr())),
         };
-        tokio::spawn(report_lost_lines(writer.error_counter()));
-        let lines = match format {
-            None => JournalLayer::new(writer).boxed(),
-            Some(Format::Text) => text(writer, terminal),
-            Some(Format::Json) => json(writer),
-            Some(Format::GoMmproxy) => fmt::layer()
-                .with_writer(writer)
-                .event_format(GoMmproxyFormat::new(self.verbose))
-                .boxed(),
+        let lines = match self.log_format {
+            None if is_journal => JournalLayer::new(writer).boxed(),
+            format => self.lines(writer, format, stderr().is_terminal()),
         };
-        let (filter, level) = level::filter(level);
+        let (filter, level) = level::filter(self.level());
         tracing_subscriber::registry()
             .with(lines.with_filter(filter))
             .init();
         (guard, level)
     }
 
-    /// The format of the lines; `None` for fields in the journal.
-    fn line_format(self, is_file: bool, is_terminal: bool) -> Option<Format> {
-        match self.log_format {
-            Some(format) => Some(format),
-            None if !is_file && journal::native::connect() => None,
-            None if is_terminal => Some(Format::Text),
-            None => Some(Format::Json),
+    /// Starts logging for a program's terminal: warnings and errors to standard error, as text, and with -v more, in the format
+    /// that is asked for. Lines of the target `audit` go to the file instead, as JSON unless text is asked for; without a file they
+    /// are written with -v only. Lines that are still queued are written when the guards are dropped. Needs a tokio runtime.
+    pub fn start_beside_program(self, audit: &str, file: Option<File>) -> Vec<WorkerGuard> {
+        let is_terminal = stderr().is_terminal();
+        let (level, format) = match self.verbose {
+            0 => (LevelFilter::WARN, self.log_format.or(Some(Format::Text))),
+            1 => (LevelFilter::INFO, self.log_format),
+            2 => (LevelFilter::DEBUG, self.log_format),
+            _ => (LevelFilter::TRACE, self.log_format),
+        };
+        let audit_level = match self.verbose {
+            0 => LevelFilter::OFF,
+            _ if file.is_some() => LevelFilter::OFF,
+            _ => level,
+        };
+        let others = Targets::new()
+            .with_default(LevelFilter::WARN)
+            .with_target("peername", level)
+            .with_target(audit, audit_level);
+        let (writer, guard) = queue(Batched::new(stderr()));
+        let mut guards = vec![guard];
+        let mut layers = vec![
+            self.lines(writer, format, is_terminal)
+                .with_filter(others)
+                .boxed(),
+        ];
+        if let Some(file) = file {
+            let (writer, guard) = queue(Batched::new(file));
+            guards.push(guard);
+            let only_audit = Targets::new().with_target(audit, LevelFilter::INFO);
+            let lines = self.lines(writer, self.log_format, false);
+            layers.push(lines.with_filter(only_audit).boxed());
+        }
+        tracing_subscriber::registry().with(layers).init();
+        guards
+    }
+
+    /// Lines of a format; without one text on a terminal, else JSON.
+    fn lines(self, writer: NonBlocking, format: Option<Format>, is_terminal: bool) -> Lines {
+        match format {
+            Some(Format::Text) => text(writer, is_terminal),
+            None if is_terminal => text(writer, is_terminal),
+            Some(Format::Json) | None => json(writer),
+            Some(Format::GoMmproxy) => fmt::layer()
+                .with_writer(writer)
+                .event_format(GoMmproxyFormat::new(self.verbose))
+                .boxed(),
         }
     }
 
@@ -121,6 +149,14 @@ impl Args {
             _ => Level::TRACE,
         }
     }
+}
+
+/// A queue of lines for a writer, with a task that reports those that were dropped.
+fn queue<W: Write + Send + 'static>(writer: W) -> (NonBlocking, WorkerGuard) {
+    let queue = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES);
+    let (writer, guard) = queue.finish(writer);
+    tokio::spawn(report_lost_lines(writer.error_counter()));
+    (writer, guard)
 }
 
 fn text(writer: NonBlocking, colours: bool) -> Lines {

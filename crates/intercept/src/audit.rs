@@ -4,6 +4,7 @@
 //! and capped; a query, which often carries secrets, is left out, as are all headers and bodies.
 
 pub mod admission;
+pub mod denials;
 mod line;
 pub mod otlp;
 #[cfg(feature = "opentelemetry")]
@@ -43,6 +44,7 @@ pub(crate) struct AuditRecord {
     how: &'static str,
     reason: Option<Arc<str>>,
     rule: Option<Arc<str>>,
+    remedy: Option<String>,
     injected: Option<String>,
     check_took: Option<Duration>,
     checked_body: Option<&'static str>,
@@ -136,6 +138,7 @@ impl AuditRecord {
             how: "client",
             reason: None,
             rule: None,
+            remedy: None,
             injected: None,
             check_took: None,
             checked_body: None,
@@ -209,6 +212,20 @@ impl AuditRecord {
     /// Notes the rule of the access lists that matches; `None` if none does.
     pub(crate) fn set_rule(&mut self, rule: Option<Arc<str>>) {
         self.rule = rule;
+    }
+
+    /// Notes the option that would allow what is denied.
+    pub(crate) fn set_remedy(&mut self, option: String) {
+        self.remedy = Some(option);
+    }
+
+    /// The option that would allow what is denied.
+    pub(crate) fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    pub(crate) fn target(&self) -> Option<&RequestTarget> {
+        self.target.as_deref()
     }
 
     /// Notes that nothing decides on requests.
@@ -371,6 +388,8 @@ pub(crate) fn tls_version(version: ProtocolVersion) -> &'static str {
     }
 }
 
+/// The tracing target of audit lines and no others.
+pub const TARGET: &str = "peername::audit";
 /// What has decided: the check service.
 pub(crate) const ASKED: &str = "asked";
 /// Bytes of a method in the line.

@@ -102,6 +102,24 @@ impl Host {
         }
     }
 
+    /// Whether it is the same host: `localhost` is 127.0.0.1 and `::1` (RFC 6761, section 6.3).
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self == other
+            || self.is_localhost() && other.is_loopback()
+            || self.is_loopback() && other.is_localhost()
+    }
+
+    /// Whether it is the name `localhost`.
+    pub(crate) fn is_localhost(&self) -> bool {
+        self.as_name() == Some("localhost")
+    }
+
+    /// Whether it is one of the addresses of `localhost`.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.as_ip().is_some_and(|ip| LOOPBACK.contains(&ip))
+    }
+
     /// The name that a TLS client requests, and verifies in the certificate.
     #[must_use]
     pub fn to_server_name(&self) -> ServerName<'static> {
@@ -172,6 +190,14 @@ impl HostPort {
         let (host, port) = split(text)?;
         let port = port.unwrap_or(default_port);
         Ok(Self { host, port })
+    }
+
+    /// The same port of `localhost`.
+    pub(crate) fn at_localhost(&self) -> Self {
+        Self {
+            host: Host(Kind::Name("localhost".into())),
+            port: self.port,
+        }
     }
 
     /// The form of Host and `:authority`: with the port, unless the scheme implies it.
@@ -278,3 +304,9 @@ fn ends_in_a_number(lower: &str) -> bool {
     last.bytes().all(|byte| byte.is_ascii_digit())
         || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
+
+/// The addresses of `localhost`.
+pub(crate) const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];

@@ -29,4 +29,4 @@ mod http_client;
 mod request;
 mod stream;
 
-pub use audit::{admission, otlp};
+pub use audit::{TARGET as AUDIT_TARGET, admission, denials, otlp};

@@ -17,7 +17,9 @@ use prometheus_client::registry::Registry;
 use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
 
+use crate::audit::AuditRecord;
 use crate::audit::admission::AdmissionLog;
+use crate::audit::denials::Denials;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::{
@@ -28,7 +30,7 @@ use crate::ca::Authority;
 use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
-use crate::host::Host;
+use crate::host::{Host, HostPort};
 use crate::policy::access::Access;
 use crate::policy::host_timeouts::HostTimeouts;
 use crate::policy::passthrough::Passthrough;
@@ -56,6 +58,8 @@ pub struct Rules {
     pub silent_responses: HostTimeouts,
     /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
+    /// A line for the pages and problem details of refusals: who decides (`--contact`).
+    pub contact: Option<Arc<str>>,
 }
 
 impl Rules {
@@ -124,6 +128,8 @@ pub struct InterceptState {
     pub(crate) metrics: Arc<Metrics>,
     /// `None` unless spans are exported (`--otlp`).
     pub(crate) spans: Option<SpanQueue>,
+    /// `None` unless denials are summed up.
+    pub(crate) denials: Option<Arc<Denials>>,
     pub(crate) client_limit: Arc<ClientLimit>,
     check: Arc<ArcSwapOption<CheckService>>,
     approver: Option<Arc<dyn Approver>>,
@@ -149,6 +155,7 @@ impl InterceptState {
             upstream,
             metrics: Arc::default(),
             spans: None,
+            denials: None,
             client_limit: Arc::new(ClientLimit::new(connections)),
             check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             approver: None,
@@ -173,6 +180,15 @@ impl InterceptState {
     #[must_use]
     pub fn with_spans(self, spans: Option<SpanQueue>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// The same, with denials summed up here.
+    #[must_use]
+    pub fn with_denials(self, denials: Arc<Denials>) -> Self {
+        Self {
+            denials: Some(denials),
+            ..self
+        }
     }
 
     /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
@@ -234,6 +250,7 @@ impl InterceptState {
             upstream: self.upstream.successor(upstream, reload.tls),
             metrics: Arc::clone(&self.metrics),
             spans: self.spans.clone(),
+            denials: self.denials.clone(),
             client_limit: Arc::clone(&self.client_limit),
             check: Arc::clone(&self.check),
             approver: self.approver.clone(),
@@ -246,6 +263,15 @@ impl InterceptState {
     pub(crate) fn count_unopened(&self, peer: PeerAddr, reason: &'static str) {
         self.metrics.count_unopened(reason);
         tracing::debug!(%peer, reason, "connection ended before there was a request");
+    }
+
+    /// Counts and logs a request that is over.
+    pub(crate) fn finish(&self, record: &AuditRecord) {
+        self.metrics.count_request(record);
+        record.write();
+        if let Some(denials) = &self.denials {
+            denials.count(record);
+        }
     }
 
     /// The lists that are in force now.
@@ -323,6 +349,12 @@ impl InterceptState {
             Some(check) => check.reach().await,
             None => Ok(()),
         }
+    }
+
+    /// Whether a rule names this destination as one whose connections are relayed unopened.
+    pub(crate) fn relays(&self, to: &HostPort) -> bool {
+        let lists = self.lists.load();
+        lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
     /// Whether access lists, an approver or a check service decide on requests.

@@ -272,7 +272,12 @@ impl Mediator {
         // The caller, which waits, has the socket open: closing the duplicate before the answer takes no time.
         let mut connecting = Connecting::new(*call, socket.into_owned(), target);
         match connecting.attempt() {
-            Some(outcome) => Ok(outcome.map(|()| Made::Done)?),
+            Some(outcome) => {
+                if let Some((socket, address)) = connecting.refused(&outcome) {
+                    self.ports.report_refused(socket, address);
+                }
+                Ok(outcome.map(|()| Made::Done)?)
+            }
             None => {
                 self.pending.add(connecting);
                 Ok(Made::Waits)

@@ -221,21 +221,22 @@ fn agent_reaches_its_list_and_none_of_the_hidden_files() {
 fn ci_step_fails_for_what_was_denied() {
     let reader = Reader::new();
     let commands = CI.commands();
-    let [learn, step, check] = &commands[..] else {
-        panic!("three commands");
+    let [learn, step] = &commands[..] else {
+        panic!("two commands");
     };
     let makefile = |url: &str| {
         let recipe = format!("test:\n\tcurl -sS {url}\n");
         reader.0.scratch().write("Makefile", &recipe);
     };
     makefile("https://a.test/");
-    for command in [learn, step, check] {
+    for command in [learn, step] {
         let typed = reader.types(command);
         assert!(typed.is_success, "{command}: {}", typed.errors);
     }
     makefile("https://b.test/");
-    assert!(reader.types(step).is_success);
-    assert!(!reader.types(check).is_success);
+    let denied = reader.types(step);
+    assert!(!denied.is_success);
+    assert_contains(&denied.errors, &["\n+b.test\n"]);
 }
 
 #[test]
@@ -250,7 +251,11 @@ fn colleague_finds_the_request_by_its_id() {
     let documented: serde_json::Value = serde_json::from_str(&documented).expect("JSON");
     let (id, documented_id) = (&printed["request_id"], &documented["request_id"]);
     let [id, documented_id] = [id, documented_id].map(|id| id.as_str().expect("an id"));
-    let as_documented = denied.out.trim().replace(id, documented_id);
+    let as_documented = denied
+        .out
+        .trim()
+        .replace(id, documented_id)
+        .replace("b.test", "example.org");
     assert_eq!(as_documented, COLLEAGUES.block("{").replace('\n', ""));
     let find = COLLEAGUES.command("grep ").replace(documented_id, id);
     assert_contains(

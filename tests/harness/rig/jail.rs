@@ -22,10 +22,22 @@ pub(crate) struct JailRig {
     _origin: Process,
     pub(crate) stage: InterceptLab,
     binary: String,
+    /// Options of every jail.
+    options: Vec<String>,
 }
 
 impl JailRig {
+    /// A rig in which the origins' network is an allowed destination.
     pub(crate) fn new() -> Self {
+        Self::with_options(&["--allow-destination=10.81.0.0/24"])
+    }
+
+    /// A rig in whose jails private addresses are refused, unless a rule names them.
+    pub(crate) fn without_destinations() -> Self {
+        Self::with_options(&[])
+    }
+
+    fn with_options(options: &[&str]) -> Self {
         let stage = InterceptLab::new();
         let _origin = stage.start_nginx();
         stage.scratch.write("nsswitch.conf", "hosts: files dns\n");
@@ -34,6 +46,7 @@ impl JailRig {
             _origin,
             stage,
             binary,
+            options: options.iter().map(|&option| option.to_owned()).collect(),
         }
     }
 
@@ -46,7 +59,7 @@ impl JailRig {
         format!("^{} jail ", self.binary)
     }
 
-    /// Runs a shell script in a jail without a check, with the origins' network allowed.
+    /// Runs a shell script in a jail, with everything allowed unless an option says what is.
     pub(crate) fn run(&self, user: User, options: &[&str], script: &str) -> Output {
         self.run_program(user, options, &["sh", "-c", script])
     }
@@ -114,16 +127,17 @@ impl JailRig {
         program: &[&str],
     ) -> Vec<String> {
         let root = self.scratch().path_text("root.pem");
+        let own: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let all: &[&str] = match options.iter().any(|option| decides(option)) {
+            true => &[],
+            false => &["--allow=any"],
+        };
         let jail = [
             &["env"],
             variables,
-            &[
-                &self.binary,
-                "jail",
-                "--extra-ca",
-                &root,
-                "--allow-destination=10.81.0.0/24",
-            ][..],
+            &[&self.binary, "jail", "--extra-ca", &root][..],
+            &own,
+            all,
             options,
             &["--"],
             program,
@@ -157,6 +171,15 @@ impl JailRig {
         wait_until("the check service", || check.log().contains("ready"));
         (check, format!("--check=http://127.0.0.1:{CHECK_PORT}/"))
     }
+}
+
+/// Whether a jail with this option has something that decides on requests.
+fn decides(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or_default();
+    matches!(
+        name,
+        "--allow" | "--config" | "--deny" | "--check" | "--check-list" | "--learn" | "--ask"
+    )
 }
 
 const CHECK_PORT: &str = "9191";

@@ -1,10 +1,12 @@
 //! Access lists (`--allow`, `--deny`): which rule decides, and that no spelling of a request goes around one.
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use super::decisions::{ASKED, SERVICE, start};
+use crate::harness::addr::v4;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{assert_contains, wait_until};
+use crate::harness::lab::{Process, assert_contains, wait_until};
 use crate::harness::peername::{Peername, words};
 use crate::harness::rig::intercept::{
     InterceptLab, InterceptRig, LONG_CHECK_TIMEOUT, PROXY_ADDR, recv_head,
@@ -33,7 +35,16 @@ fn first_matching_rule_decides_on_each_request() {
         "Accept: text/html",
         "https://h1.test/",
     ]);
-    assert_contains(&page, &["no rule allows it"]);
+    let requested = "<code>h1.test:443/</code>";
+    assert_contains(
+        &page,
+        &[
+            "<p>No rule allows it.</p>",
+            requested,
+            "<code>--allow h1.test</code>",
+        ],
+    );
+    assert!(!page.contains("<p></p>"), "{page}");
     let refused = rig.try_curl(&["https://h1.test/echo"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_contains(&said, &["tunnel failed, response 403"]);
@@ -253,7 +264,7 @@ fn rules_that_can_not_mean_what_they_say_are_refused() {
             "servers disagree about what this path means",
         ),
         (&["--allow=a.test:http"], "a port is a number"),
-        (&["--allow=a b"], "use a host (example.com)"),
+        (&["--allow=a b"], "no HTTP method"),
         (
             &["--allow=a.test", "--auto-passthrough"],
             "cannot be used with",
@@ -297,3 +308,50 @@ const SPELLINGS: [&str; 24] = [
     "/x/..;/private/file",
     "/public\\..\\private/file",
 ];
+
+/// Methods, and a port of another protocol than TLS and HTTP; a refusal says what to ask for, and where.
+#[test]
+fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
+    let rig = InterceptRig::new(&[
+        "--allow=GET a.test/echo",
+        "--allow=a.test:7022",
+        "--allow=b.test",
+        "--contact=Ask <net@example.com>, it's quick",
+    ]);
+    let args = ["TCP-LISTEN:7022,bind=10.81.0.1,fork,reuseaddr", "EXEC:cat"];
+    let server = Process::start(&rig.lab.server, "socat", &args);
+    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 7022)]);
+    for (host, relayed) in [("a.test", true), ("b.test", false)] {
+        let connect = format!("CONNECT {host}:7022 HTTP/1.1\r\nHost: {host}:7022\r\n\r\n");
+        let conn = rig.connect_and_send(connect.as_bytes());
+        assert!(recv_head(&conn).contains(" 200 "), "{host}");
+        conn.send(b"\x01binary\n");
+        match relayed {
+            true => assert_eq!(conn.recv(8), b"\x01binary\n"),
+            false => assert!(conn.recv_to_end().0.is_empty()),
+        }
+    }
+    let lines = rig.wait_audit_lines("", 2);
+    let is_refused = |line: &Value| line["code"] == "unknown_protocol" && line["host"] == "b.test";
+    assert!(lines.iter().any(is_refused), "{lines:?}");
+    for version in ["--http1.1", "--http2"] {
+        assert_eq!(rig.curl_status(&[version, "https://a.test/echo"]), 200);
+        let problem = rig.curl_problem(&[version, "-d", "x", "https://a.test/echo"]);
+        let expected = json!({
+            "type": "about:blank",
+            "title": "Forbidden",
+            "status": 403,
+            "code": "denied",
+            "detail": "no rule allows it",
+            "host": "a.test",
+            "port": 443,
+            "path": "/echo",
+            "allow_by": "--allow a.test",
+            "contact": "Ask <net@example.com>, it's quick",
+            "request_id": problem["request_id"],
+        });
+        assert_eq!(problem, expected);
+    }
+    let page = rig.curl(&["-d", "x", "-H", "Accept: text/html", "https://a.test/echo"]);
+    assert_contains(&page, &["<p>Ask &lt;net@example.com&gt;, it's quick</p>"]);
+}

@@ -12,7 +12,7 @@ pub(crate) mod ca_dir;
 mod env;
 mod java_truststore;
 mod publish;
-mod shell;
+pub(crate) mod shell;
 pub(crate) mod trust_store;
 
 use ca_dir::CaDir;

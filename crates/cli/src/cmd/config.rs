@@ -109,6 +109,11 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         note("forward: ", setup.map(|setup| setup.summary()));
     }
     #[cfg(feature = "intercept")]
+    if config.jail.is_some() {
+        // Its files are read by each run.
+        note("jail", Ok(String::new()));
+    }
+    #[cfg(feature = "intercept")]
     if config.intercept.is_some() {
         let setup = intercept::setup::Setup::new(config);
         note("intercept: ", setup.map(|setup| setup.summary()));

@@ -77,12 +77,12 @@ pub fn advise(reason: &str) -> Option<&'static str> {
         "unknown_name" => {
             "A program in a jail uses an address longer than its name server said (60 s): it has to resolve the name again."
         }
-        "tcp_not_allowed" => {
-            "If the program in the jail may connect there, add host and port to --allow-tcp."
+        "tcp_not_allowed" | "port_not_allowed" => {
+            "If the program in the jail may connect there, add a rule with host and port: --allow HOST:PORT."
         }
         "local_error" => "A system call failed on this host: the log names it, and its cause.",
         _ if reason.starts_with("destination_") => {
-            "If clients may go there, add the network to --allow-destination."
+            "If clients may go there, name the host in a rule of --allow, or add the network to --allow-destination."
         }
         _ if reason.starts_with("upstream_tls_") => {
             "The origin's certificate is not valid: its operator has to renew it."

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::AuditRecord;
+use super::{AuditRecord, TARGET};
 use crate::request::target::RequestTarget;
 
 /// Emits the line at a level that tracing has to know when it is compiled.
@@ -70,6 +70,3 @@ impl AuditRecord {
 pub(super) fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
-
-/// The tracing target of audit lines and no others.
-const TARGET: &str = "peername::audit";

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision};
-use crate::authz::rules::{AccessRules, DeniedBy, Subject};
+use crate::authz::rules::{AccessRules, DeniedBy, Subject, rule_for};
 use crate::authz::{
     self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
     HeaderMutations, HostPortRef, RequestKind, Verdict,
@@ -210,7 +210,10 @@ impl Authorizer<'_> {
         record: &mut AuditRecord,
     ) -> Result<Option<&'static str>, Denied> {
         let subject = match kind {
-            RequestKind::Request => Subject::Request(parts.uri.path()),
+            RequestKind::Request => Subject::Request {
+                method: parts.method.as_str(),
+                path: parts.uri.path(),
+            },
             RequestKind::Connect if self.relays_tunnel => Subject::RelayedTunnel,
             RequestKind::Connect => Subject::OpenedTunnel,
         };
@@ -233,6 +236,9 @@ impl Authorizer<'_> {
             }
             (Err(denied), _) => {
                 record.set_rule(denied.rule_text());
+                if matches!(denied, DeniedBy::Default) {
+                    record.set_remedy(format!("--allow {}", rule_for(&self.target.to)));
+                }
                 (denied.reason(), LIST)
             }
         };
@@ -250,7 +256,7 @@ impl Authorizer<'_> {
             to: &self.target.to,
             method: parts.method.as_str(),
             path: match subject {
-                Subject::Request(path) => path,
+                Subject::Request { path, .. } => path,
                 Subject::OpenedTunnel | Subject::RelayedTunnel => "",
             },
         }

@@ -1,12 +1,14 @@
 //! Access lists (`--allow`, `--deny`): the first rule that matches a request decides, before any check service is asked.
 //!
-//! A tunnel that the proxy will open is decided by host and port: each request inside it is decided again, with its path. A
-//! tunnel that is relayed unopened shows no path, so a rule with a path can't allow it.
+//! A tunnel that the proxy will open is decided by host and port: each request inside it is decided again, with its method and
+//! path. A tunnel that is relayed unopened shows neither, so a rule with a method or a path can't allow it.
 
 mod lookalike;
+mod methods;
 mod path;
 mod rule;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::host::HostPort;
@@ -35,8 +37,19 @@ pub(crate) enum Subject<'a> {
     OpenedTunnel,
     /// A tunnel with bytes that are relayed as they are.
     RelayedTunnel,
-    /// One request, by its path without the query.
-    Request(&'a str),
+    /// One request, by its method and its path without the query.
+    Request { method: &'a str, path: &'a str },
+}
+
+/// What of a destination is named by rules that allow requests to it, not only included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Naming {
+    /// Its host: one name or address, no domain or network.
+    pub(crate) host: bool,
+    /// Its port.
+    pub(crate) port: bool,
+    /// Both, by one rule.
+    pub(crate) host_and_port: bool,
 }
 
 /// Why a request is denied.
@@ -57,22 +70,76 @@ impl AccessRules {
         }
     }
 
+    /// A list that denies everything but these rules.
+    #[must_use]
+    pub fn deny_others(rules: Vec<Rule>) -> Self {
+        Self(rules)
+    }
+
+    /// The ports that rules name whose connections are opened as TLS and HTTP: HTTP's usual ones ([`HTTP_PORTS`]), and those of
+    /// rules that need to see the requests.
+    #[must_use]
+    pub fn opened_ports(&self) -> BTreeSet<u16> {
+        self.0
+            .iter()
+            .filter_map(|rule| {
+                rule.port()
+                    .filter(|port| rule.is_partial() || rule.allows() && HTTP_PORTS.contains(port))
+            })
+            .collect()
+    }
+
+    /// The other ports that rules allow by name, whose connections are relayed unopened.
+    #[must_use]
+    pub fn relayed_ports(&self) -> BTreeSet<u16> {
+        let opened = self.opened_ports();
+        self.0
+            .iter()
+            .filter(|rule| rule.allows())
+            .filter_map(Rule::port)
+            .filter(|port| !opened.contains(port))
+            .collect()
+    }
+
+    /// Whether a rule names this destination as one whose connections are relayed unopened. Whether it is allowed is another
+    /// question ([`Subject::RelayedTunnel`]).
+    pub(crate) fn relays(&self, to: &HostPort) -> bool {
+        !HTTP_PORTS.contains(&to.port)
+            && self.names(to, |rule| rule.port().is_some())
+            && !self.opened_ports().contains(&to.port)
+    }
+
+    /// How a rule that allows requests to this destination names it.
+    pub(crate) fn naming(&self, to: &HostPort) -> Naming {
+        Naming {
+            host: self.names(to, Rule::names_one_host),
+            port: self.names(to, |rule| rule.port().is_some()),
+            host_and_port: self.names(to, |rule| rule.names_one_host() && rule.port().is_some()),
+        }
+    }
+
+    fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
+        self.0
+            .iter()
+            .any(|rule| rule.allows() && rule.matches_host_and_port(to) && how(rule))
+    }
+
     /// Returns the rule that allows it.
     pub(crate) fn decide(
         &self,
         to: &HostPort,
         subject: Subject<'_>,
     ) -> Result<&Rule, DeniedBy<'_>> {
-        let path = match subject {
-            Subject::Request(path) => Some(RequestPath::parse(path)),
-            Subject::OpenedTunnel | Subject::RelayedTunnel => None,
+        let found = match subject {
+            Subject::Request { method, path } => {
+                let path = RequestPath::parse(path);
+                let mut rules = self.0.iter();
+                rules.find(|rule| rule.matches_request(to, method, &path))
+            }
+            Subject::OpenedTunnel => self.0.iter().find(|rule| rule.matches_opened_tunnel(to)),
+            Subject::RelayedTunnel => self.0.iter().find(|rule| rule.matches_relayed_tunnel(to)),
         };
-        let matches = |rule: &&Rule| match (&path, subject) {
-            (Some(path), _) => rule.matches_request(to, path),
-            (None, Subject::OpenedTunnel) => rule.matches_opened_tunnel(to),
-            (None, _) => rule.matches_relayed_tunnel(to),
-        };
-        match self.0.iter().find(matches) {
+        match found {
             Some(rule) if rule.allows() => Ok(rule),
             Some(rule) => Err(DeniedBy::Rule(rule)),
             None => Err(DeniedBy::Default),
@@ -96,6 +163,18 @@ impl DeniedBy<'_> {
         }
     }
 }
+
+/// The shortest rule that allows requests to this destination, as `--allow` and a list have it.
+#[must_use]
+pub fn rule_for(to: &HostPort) -> String {
+    match to.port {
+        80 | 443 => to.host.to_string(),
+        _ => to.to_string(),
+    }
+}
+
+/// The ports that are taken for HTTP's: their connections are opened, never relayed because a rule names the port.
+pub const HTTP_PORTS: [u16; 5] = [80, 443, 8000, 8080, 8443];
 
 #[cfg(test)]
 mod tests;

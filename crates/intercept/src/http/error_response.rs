@@ -46,11 +46,13 @@ impl ErrorFormat {
         refusal: &Refusal,
         record: Box<InFlightRecord>,
     ) -> Response<ResponseBody> {
-        let id = record.id.to_string();
         let (kind, body) = match self {
             Self::Grpc => return grpc(refusal, record),
-            Self::Page => ("text/html; charset=utf-8", html_page(refusal, &id)),
-            Self::Problem => ("application/problem+json", problem_details(refusal, &id)),
+            Self::Page => ("text/html; charset=utf-8", html_page(refusal, &record)),
+            Self::Problem => (
+                "application/problem+json",
+                problem_details(refusal, &record),
+            ),
         };
         let mut response = respond(refusal, body.into(), record);
         let kind = HeaderValue::from_static(kind);
@@ -148,7 +150,7 @@ fn grpc_code(status: StatusCode) -> u8 {
     }
 }
 
-fn problem_details(refusal: &Refusal, id: &str) -> String {
+fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
     #[derive(serde::Serialize)]
     struct Problem<'a> {
         r#type: &'static str,
@@ -158,8 +160,19 @@ fn problem_details(refusal: &Refusal, id: &str) -> String {
         detail: &'a str,
         #[serde(skip_serializing_if = "str::is_empty")]
         hint: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        host: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        path: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        allow_by: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        contact: Option<&'a str>,
         request_id: &'a str,
     }
+    let target = record.target();
     let problem = Problem {
         r#type: "about:blank",
         title: refusal.status.canonical_reason().unwrap_or("Refused"),
@@ -167,25 +180,58 @@ fn problem_details(refusal: &Refusal, id: &str) -> String {
         code: refusal.code,
         detail: &refusal.detail,
         hint: refusal.hint,
-        request_id: id,
+        host: target.map(|target| &*target.host),
+        port: target.map(|target| target.to.port),
+        path: record.path(),
+        allow_by: record.remedy(),
+        contact: record.contact(),
+        request_id: &record.id.to_string(),
     };
     // Strings and a number always serialize.
     serde_json::to_string(&problem).unwrap_or_default()
 }
 
-fn html_page(refusal: &Refusal, id: &str) -> String {
+fn html_page(refusal: &Refusal, record: &InFlightRecord) -> String {
     let title = refusal.status.canonical_reason().unwrap_or("Refused");
     let status = refusal.status.as_u16();
-    let [detail, hint] = [&refusal.detail, refusal.hint].map(escape_html);
-    let code = refusal.code;
+    let mut paragraphs = vec![sentence(&refusal.detail)];
+    if !refusal.hint.is_empty() {
+        paragraphs.push(sentence(refusal.hint));
+    }
+    if let Some(target) = record.target() {
+        let requested = escape_html(&format!("{}{}", target.to, record.path()));
+        paragraphs.push(format!("The request was for <code>{requested}</code>."));
+    }
+    if let Some(option) = record.remedy() {
+        let option = escape_html(option);
+        paragraphs.push(format!("What would allow it: <code>{option}</code>."));
+    }
+    if let Some(contact) = record.contact() {
+        paragraphs.push(escape_html(contact));
+    }
+    let paragraphs = paragraphs.join("</p>\n<p>");
+    let (code, id) = (refusal.code, &record.id);
     format!(
         "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{status} {title}</title>\n\
          <style>body{{font:16px/1.5 sans-serif;max-width:40em;margin:10vh auto;padding:0 1em}}\
          code{{background:#eee;padding:0 .3em}}</style>\n\
-         <h1>{title}</h1>\n<p>{detail}.</p>\n<p>{hint}</p>\n\
+         <h1>{title}</h1>\n<p>{paragraphs}</p>\n\
          <p><small>This answer is the proxy's. Code <code>{code}</code>, request \
          <code>{id}</code>.</small></p>\n"
     )
+}
+
+/// A text as a sentence of a page: escaped, with a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase());
+    let text: String = first.into_iter().chain(chars).collect();
+    let stop = if text.ends_with(['.', '?', '!']) {
+        ""
+    } else {
+        "."
+    };
+    escape_html(&text) + stop
 }
 
 fn escape_html(text: &str) -> String {

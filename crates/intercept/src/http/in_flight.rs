@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
 use crate::audit::AuditRecord;
+use crate::audit::denials::Denials;
 use crate::audit::otlp::SpanQueue;
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
@@ -17,6 +18,10 @@ pub(crate) struct InFlightRecord {
     metrics: Arc<Metrics>,
     /// `None` unless spans are exported.
     spans: Option<SpanQueue>,
+    /// `None` unless denials are summed up.
+    denials: Option<Arc<Denials>>,
+    /// What the operator tells those who are refused (`--contact`).
+    contact: Option<Arc<str>>,
     connection: Arc<ClientConnection>,
     /// Whether it is one of the connection's exchanges.
     is_exchange: bool,
@@ -40,6 +45,8 @@ impl InFlightRecord {
             record,
             metrics: Arc::clone(&state.metrics),
             spans: state.spans.clone(),
+            denials: state.denials.clone(),
+            contact: state.rules.contact.clone(),
             connection: Arc::clone(connection),
             is_exchange: true,
             begun_before: None,
@@ -48,6 +55,11 @@ impl InFlightRecord {
 
     pub(crate) fn connection(&self) -> &Arc<ClientConnection> {
         &self.connection
+    }
+
+    /// What the operator tells those who are refused.
+    pub(crate) fn contact(&self) -> Option<&str> {
+        self.contact.as_deref()
     }
 
     /// Sets the target of the record and of its connection.
@@ -90,6 +102,9 @@ impl Drop for InFlightRecord {
             }
             self.metrics.count_request(&self.record);
             self.record.write();
+            if let Some(denials) = &self.denials {
+                denials.count(&self.record);
+            }
         }
         // The check service's spans of a CONNECT are below the span of that.
         if let Some(spans) = &self.spans

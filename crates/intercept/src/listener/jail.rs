@@ -3,25 +3,27 @@
 pub mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use http::StatusCode;
-use peername_server::addr::canonical;
+use peername_server::addr::{LocalAddr, PeerAddr, canonical};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::client_hello::Opening;
 use super::connect_proxy;
 use super::tunnel::{Tunnel, TunnelCheck};
+use crate::audit::AuditRecord;
 use crate::authz::Rule;
-use crate::host::HostPort;
+use crate::host::{Host, HostPort};
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
-use crate::policy::host_port_path::Parts;
-use crate::policy::passthrough::HostPattern;
+use crate::request::client_info::ClientInfo;
+use crate::request::id::Id;
 use crate::request::refusal::Refusal;
-use crate::request::target::Destination;
+use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
 use crate::stream::prefixed::ClientStream;
@@ -36,15 +38,14 @@ pub struct JailListener {
     pub opened: BTreeSet<u16>,
     /// The port that was meant, by the one at which connections to it arrive once the program has taken it.
     pub alternates: BTreeMap<u16, u16>,
-    /// The destinations of connections that are relayed as they are (`--allow-tcp`).
+    /// The destinations of connections that are relayed as they are (`--allow-tcp`), beside those that rules name.
     pub tunnelled: Vec<TunnelledDestination>,
 }
 
-/// A destination whose connections are relayed as they are: `HOST:PORT`, where HOST is what [`HostPattern`] accepts, or `*`.
+/// A destination whose connections are relayed as they are: a rule with a port and nothing else, `HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct TunnelledDestination {
-    /// `None` for every host.
-    host: Option<HostPattern>,
+    rule: Rule,
     port: u16,
 }
 
@@ -57,15 +58,8 @@ impl FromStr for TunnelledDestination {
     type Err = ParseTunnelledError;
 
     fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
-        let parts = Parts::split(text).map_err(|_| ParseTunnelledError)?;
-        let host = match parts.host.as_str() {
-            "*" => None,
-            host => Some(host.parse().map_err(|_| ParseTunnelledError)?),
-        };
-        match (parts.port, parts.path) {
-            (Some(port), None) => Ok(Self { host, port }),
-            _ => Err(ParseTunnelledError),
-        }
+        let rule = Rule::allow(text).map_err(|_| ParseTunnelledError)?;
+        Self::from_rule(rule).ok_or(ParseTunnelledError)
     }
 }
 
@@ -73,15 +67,17 @@ impl TunnelledDestination {
     /// Every host, on one port.
     #[must_use]
     pub fn every_host(port: u16) -> Self {
-        Self { host: None, port }
+        Self {
+            rule: Rule::allow_port(port),
+            port,
+        }
     }
 
-    /// The destination of a rule that has a port and no path.
+    /// The destination of a rule that has a port, and neither methods nor a path.
     #[must_use]
-    pub fn from_rule(rule: &Rule) -> Option<Self> {
-        let (host, port) = rule.as_tunnel()?;
-        let host = host.cloned();
-        Some(Self { host, port })
+    pub fn from_rule(rule: Rule) -> Option<Self> {
+        let port = rule.port().filter(|_| !rule.is_partial())?;
+        Some(Self { rule, port })
     }
 
     /// The port.
@@ -90,9 +86,10 @@ impl TunnelledDestination {
         self.port
     }
 
-    fn includes(&self, to: &HostPort) -> bool {
-        let mut host = self.host.iter();
-        self.port == to.port && host.all(|pattern| pattern.includes(&to.host))
+    /// The rule that allows it.
+    #[must_use]
+    pub fn rule(&self) -> &Rule {
+        &self.rule
     }
 }
 
@@ -113,20 +110,19 @@ impl JailListener {
             return state.count_unopened(client.peer, "closed");
         };
         let record = InFlightRecord::begin(state, &connection, "CONNECT");
-        let (host, is_unassigned) = match self.names.find(original.ip()) {
-            NameLookup::Name(host) => (host, false),
-            NameLookup::Literal(ip) => (ip.into(), false),
-            NameLookup::Unassigned => (original.ip().into(), true),
-        };
+        let (host, is_unassigned) = self.host_at(original.ip());
         let to = HostPort {
             host,
             port: self.original_port(original.port()),
         };
-        let (is_tunnelled, is_opened) = (
-            self.tunnelled.iter().any(|listed| listed.includes(&to)),
-            self.opened.contains(&to.port),
-        );
-        let tunnel = Tunnel {
+        let is_opened = self.opened.contains(&to.port);
+        let is_tunnelled = self
+            .tunnelled
+            .iter()
+            .any(|listed| listed.rule.allows_tunnel(&to))
+            || !is_opened && state.relays(&to);
+        let remedy = format!("--allow {to}");
+        let mut tunnel = Tunnel {
             destination: Destination::Named(to),
             record,
             check: TunnelCheck::Pending,
@@ -142,11 +138,41 @@ impl JailListener {
             (true, _) => tunnel.serve_unread(state, stream).await,
             (false, true) => serve_opened(state, connection, tunnel, stream).await,
             (false, false) => {
-                let detail = "a port that is open to the destinations of --allow-tcp only";
+                let detail =
+                    "connections to this port are relayed to hosts that are listed with it only";
                 let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
+                tunnel.record.set_remedy(remedy);
                 tunnel.refuse_unread(stream, &refusal);
             }
         }
+    }
+
+    /// The host of a destination address, and whether it is a synthetic address without a name.
+    fn host_at(&self, ip: IpAddr) -> (Host, bool) {
+        match self.names.find(ip) {
+            NameLookup::Name(host) => (host, false),
+            NameLookup::Literal(ip) => (ip.into(), false),
+            NameLookup::Unassigned => (ip.into(), true),
+        }
+    }
+
+    /// Records a connection of the program that the kernel has refused, because the jail does not listen on its port.
+    pub fn record_refused(&self, state: &InterceptState, addr: SocketAddr) {
+        let (host, _) = self.host_at(addr.ip());
+        let port = addr.port();
+        let to = HostPort { host, port };
+        let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let client = ClientInfo::new(Id::next(), PeerAddr(program), program, LocalAddr(addr));
+        let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
+        record.set_remedy(format!("--allow {to}"));
+        record.set_target(&Arc::new(RequestTarget::plain(to, None)));
+        let detail = "no rule names this port, so nothing listens there";
+        record.set_unanswered(&Refusal::new(
+            StatusCode::FORBIDDEN,
+            "port_not_allowed",
+            detail,
+        ));
+        state.finish(&record);
     }
 }
 
@@ -177,7 +203,7 @@ mod tests {
     fn tunnelled_destinations_are_hosts_domains_and_networks_with_a_port() {
         let includes = |listed: &str, to: &str| {
             let listed: TunnelledDestination = listed.parse().unwrap();
-            listed.includes(&HostPort::parse(to).unwrap())
+            listed.rule.allows_tunnel(&HostPort::parse(to).unwrap())
         };
         assert!(includes("a.test:22", "A.test:22"));
         assert!(!includes("a.test:22", "a.test:23") && !includes("a.test:22", "b.test:22"));
@@ -187,9 +213,13 @@ mod tests {
         assert!(includes("[2001:db8::]/32:22", "[2001:db8::7]:22"));
         assert!(includes("[2001:db8::/32]:22", "[2001:db8::7]:22"));
         assert!(includes("[2001:db8::7]:22", "[2001:db8::7]:22"));
-        let rule = |text: &str| TunnelledDestination::from_rule(&Rule::allow(text).unwrap());
+        let rule = |text: &str| TunnelledDestination::from_rule(Rule::allow(text).unwrap());
         let listed = rule("*.a.test:22").unwrap();
-        assert!(listed.includes(&HostPort::parse("b.a.test:22").unwrap()));
+        assert!(
+            listed
+                .rule
+                .allows_tunnel(&HostPort::parse("b.a.test:22").unwrap())
+        );
         assert!(rule("a.test").is_none() && rule("a.test:22/x").is_none());
         for wrong in ["a.test", "a.test:0", "a.test:65536", ":22", "a.test:ssh"] {
             assert!(wrong.parse::<TunnelledDestination>().is_err(), "{wrong}");

@@ -14,8 +14,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
 use crate::audit::tls_version;
-use crate::authz::AllowedTunnel;
 use crate::authz::authorize::{Denied, connect_head};
+use crate::authz::{AllowedTunnel, HTTP_PORTS};
 use crate::ca::mint::error::MintError;
 use crate::http::http_server::HttpServer;
 use crate::http::in_flight::InFlightRecord;
@@ -159,10 +159,18 @@ impl Tunnel {
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let target = self.destination.to_target();
+        if state.relays(&target.to) && self.check.denied_connect().is_none() {
+            // A CONNECT was decided on as one for requests that would be seen.
+            self.check = TunnelCheck::Pending;
+            return self.relay_unopened(state, stream, target).await;
+        }
         if state.has_policy() {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_overruled();
+            if !HTTP_PORTS.contains(&target.to.port) {
+                self.record.set_remedy(format!("--allow {}", target.to));
+            }
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
         }

@@ -4,10 +4,15 @@
 //! the connection is made to exactly the address that was admitted.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use peername_proto::{HostAddress, Special, meanings, special};
 use peername_server::destination_list::DestinationList;
 use peername_server::own_addresses::OwnAddresses;
+
+use crate::authz::AccessRules;
+use crate::authz::rules::Naming;
+use crate::host::HostPort;
 
 /// The destination policy of this process.
 #[derive(Debug)]
@@ -16,10 +21,21 @@ pub struct Destinations {
     pub allowed: DestinationList,
     /// Ports of public addresses that are allowed beside 80 and 443.
     pub ports: Vec<u16>,
+    /// The access lists: a rule that allows one host by its name or address also admits it as a destination.
+    pub rules: Option<Arc<AccessRules>>,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// The ports on which this process listens.
     pub listening: Vec<u16>,
+}
+
+/// The destination that a request names, whose address is decided on.
+#[derive(Clone, Copy, Debug)]
+pub struct Requested<'a> {
+    /// Its host and port.
+    pub to: &'a HostPort,
+    /// Whether the origin has to prove its name by a certificate before it gets the request.
+    pub is_verified: bool,
 }
 
 /// Why a destination is denied.
@@ -40,7 +56,7 @@ pub enum DestinationDenied {
     /// A network that is not public: private, shared, link-local, unique local, for documentation and tests.
     #[error("not a public address")]
     NotPublic,
-    /// A port other than 80, 443 and those of [`Destinations::ports`].
+    /// A port other than 80, 443, those of [`Destinations::ports`], and those that rules name.
     #[error("a port other than 80 and 443")]
     Port,
 }
@@ -57,25 +73,82 @@ impl DestinationDenied {
             Self::Port => "destination_port",
         }
     }
+
+    /// The option that would allow a request for `to` that leads to this address; `None` where none would.
+    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr) -> Option<String> {
+        let is_address = to.host.as_ip().is_some();
+        match self {
+            Self::OwnListener | Self::NotAServer => None,
+            Self::NotPublic | Self::Port => Some(format!("--allow {to}")),
+            Self::Metadata | Self::ThisHost if is_address => Some(format!("--allow {to}")),
+            // No rule for the name opens it.
+            Self::Metadata | Self::ThisHost => Some(format!("--allow-destination {addr}")),
+        }
+    }
 }
 
 impl Destinations {
-    /// Decides on an address, an IPv4 address inside an IPv6 one included.
+    /// Decides on an address of a requested destination, an IPv4 address inside an IPv6 one included.
     ///
     /// # Errors
     ///
     /// [`DestinationDenied`]: the reason.
-    pub fn admit(&self, asked: SocketAddr) -> Result<(), DestinationDenied> {
-        let (ip, port) = (asked.ip().to_canonical(), asked.port());
+    pub fn admit(
+        &self,
+        addr: SocketAddr,
+        requested: Requested<'_>,
+    ) -> Result<(), DestinationDenied> {
+        let (ip, port) = (addr.ip().to_canonical(), addr.port());
         meanings(ip).try_for_each(|ip| self.deny_always(ip, port))?;
         if self.allowed.allows(ip, port) {
             return Ok(());
         }
-        meanings(ip).try_for_each(|ip| self.deny_unless_listed(ip))?;
+        let rules = self.rules.as_ref();
+        let naming = rules.map_or_else(Naming::default, |rules| rules.naming(requested.to));
+        meanings(ip).try_for_each(|meaning| {
+            match naming.host && self.is_opened_by_name(ip, meaning, requested, naming) {
+                true => Ok(()),
+                false => self.deny_unless_listed(meaning),
+            }
+        })?;
         match port {
             80 | 443 => Ok(()),
-            other if self.ports.contains(&other) => Ok(()),
+            _ if naming.port || self.ports.contains(&port) => Ok(()),
             _ => Err(DestinationDenied::Port),
+        }
+    }
+
+    /// Whether this is an address of `localhost`, and a rule opens `localhost` at this port.
+    pub(crate) fn opens_localhost(&self, to: &HostPort) -> bool {
+        to.host.is_loopback()
+            && self
+                .rules
+                .as_ref()
+                .is_some_and(|rules| rules.naming(&to.at_localhost()).host)
+    }
+
+    /// Whether a rule that names one host opens this address, or what it stands for. An address is what the rule says. A name is
+    /// what its owner makes of it (DNS rebinding): it opens private addresses where the origin has to prove the name, or the rule
+    /// names the port as well; and this host, link-local addresses and metadata services never, but for `localhost`.
+    fn is_opened_by_name(
+        &self,
+        ip: IpAddr,
+        meaning: IpAddr,
+        requested: Requested<'_>,
+        naming: Naming,
+    ) -> bool {
+        let host = &requested.to.host;
+        if let Some(named) = host.as_ip() {
+            return named == ip || ip.is_loopback() && self.opens_localhost(requested.to);
+        }
+        match special(meaning) {
+            Some(Special::Loopback) => host.is_localhost(),
+            Some(Special::Private | Special::NotPublic) => {
+                !host.is_localhost()
+                    && self.own.kind_of(meaning).is_none()
+                    && (requested.is_verified || naming.host_and_port)
+            }
+            _ => false,
         }
     }
 
@@ -105,6 +178,115 @@ impl Destinations {
             _ if self.own.kind_of(ip).is_some() => Err(DestinationDenied::ThisHost),
             Some(_) => Err(DestinationDenied::NotPublic),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peername_proto::HostAddress;
+
+    use super::*;
+    use crate::authz::Rule;
+
+    fn destinations(rules: &[&str]) -> Destinations {
+        let rules = rules.iter().map(|rule| Rule::allow(rule).unwrap());
+        let own = "10.0.0.9".parse().unwrap();
+        Destinations {
+            allowed: DestinationList::default(),
+            ports: Vec::new(),
+            rules: AccessRules::new(rules.collect()).unwrap().map(Arc::new),
+            own: OwnAddresses::fixed([(own, HostAddress::Own)]),
+            listening: vec![3128],
+        }
+    }
+
+    /// Whether a request for `to` may be sent to this address, with and without a certificate that proves the name.
+    fn verdicts(destinations: &Destinations, to: &str, ip: &str) -> [bool; 2] {
+        let to = HostPort::parse(to).unwrap();
+        let addr = SocketAddr::new(ip.parse().unwrap(), to.port);
+        [true, false].map(|is_verified| {
+            let to = &to;
+            let requested = Requested { to, is_verified };
+            destinations.admit(addr, requested).is_ok()
+        })
+    }
+
+    #[test]
+    fn exact_name_opens_private_addresses_that_a_certificate_proves_or_with_its_port() {
+        let listed = destinations(&["wiki.test", "db.test:5432", "*.any.test:5432", "*"]);
+        for (to, ip, expected) in [
+            ("wiki.test:443", "10.0.0.1", [true, false]),
+            ("wiki.test:443", "fd00::1", [true, false]),
+            ("wiki.test:443", "64:ff9b::a00:1", [true, false]),
+            ("wiki.test:5432", "10.0.0.1", [false, false]),
+            ("db.test:5432", "10.0.0.1", [true, true]),
+            ("db.test:5432", "192.0.2.1", [true, true]),
+            ("db.test:443", "10.0.0.1", [false, false]),
+            ("db.test:5432", "11.0.0.1", [true, true]),
+            ("x.any.test:5432", "11.0.0.1", [true, true]),
+            ("x.any.test:5432", "10.0.0.1", [false, false]),
+            ("other.test:443", "10.0.0.1", [false, false]),
+            ("other.test:5432", "11.0.0.1", [false, false]),
+        ] {
+            assert_eq!(verdicts(&listed, to, ip), expected, "{to} {ip}");
+        }
+        // DNS rebinding: no name leads to these.
+        for ip in [
+            "127.0.0.1",
+            "::1",
+            "169.254.169.254",
+            "169.254.1.1",
+            "10.0.0.9",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+        ] {
+            assert_eq!(verdicts(&listed, "db.test:5432", ip), [false; 2], "{ip}");
+        }
+    }
+
+    #[test]
+    fn exact_address_opens_itself_and_networks_open_nothing() {
+        let listed = destinations(&[
+            "10.0.0.1",
+            "169.254.169.254:80",
+            "127.0.0.1:8081",
+            "10.0.0.9:443",
+            "10.1.0.0/16:5432",
+            "10.0.0.1:3128",
+        ]);
+        for (to, ip, is_open) in [
+            ("10.0.0.1:443", "10.0.0.1", true),
+            ("10.0.0.1:5432", "10.0.0.1", false),
+            ("a.test:443", "10.0.0.1", false),
+            ("169.254.169.254:80", "169.254.169.254", true),
+            ("a.test:80", "169.254.169.254", false),
+            ("127.0.0.1:8081", "127.0.0.1", true),
+            ("127.0.0.1:8081", "::1", false),
+            ("localhost:8081", "127.0.0.1", false),
+            ("10.0.0.9:443", "10.0.0.9", true),
+            ("10.1.0.1:5432", "10.1.0.1", false),
+            ("10.0.0.2:443", "10.0.0.2", false),
+        ] {
+            assert_eq!(verdicts(&listed, to, ip), [is_open; 2], "{to} {ip}");
+        }
+        let own = destinations(&["127.0.0.1:3128"]);
+        assert_eq!(verdicts(&own, "127.0.0.1:3128", "127.0.0.1"), [false; 2]);
+    }
+
+    #[test]
+    fn localhost_opens_loopback_at_its_port_only() {
+        let listed = destinations(&["localhost:8081"]);
+        for (to, ip, is_open) in [
+            ("localhost:8081", "127.0.0.1", true),
+            ("localhost:8081", "::1", true),
+            ("127.0.0.1:8081", "::1", true),
+            ("localhost:8082", "127.0.0.1", false),
+            ("localhost:8081", "10.0.0.9", false),
+            ("localhost:8081", "10.0.0.1", false),
+            ("localhost:8081", "169.254.169.254", false),
+        ] {
+            assert_eq!(verdicts(&listed, to, ip), [is_open; 2], "{to} {ip}");
         }
     }
 }

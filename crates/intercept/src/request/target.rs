@@ -115,7 +115,8 @@ impl RequestTarget {
                 ),
             },
         };
-        let refusal = sni.as_ref().filter(|sni| **sni != to.host).map(|sni| {
+        let other = sni.as_ref().filter(|sni| !sni.is_same_as(&to.host));
+        let refusal = other.map(|sni| {
             let what = match destination {
                 Destination::Named(_) => "the destination",
                 _ => "CONNECT",
@@ -166,7 +167,11 @@ impl RequestTarget {
                 Err(Refusal::bad_request("the request names no host"))
             }
             None => Ok(()),
-            Some(requested) if requested == self.to => Ok(()),
+            Some(requested)
+                if requested.port == self.to.port && requested.host.is_same_as(&self.to.host) =>
+            {
+                Ok(())
+            }
             Some(requested) => {
                 let detail = format!(
                     "the connection is for {} and the request for {requested}",

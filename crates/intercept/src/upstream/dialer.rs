@@ -32,7 +32,8 @@ use super::trust::verifier::BadCertificate;
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
-use crate::host::HostPort;
+use crate::host::{HostPort, LOOPBACK};
+use crate::policy::destination::Requested;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
@@ -124,7 +125,7 @@ impl Dialer {
         client: IpAddr,
     ) -> Result<Connection, FailedAttempt> {
         let permit = self.cap.acquire()?;
-        let (socket, addr) = self.connect_socket(key, client).await?;
+        let (socket, addr) = self.connect_socket(key, client, key.tls).await?;
         match self.handshake(key, socket, addr, permit).await {
             Ok(connection) => Ok(connection),
             Err(UpstreamError::Handshake(why)) => {
@@ -151,7 +152,8 @@ impl Dialer {
     /// `None` if the origin can't be asked now.
     async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
         let _permit = self.cap.acquire().ok()?;
-        let (mut socket, addr) = self.connect_socket(key, client).await.ok()?;
+        let connected = self.connect_socket(key, client, key.tls).await;
+        let (mut socket, addr) = connected.ok()?;
         if let Some(client) = key.announced_client {
             let announced = send_proxy_header(&mut socket, client, addr, key).await;
             announced.ok()?;
@@ -160,16 +162,22 @@ impl Dialer {
         Some(Diagnosis(tls_diagnosis::diagnose(socket, &name).await))
     }
 
-    /// Connects a socket to the origin, or to the upstream proxy and through it.
+    /// Connects a socket to the origin, or to the upstream proxy and through it. `is_verified`: whether the origin's certificate
+    /// will be verified before it gets anything.
     async fn connect_socket(
         &self,
         key: &PoolKey,
         client: IpAddr,
+        is_verified: bool,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
-        let Some(proxy) = &self.config.proxy else {
-            return self.connect_to_origin(&key.to, key.via, client).await;
+        let requested = Requested {
+            to: &key.to,
+            is_verified,
         };
-        self.admit_unresolved(&key.to)?;
+        let Some(proxy) = &self.config.proxy else {
+            return self.connect_to_origin(requested, key.via, client).await;
+        };
+        self.admit_unresolved(requested)?;
         let (socket, addr) = self.connect_to_proxy(proxy, client).await?;
         if !key.tls {
             return Ok((socket, addr));
@@ -242,7 +250,9 @@ impl Dialer {
     ) -> Result<OpenTunnel, FailedAttempt> {
         let permit = self.cap.acquire()?;
         let key = self.tunnel_key(tunnel);
-        let (mut socket, addr) = self.connect_socket(&key, tunnel.client().ip()).await?;
+        // The client verifies whom it speaks to, if anything does.
+        let connecting = self.connect_socket(&key, tunnel.client().ip(), false);
+        let (mut socket, addr) = connecting.await?;
         if let Some(client) = key.announced_client {
             let announced = send_proxy_header(&mut socket, client, addr, &key).await;
             announced.map_err(|error| error.at(addr))?;
@@ -268,12 +278,14 @@ impl Dialer {
 
     async fn connect_to_origin(
         &self,
-        to: &HostPort,
+        requested: Requested<'_>,
         via: Option<IpAddr>,
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
-        let limit = self.config.connect_timeout;
+        let (to, limit) = (requested.to, self.config.connect_timeout);
         let found = match via.or_else(|| to.host.as_ip()) {
+            // Programs in a jail resolve `localhost` by themselves, and would try its other address if this one refused.
+            Some(ip) if self.config.destinations.opens_localhost(to) => with_other_loopback(ip),
             Some(ip) => vec![ip],
             None => self.resolver.resolve(&to.host, client, limit).await?,
         };
@@ -281,7 +293,7 @@ impl Dialer {
         let mut admitted = Vec::new();
         for ip in found {
             let addr = SocketAddr::new(ip, to.port);
-            match self.config.destinations.admit(addr) {
+            match self.config.destinations.admit(addr, requested) {
                 Ok(()) => admitted.push(addr),
                 Err(why) => refused = Some(UpstreamError::Destination(addr, why)),
             }
@@ -319,14 +331,20 @@ impl Dialer {
     }
 
     /// Admits an address as destination. Names pass: the upstream proxy resolves them.
-    fn admit_unresolved(&self, to: &HostPort) -> Result<(), UpstreamError> {
-        let Some(ip) = to.host.as_ip() else {
+    fn admit_unresolved(&self, requested: Requested<'_>) -> Result<(), UpstreamError> {
+        let Some(ip) = requested.to.host.as_ip() else {
             return Ok(());
         };
-        let addr = SocketAddr::new(ip, to.port);
-        let admitted = self.config.destinations.admit(addr);
+        let addr = SocketAddr::new(ip, requested.to.port);
+        let admitted = self.config.destinations.admit(addr, requested);
         admitted.map_err(|why| UpstreamError::Destination(addr, why))
     }
+}
+
+/// This address of `localhost`, and then the other one.
+fn with_other_loopback(ip: IpAddr) -> Vec<IpAddr> {
+    let others = LOOPBACK.into_iter().filter(|other| *other != ip);
+    std::iter::once(ip).chain(others).collect()
 }
 
 /// Sends a PROXY header of version 2 (PROXY protocol, section 2.2) with the requested host as authority TLV.

@@ -96,8 +96,14 @@ impl FailedAttempt {
     pub(crate) fn note_in(&self, record: &mut AuditRecord) {
         record.set_tried(self.tried);
         record.set_retried(self.retried);
-        if matches!(self.error, UpstreamError::Destination(..)) {
+        if let UpstreamError::Destination(addr, why) = self.error {
             record.set_overruled();
+            let named = record
+                .target()
+                .and_then(|target| why.remedy(&target.to, addr));
+            if let Some(option) = named {
+                record.set_remedy(option);
+            }
         }
     }
 }
@@ -215,7 +221,9 @@ impl UpstreamError {
             Self::Destination(_, DestinationDenied::OwnListener) => {
                 "the name leads back to this proxy"
             }
-            Self::Destination(..) => "if it is wanted: --allow-destination CIDR:PORT",
+            Self::Destination(..) => {
+                "the address that the name leads to decides, not the name alone"
+            }
             Self::ConnectTimeout(..) | Self::Unreachable(..) => {
                 "a firewall or a route: try the same from the proxy's host"
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use peername_sys::Errno;
 use peername_sys::seccomp::{Notification, NotificationListener};
 use peername_sys::socket::addressed::{Connected, connect, connect_timeout};
+use peername_sys::tcp::socket_info::is_closed;
 
 use super::caller::{Caller, unix_address};
 use super::failed::Failed;
@@ -61,6 +62,21 @@ impl Connecting {
         self.deadline = limit.map(|limit| self.started + limit);
         self.next = Instant::now() + MIN_INTERVAL;
         None
+    }
+
+    /// The address at which nothing listens, if this was the outcome of the first attempt. On loopback, where every connection
+    /// of the jail is, the answer comes while the call holds the socket.
+    pub(super) fn refused(&self, outcome: &Result<(), Failed>) -> Option<(&OwnedFd, &[u8])> {
+        let Target::Address(address) = &self.target else {
+            return None;
+        };
+        let Err(Failed::Call(error)) = outcome else {
+            return None;
+        };
+        let errno = error.raw_os_error();
+        let is = |expected: Errno| errno == Some(expected.raw_os_error());
+        let is_refused = is(Errno::CONNREFUSED) || is(Errno::INPROGRESS) && is_closed(&self.socket);
+        is_refused.then_some((&self.socket, address))
     }
 
     /// Tries again; `None` if the caller still has to wait.

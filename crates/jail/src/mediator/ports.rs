@@ -25,7 +25,7 @@ use crate::network::{OWN, alternate_ports};
 /// The ports of the jail's listeners, and which of them the program has taken.
 #[derive(Debug)]
 pub struct ListenerPorts {
-    /// To the interceptor's [`close_requested`].
+    /// To the interceptor's [`receive`].
     channel: OwnedFd,
     alternates: BTreeMap<u16, u16>,
     taken: BTreeSet<u16>,
@@ -109,21 +109,53 @@ impl ListenerPorts {
         }
     }
 
+    /// Reports to the interceptor that nothing listens at this address, unless servers of the program would. Dropped if the
+    /// interceptor is too slow: the program may try any number of ports.
+    pub(super) fn report_refused(&self, socket: impl AsFd, address: &[u8]) {
+        let Some(addr) = inet_address(address) else {
+            return;
+        };
+        if !is_own(addr.ip()) && self.concerns(socket) {
+            let message = format!("{REFUSED}{addr}");
+            fd_passing::try_send_bytes(&self.channel, message.as_bytes());
+        }
+    }
+
     /// Whether it is a TCP socket of the jail's network.
     fn concerns(&self, socket: impl AsFd) -> bool {
         addressed::is_stream(&socket) && netns_cookie(socket) == self.network
     }
 }
 
-/// Receives a request of the mediator and closes the listeners of that port, in the interceptor. `false` if the mediator has
-/// exited.
+/// What the mediator has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromMediator {
+    /// The listeners of a port were to be closed, and are.
+    Closed,
+    /// A connection of the program to this address was refused, because nothing listens there.
+    Refused(SocketAddr),
+    /// Nothing: the mediator has exited.
+    Exited,
+}
+
+/// Receives a message of the mediator, in the interceptor: closes the listeners of a port if that was requested.
 ///
 /// # Errors
 ///
-/// EAGAIN on a non-blocking channel without a request; those of shutdown(2).
-pub fn close_requested(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<bool> {
-    let Some((word, _)) = fd_passing::receive_word(&channel)? else {
-        return Ok(false);
+/// EAGAIN on a non-blocking channel without a message; those of shutdown(2).
+pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromMediator> {
+    let mut bytes = [0; MAX_MESSAGE];
+    let (length, _) = fd_passing::receive_bytes(&channel, &mut bytes)?;
+    let message = bytes.get(..length).unwrap_or_default();
+    if message.is_empty() {
+        return Ok(FromMediator::Exited);
+    }
+    let Ok(word) = <[u8; 8]>::try_from(message).map(u64::from_ne_bytes) else {
+        let text = std::str::from_utf8(message).unwrap_or_default();
+        let addr = text
+            .strip_prefix(REFUSED)
+            .and_then(|addr| addr.parse().ok());
+        return Ok(addr.map_or(FromMediator::Exited, FromMediator::Refused));
     };
     for (_, socket) in listeners
         .iter()
@@ -132,7 +164,7 @@ pub fn close_requested(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Resu
         listener::stop(socket)?;
     }
     fd_passing::send_word(channel, word, None)?;
-    Ok(true)
+    Ok(FromMediator::Closed)
 }
 
 /// Whether servers of the program are reached at this address: every loopback address, those that the jail has, and the unspecified
@@ -154,6 +186,9 @@ fn inet_address(address: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
+/// The beginning of a message about a refused connection, which the address follows as text: longer than a word.
+const REFUSED: &str = "refused ";
+const MAX_MESSAGE: usize = 64;
 /// In both structs.
 const PORT: std::ops::Range<usize> = 2..4;
 const AF_INET: i32 = 2;

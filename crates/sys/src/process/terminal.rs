@@ -18,6 +18,11 @@ use rustix::termios::{
 
 use crate::{NameCall, Result};
 
+/// Whether this process has a controlling terminal and is in its foreground: keys that send signals send them to it.
+pub fn is_foreground() -> bool {
+    Terminal::open().is_ok_and(|terminal| terminal.foreground() == Some(to_u32(getpgrp())))
+}
+
 /// The controlling terminal of this process.
 #[derive(Debug)]
 pub struct Terminal(File);

@@ -107,6 +107,18 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
         Err(Errno::AGAIN) => {}
         _ => return Duration::ZERO,
     }
+    tcp_info(socket).map_or(Duration::ZERO, |info| {
+        Duration::from_secs((1 << info.tcpi_total_retrans.min(7)) - 1)
+    })
+}
+
+/// Whether a TCP socket is closed (TCP_INFO): after a connect(2) that has returned EINPROGRESS, the peer has refused it. Leaves
+/// the error of the socket (SO_ERROR) to its owner.
+pub fn is_closed(socket: impl AsFd) -> bool {
+    tcp_info(socket).is_some_and(|info| info.tcpi_state == TCP_CLOSE)
+}
+
+fn tcp_info(socket: impl AsFd) -> Option<libc::tcp_info> {
     // SAFETY: a struct of integers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -120,11 +132,11 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
             &raw mut len,
         )
     };
-    match rc {
-        0 => Duration::from_secs((1 << info.tcpi_total_retrans.min(7)) - 1),
-        _ => Duration::ZERO,
-    }
+    (rc == 0).then_some(info)
 }
+
+/// From `net/tcp_states.h`.
+const TCP_CLOSE: u8 = 7;
 
 /// The protocols that carry a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

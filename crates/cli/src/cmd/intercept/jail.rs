@@ -15,12 +15,17 @@
 mod admission_log;
 mod approval;
 mod ask;
+mod command_line;
+mod denial_report;
 mod environment;
+mod fail_on_deny;
 mod helper;
 mod hidden;
 mod interceptor;
 mod learn;
-mod options;
+mod mediator_channel;
+mod mistake;
+pub(crate) mod options;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -39,19 +44,27 @@ use peername_sys::process::secrets;
 use peername_sys::random;
 use peername_sys::seccomp::UnixSockets;
 
+use super::setup::open_authority;
 use crate::cmd::ca::default_common_name;
 use crate::cmd::ca::trust_store::{self, TrustStore};
 use crate::launcher;
+pub(crate) use command_line::CommandLine;
 use hidden::{hidden, hide_log, refuse_directories_as_streams, refuse_hard_links};
 use interceptor::Interceptor;
-pub(crate) use options::Args;
+pub(crate) use mistake::explain_mistake;
+use options::Args;
 
 /// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    launcher::exit_code(start(args))
+pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
+    let args = &line.resolve()?;
+    match args.fails_on_deny() {
+        true => fail_on_deny::run(|verdict| start(args, Some(verdict))),
+        false => launcher::exit_code(start(args, None).map(ExitCode::from)),
+    }
 }
 
-fn start(args: &Args) -> anyhow::Result<ExitCode> {
+/// Returns the exit code of a failed execve(2). `verdict`: where the interceptor reports at its end whether it has denied anything.
+fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     secrets::mask_arguments()?;
     let authority = authority(args)?;
     let mut hidden = hidden(args)?;
@@ -62,9 +75,10 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let certificates = authority.certificates();
     let host_roots = Arc::new(trust_store::host_roots(None));
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
-    if interceptor.is_unchecked() && !args.logging.quiet {
+    if interceptor.denies_everything()? && !args.logging.quiet {
         eprintln!(
-            "peername: no --check and no --allow: the program may send any request to every public host (-q silences this)"
+            "peername: no --allow and no --check: every request is denied. `peername jail --learn FILE -- CMD` writes the list of \
+             what CMD needs, --allow @FILE allows that, and --allow any allows everything"
         );
     }
     if let Some(path) = &args.learn {
@@ -81,7 +95,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
-    let channel = spawn(interceptor, &dir, to_mediator).inspect_err(|_| dir.remove())?;
+    let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut hidden);
     let trust = trust_files(&certificates, &host_roots.certs);
     drop(host_roots);
@@ -104,7 +118,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
         );
     }
-    Ok(launcher::execute(command))
+    Ok(launcher::try_execute(command))
 }
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
@@ -113,12 +127,14 @@ fn spawn(
     mut interceptor: Interceptor,
     dir: &PrivateDir,
     to_mediator: OwnedFd,
+    verdict: Option<OwnedFd>,
 ) -> anyhow::Result<OwnedFd> {
     let (here, there) = fd_passing::seqpacket_pair()?;
     let program = PidFd::current()?;
     let mut inherited = vec![there, program.into(), to_mediator];
     inherited.extend(interceptor.open_log()?);
     inherited.extend(interceptor.start_helper()?);
+    inherited.extend(verdict);
     daemonize::spawn_detached(inherited, |inherited| {
         daemonize::set_thread_name(c"peername-jail");
         let _ = secrets::disable_core_dumps();
@@ -146,7 +162,7 @@ fn trust_files(
 
 fn authority(args: &Args) -> anyhow::Result<Authority> {
     Ok(match args.ca() {
-        Some(dir) => Authority::open(dir)?,
+        Some(dir) => open_authority(dir)?,
         None => Authority::ephemeral(&AuthorityOptions {
             common_name: default_common_name(),
             days: EPHEMERAL_DAYS,

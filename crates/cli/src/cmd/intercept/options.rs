@@ -118,6 +118,9 @@ pub(crate) struct Intercept {
     /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000")]
     certificates_per_client: Number<1, 1_000_000>,
+    /// A line for the answers to refused requests, such as where to ask for a rule: `Ask net@example.com`
+    #[arg(long, value_name = "TEXT")]
+    contact: Option<String>,
     /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
     /// `--features opentelemetry`
     #[arg(long, value_name = "URL")]
@@ -176,6 +179,7 @@ impl Intercept {
             idle_timeout: self.idle_timeout.0,
             silent_responses: host_timeouts(&self.host_idle_timeout),
             tunnel_timeout: self.tunnel_timeout.0,
+            contact: self.contact.as_deref().map(Arc::from),
         }
     }
 
@@ -194,6 +198,11 @@ impl Intercept {
     /// They allow nothing.
     pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, Usage> {
         Ok(self.rules.rules()?.map(Arc::new))
+    }
+
+    /// Adds the rules of a file to the access lists, as `--allow @FILE` behind the others.
+    pub(super) fn allow_file(&mut self, path: &Path) {
+        self.rules.allow_file(path);
     }
 
     /// Reads the secrets that are added to requests.

@@ -47,6 +47,11 @@ impl RuleArgs {
         AccessRules::new(rules).map_err(Usage::from_error)
     }
 
+    /// Adds the rules of a file that allow.
+    pub(super) fn allow_file(&mut self, path: &Path) {
+        self.rules.push(Entry::AllowFile(path.to_owned()));
+    }
+
     /// The files of rules.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.rules.iter().filter_map(|entry| match entry {
@@ -77,7 +82,7 @@ impl clap::Args for RuleArgs {
         let arg = |name: &'static str, help: &'static str| {
             Arg::new(name)
                 .long(name)
-                .value_name("HOST[:PORT][/PATH]|@FILE")
+                .value_name("[METHOD[,METHOD] ]HOST[:PORT][/PATH]|@FILE")
                 .action(ArgAction::Append)
                 .value_parser(move |text: &str| format!("{name} {text}").parse::<Entry>())
                 .help(help)
@@ -90,14 +95,16 @@ impl clap::Args for RuleArgs {
             .hide_short_help(true)
             .hide_long_help(true)
             .help(
-                "Allowed and denied requests, the first match decides: `allow HOST[:PORT][/PATH]`, `deny HOST[:PORT][/PATH]` \
-                 (--allow, --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line",
+                "Allowed and denied requests, the first match decides: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same \
+                 with `deny` (--allow, --deny); `allow @FILE`, `deny @FILE` for the rules of a file, one a line",
             );
         command
             .arg(arg(
                 ALLOW,
-                "Allow requests to this host: example.com, *.example.com, a network, * for every host, or @FILE for \
-                 those of a file; may be repeated. The first match of --allow and --deny decides, and what matches none is denied",
+                "Allow requests to this host: example.com, *.example.com, an address or a network, any for every host, or @FILE for \
+                 the rules of a file; `GET,HEAD example.com/pub` for these methods and this path, db.internal:5432 for a port, relayed \
+                 unopened unless it is one of HTTP's (80, 443, 8000, 8080, 8443). One exact name or address may be a private one. May \
+                 be repeated: the first match of --allow and --deny decides, and what matches none is denied",
             ))
             .arg(arg(
                 DENY,

@@ -1,7 +1,7 @@
 //! The whole configuration of one run of `peername intercept`, validated before anything is opened.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds};
@@ -11,10 +11,9 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_intercept::authz::{CheckConfig, CheckService};
-use peername_intercept::ca::Authority;
+use peername_intercept::authz::{AccessRules, CheckConfig, CheckService};
+use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::JailListener;
-use peername_intercept::listener::jail::names::table::SyntheticNames;
 use peername_intercept::listener::{ListenerKind, ListenerService};
 use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::Destinations;
@@ -88,31 +87,42 @@ impl Setup {
             .intercept
             .unwrap_or_else(|| Table::of_command_line(Given::default()));
         let warnings = config.warnings;
-        let setup = Self::of(config.top.options.process, table.options().clone(), json)
-            .map(|setup| Self { warnings, ..setup });
+        let setup = Self::of(
+            config.top.options.process,
+            table.options().clone(),
+            json,
+            None,
+        )
+        .map(|setup| Self { warnings, ..setup });
         setup.map_err(|errors| Problems(table.located(&errors).collect()))
     }
 
-    /// Validates the options of a jail, which has no listeners but its own.
+    /// Validates the options of a jail, which has no listeners but its own. `fallback` decides where neither access lists nor a
+    /// check do.
     pub(crate) fn for_jail(
         process: Process,
         options: Intercept,
         jail: JailPlan,
+        fallback: Option<AccessRules>,
     ) -> Result<Self, Usage> {
         Ok(Self {
             explicit: Vec::new(),
             jail: Some(jail),
-            ..Self::of(process, options, String::new())?
+            ..Self::of(process, options, String::new(), fallback)?
         })
     }
 
-    /// The names of the jail, if there is one.
-    pub(crate) fn jail_names(&self) -> Option<Arc<SyntheticNames>> {
-        let jail = self.jail.as_ref()?;
-        Some(Arc::clone(&jail.listener.names))
+    /// What the connections of the jail are served by, if there is one.
+    pub(crate) fn jail(&self) -> Option<Arc<JailListener>> {
+        self.jail.as_ref().map(|jail| Arc::clone(&jail.listener))
     }
 
-    fn of(process: Process, options: Intercept, json: String) -> Result<Self, Usage> {
+    fn of(
+        process: Process,
+        options: Intercept,
+        json: String,
+        fallback: Option<AccessRules>,
+    ) -> Result<Self, Usage> {
         let mut errors = UsageErrors::default();
         errors.note(options.check.contradictions());
         let check = errors.note(options.check.config());
@@ -132,13 +142,15 @@ impl Setup {
         let rules = errors.note(options.access_rules());
         let injected = errors.note(options.injected_headers());
         errors.build(|| {
+            let (check, rules) = (check?, rules?);
+            let fallback = fallback.filter(|_| check.is_none()).map(Arc::new);
             Some(Self {
                 lists: Arc::new(LiveLists {
                     access: access?,
-                    rules: rules?,
+                    rules: rules.or(fallback),
                     injected: injected?,
                 }),
-                check: check?,
+                check,
                 explicit: explicit?,
                 transparent: transparent?,
                 jail: None,
@@ -193,7 +205,7 @@ impl Setup {
     pub(super) fn authority(&self, files: &mut Fingerprints) -> anyhow::Result<Authority> {
         let ca = self.ca()?;
         files.note(&Authority::file(&ca));
-        Ok(Authority::open(&ca)?)
+        open_authority(&ca)
     }
 
     /// The listeners: explicit ones, and transparent ones. `can_tproxy`: TPROXY rules need a privilege, REDIRECT rules
@@ -251,6 +263,7 @@ impl Setup {
         Destinations {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
+            rules: self.lists.rules.clone(),
             own: own.clone(),
             listening: bound
                 .values()
@@ -260,6 +273,18 @@ impl Setup {
                 .collect(),
         }
     }
+}
+
+/// Reads the authority of a directory.
+///
+/// # Errors
+///
+/// [`Usage`] where there is none: it does not appear by itself. Else what is wrong with it.
+pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
+    Authority::open(dir).map_err(|error| match error {
+        CaError::Absent { .. } => Usage::from_error(error).into(),
+        error => error.into(),
+    })
 }
 
 impl reload::Setup for Setup {

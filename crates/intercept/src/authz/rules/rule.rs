@@ -6,19 +6,22 @@ use std::sync::Arc;
 
 use peername_proto::meanings;
 
+use super::methods::Methods;
 use super::path::{PathPrefix, RequestPath};
 use crate::host::{Host, HostPort, ParseHostError};
 use crate::policy::host_port_path::Parts;
 use crate::policy::passthrough::{HostPattern, ParseHostPatternError};
 
-/// A rule: `allow HOST[:PORT][/PATH]` or `deny HOST[:PORT][/PATH]`.
+/// A rule: `allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]`, or the same with `deny`.
 ///
-/// `HOST` is a name, `*.example.com` for every name below it, an address, a network, or `*` for every host. Without a port it
-/// matches every port, without a path every path. An address with a slash and a number behind it is a network; `192.0.2.1:443/24`
-/// is an address with a path. An IPv6 address needs brackets if a port follows.
+/// `HOST` is a name, `*.example.com` for every name below it, an address, a network, or `*` or `any` for every host. Without
+/// methods it matches every method, without a port every port, without a path every path. `localhost` is 127.0.0.1 and `::1`, too.
+/// An address with a slash and a number behind it is a network; `192.0.2.1:443/24` is an address with a path. An IPv6 address
+/// needs brackets if a port follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     action: Action,
+    methods: Option<Methods>,
     /// `None` for every host.
     host: Option<HostPattern>,
     port: Option<u16>,
@@ -36,8 +39,23 @@ enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRuleError {
     /// Neither `allow` nor `deny` at the beginning.
-    #[error("use \"allow HOST[:PORT][/PATH]\" or \"deny HOST[:PORT][/PATH]\"")]
+    #[error(
+        "use \"allow [METHOD[,METHOD] ]HOST[:PORT][/PATH]\" or \"deny [METHOD[,METHOD] ]HOST[:PORT][/PATH]\""
+    )]
     Action,
+    /// The word before the host is no method.
+    #[error(
+        "the word before the host is no HTTP method; write GET example.com, or GET,HEAD example.com for several"
+    )]
+    Method,
+    /// A port behind a space.
+    #[error("a port follows the host behind a colon: example.com:8080")]
+    SpaceBeforePort,
+    /// A URL.
+    #[error(
+        "a rule has no scheme: write example.com/path; a port tells HTTP from HTTPS, example.com:443"
+    )]
+    Scheme,
     /// The host is none.
     #[error(transparent)]
     Host(#[from] ParseHostPatternError),
@@ -63,15 +81,32 @@ impl Rule {
         Self::parse(Action::Deny, text)
     }
 
+    /// The rule that allows this port of every host.
+    pub(crate) fn allow_port(port: u16) -> Self {
+        Self {
+            action: Action::Allow,
+            methods: None,
+            host: None,
+            port: Some(port),
+            path: None,
+            text: format!("allow *:{port}").into(),
+        }
+    }
+
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
-        let Parts { host, port, path } = Parts::split(text).map_err(ParseRuleError::Port)?;
+        let (methods, destination) = split_methods(text)?;
+        if destination.contains("://") {
+            return Err(ParseRuleError::Scheme);
+        }
+        let Parts { host, port, path } = Parts::split(destination).map_err(ParseRuleError::Port)?;
         let host = match host.as_str() {
-            "*" => None,
+            "*" | "any" => None,
             host => Some(host.parse()?),
         };
         let path = path.map(|path| PathPrefix::parse(path).ok_or(ParseRuleError::Path));
         Ok(Self {
             action,
+            methods,
             host,
             port,
             path: path.transpose()?,
@@ -89,10 +124,14 @@ impl Rule {
         self.allows() && self.matches_relayed_tunnel(to)
     }
 
-    /// The host and the port of a rule with a port and without a path; no host for every host.
-    pub(crate) fn as_tunnel(&self) -> Option<(Option<&HostPattern>, u16)> {
-        let port = self.port.filter(|_| self.path.is_none())?;
-        Some((self.host.as_ref(), port))
+    /// Whether it is for some requests to its hosts only, which takes their methods or paths to decide.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.path.is_some() || self.methods.is_some()
+    }
+
+    /// Whether its host is one name or address.
+    pub(super) fn names_one_host(&self) -> bool {
+        matches!(self.host, Some(HostPattern::Host(_)))
     }
 
     pub(super) fn allows(&self) -> bool {
@@ -104,27 +143,39 @@ impl Rule {
         Arc::clone(&self.text)
     }
 
-    pub(super) fn matches_request(&self, to: &HostPort, path: &RequestPath<'_>) -> bool {
+    pub(super) fn matches_request(
+        &self,
+        to: &HostPort,
+        method: &str,
+        path: &RequestPath<'_>,
+    ) -> bool {
         self.matches_host_and_port(to)
+            && self
+                .methods
+                .as_ref()
+                .is_none_or(|methods| match self.action {
+                    Action::Allow => methods.include(method),
+                    Action::Deny => methods.may_include(method),
+                })
             && self.path.as_ref().is_none_or(|prefix| match self.action {
                 Action::Allow => prefix.covers(path),
                 Action::Deny => prefix.may_cover(path),
             })
     }
 
-    /// Whether it decides on a tunnel with requests that are decided on by themselves: one of them may have the path that is
-    /// allowed, and another one than that which is denied.
+    /// Whether it decides on a tunnel with requests that are decided on by themselves: one of them may be what is allowed, and
+    /// another one than what is denied.
     pub(super) fn matches_opened_tunnel(&self, to: &HostPort) -> bool {
-        self.matches_host_and_port(to) && (self.path.is_none() || self.action == Action::Allow)
+        self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Allow)
     }
 
-    /// Whether it decides on a tunnel in which no path is visible: any request in it may have the path that is denied, and
-    /// another one than that which is allowed.
+    /// Whether it decides on a tunnel in which no request is visible: any in it may be what is denied, and another one than what
+    /// is allowed.
     pub(super) fn matches_relayed_tunnel(&self, to: &HostPort) -> bool {
-        self.matches_host_and_port(to) && (self.path.is_none() || self.action == Action::Deny)
+        self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Deny)
     }
 
-    fn matches_host_and_port(&self, to: &HostPort) -> bool {
+    pub(super) fn matches_host_and_port(&self, to: &HostPort) -> bool {
         self.port.is_none_or(|port| port == to.port)
             && self
                 .host
@@ -132,12 +183,30 @@ impl Rule {
                 .is_none_or(|host| self.matches_host(host, &to.host))
     }
 
-    /// An IPv6 address with an IPv4 address inside may lead there; so it is denied with that, and allowed by itself only.
+    /// An IPv6 address with an IPv4 address inside may lead there; so it is denied with that, and allowed by itself only. In the
+    /// same way a rule for 127.0.0.1 denies `localhost` and does not allow it, while one for `localhost` is for its addresses, too.
     fn matches_host(&self, pattern: &HostPattern, host: &Host) -> bool {
-        match (self.action, host.as_ip()) {
-            (Action::Deny, Some(ip)) => meanings(ip).any(|ip| pattern.includes(&ip.into())),
+        match (self.action, pattern, host.as_ip()) {
+            (Action::Allow, HostPattern::Host(one), Some(_)) if one.is_localhost() => {
+                host.is_loopback()
+            }
+            (Action::Deny, HostPattern::Host(one), _) if one.is_same_as(host) => true,
+            (Action::Deny, _, Some(ip)) => meanings(ip).any(|ip| pattern.includes(&ip.into())),
             _ => pattern.includes(host),
         }
+    }
+}
+
+/// Splits off the methods before the first space.
+fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> {
+    let Some((methods, destination)) = text.split_once(char::is_whitespace) else {
+        return Ok((None, text));
+    };
+    let destination = destination.trim_start();
+    match Methods::parse(methods) {
+        Some(methods) => Ok((Some(methods), destination)),
+        None if destination.parse::<u16>().is_ok() => Err(ParseRuleError::SpaceBeforePort),
+        None => Err(ParseRuleError::Method),
     }
 }
 

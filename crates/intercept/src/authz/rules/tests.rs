@@ -14,7 +14,11 @@ fn allows(rules: &AccessRules, host: &str, subject: Subject<'_>) -> bool {
 }
 
 fn allows_request(rules: &AccessRules, host: &str, path: &str) -> bool {
-    allows(rules, host, Subject::Request(path))
+    allows_method(rules, host, "GET", path)
+}
+
+fn allows_method(rules: &AccessRules, host: &str, method: &str, path: &str) -> bool {
+    allows(rules, host, Subject::Request { method, path })
 }
 
 #[test]
@@ -48,11 +52,111 @@ fn the_first_match_decides_and_the_default_denies() {
     ] {
         assert_eq!(allows_request(&rules, host, path), allowed, "{host}{path}");
     }
-    let denied = rules.decide(&to("a.test:1"), Subject::Request("/private"));
+    let denied = rules.decide(
+        &to("a.test:1"),
+        Subject::Request {
+            method: "GET",
+            path: "/private",
+        },
+    );
     let reason = denied.unwrap_err().reason();
     assert_eq!(reason, "denied by the rule deny a.test/private");
-    let denied = rules.decide(&to("c.test:1"), Subject::Request("/"));
+    let denied = rules.decide(
+        &to("c.test:1"),
+        Subject::Request {
+            method: "GET",
+            path: "/",
+        },
+    );
     assert_eq!(denied.unwrap_err().reason(), "no rule allows it");
+}
+
+#[test]
+fn methods_decide_on_requests_and_not_on_opened_tunnels() {
+    let rules = rules(&[
+        "deny delete a.test/x",
+        "allow GET,HEAD a.test",
+        "deny POST b.test",
+        "allow b.test",
+    ]);
+    for (host, method, path, allowed) in [
+        ("a.test:443", "GET", "/x", true),
+        ("a.test:443", "HEAD", "/", true),
+        ("a.test:443", "get", "/", false),
+        ("a.test:443", "POST", "/", false),
+        ("a.test:443", "DELETE", "/x", false),
+        ("b.test:443", "PUT", "/", true),
+        ("b.test:443", "POST", "/", false),
+        ("b.test:443", "Post", "/", false),
+    ] {
+        assert_eq!(
+            allows_method(&rules, host, method, path),
+            allowed,
+            "{method} {host}{path}"
+        );
+    }
+    for host in ["a.test:443", "b.test:443"] {
+        assert!(allows(&rules, host, Subject::OpenedTunnel), "{host}");
+        assert!(!allows(&rules, host, Subject::RelayedTunnel), "{host}");
+    }
+}
+
+#[test]
+fn named_port_is_relayed_unless_it_is_https_or_a_rule_needs_the_requests() {
+    let rules = rules(&[
+        "allow git.test:22",
+        "allow *.db.test:5432",
+        "allow api.test:8443",
+        "allow api.test:9000/v1",
+        "allow api.test:9000",
+        "allow GET api.test:9001",
+        "deny api.test:9002/x",
+        "allow api.test:9002",
+        "deny ftp.test:21",
+        "allow *",
+    ]);
+    assert_eq!(rules.relayed_ports(), BTreeSet::from([22, 5432]));
+    let opened = BTreeSet::from([8443, 9000, 9001, 9002]);
+    assert_eq!(rules.opened_ports(), opened);
+    for (host, relayed) in [
+        ("git.test:22", true),
+        ("x.db.test:5432", true),
+        ("other.test:22", false),
+        ("git.test:23", false),
+        ("api.test:8443", false),
+        ("api.test:9000", false),
+        ("api.test:9001", false),
+        ("api.test:9002", false),
+        ("ftp.test:21", false),
+    ] {
+        assert_eq!(rules.relays(&to(host)), relayed, "{host}");
+    }
+}
+
+#[test]
+fn localhost_is_its_addresses_and_no_address_is_localhost() {
+    let allowing = rules(&["allow localhost:8081"]);
+    for (host, allowed) in [
+        ("localhost:8081", true),
+        ("127.0.0.1:8081", true),
+        ("[::1]:8081", true),
+        ("127.0.0.2:8081", false),
+        ("127.0.0.1:80", false),
+    ] {
+        assert_eq!(
+            allows(&allowing, host, Subject::RelayedTunnel),
+            allowed,
+            "{host}"
+        );
+    }
+    let by_number = rules(&["allow 127.0.0.1:8081"]);
+    assert!(!allows(
+        &by_number,
+        "localhost:8081",
+        Subject::RelayedTunnel
+    ));
+    let denying = rules(&["deny 127.0.0.1", "allow *"]);
+    assert!(!allows(&denying, "localhost:80", Subject::RelayedTunnel));
 }
 
 #[test]
@@ -118,6 +222,8 @@ fn hosts_ports_and_paths_are_told_apart() {
         ("[2001:db8::1]:1/x", "[2001:db8::1]:1", "/x"),
         ("[2001:db8::1]/x", "[2001:db8::1]:1", "/x"),
         ("*", "a.test:1", "/x"),
+        ("any", "a.test:1", "/x"),
+        ("GET a.test:1/x", "a.test:1", "/x"),
         ("*:1/x", "a.test:1", "/x"),
         (".test", "a.test:1", "/x"),
         ("A.Test.:1", "a.test:1", "/x"),
@@ -147,6 +253,11 @@ fn what_is_no_rule_is_an_error() {
         "*.192.0.2.1",
         "192.0.2.0/33",
         "https://a.test/",
+        "GTE a.test",
+        "GET,HAED a.test",
+        "GET, HEAD a.test",
+        "CONNECT a.test",
+        "a.test 443",
         "a.test/..",
         "a.test//x",
         "a.test/x?y",

@@ -37,9 +37,7 @@ impl Helper {
         let Some(path) = &args.learn else {
             return Ok(None);
         };
-        let program = args.command.first().map(|word| word.to_string_lossy());
-        let program = program.unwrap_or_default();
-        let list = LearnedList::open(path, &program, args.http_ports())?;
+        let list = LearnedList::open(path, &args.command, args.http_ports(None))?;
         Ok(Some(Self::Learn(list)))
     }
 

@@ -6,7 +6,6 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +18,22 @@ use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
-use peername_intercept::authz::{Approver, CheckService};
+use peername_intercept::AUDIT_TARGET;
+use peername_intercept::authz::{AccessRules, Approver, CheckService};
 use peername_intercept::ca::Authority;
+use peername_intercept::denials::Denials;
+use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
-use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
-use peername_jail::mediator::ports::close_requested;
 use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::listeners::InheritedSockets;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
-use peername_sys::event::readiness::register_readable;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
@@ -42,12 +41,14 @@ use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
 use rustls_native_certs::CertificateResult;
 use tokio::time::timeout;
-use tracing::Level;
 
 use super::admission_log::{AdmissionFile, warn_if_replaced};
 use super::approval::{Mode, OutsideApprover};
+use super::denial_report::DenialReport;
+use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
-use super::options::Args;
+use super::mediator_channel::serve_mediator;
+use super::options::{Args, ListenedPorts};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
 use crate::cmd::intercept::{TASKS_PER_WORKER, new_state, split_capacity, usual_needs};
@@ -58,15 +59,17 @@ pub(super) struct Interceptor {
     process: Process,
     authority: Authority,
     host_roots: Arc<CertificateResult>,
-    tunnelled: Vec<TunnelledDestination>,
-    opened: BTreeSet<u16>,
+    listened: ListenedPorts,
     name_ranges: NameRanges,
     log: Option<PathBuf>,
-    level: Level,
     /// Until it is started.
     helper: Option<Helper>,
     mode: Option<Mode>,
-    is_unchecked: bool,
+    /// The rules of a jail without access lists and check: those of `--allow-tcp`. `None` where something else decides.
+    fallback: Option<AccessRules>,
+    denials: DenialReport,
+    /// Where the verdict for `--fail-on-deny` goes.
+    has_verdict: bool,
     /// The working directory: options may name files relative to it.
     directory: Option<PathBuf>,
 }
@@ -82,26 +85,28 @@ impl Interceptor {
         process.sandbox = args.sandbox;
         process.logging = args.logging;
         process.set_default_workers(default_workers().min(MAX_WORKERS));
+        let options = args.intercept();
+        let rules = options.access_rules()?;
+        let listened = args.listened(rules.as_deref())?;
         let interceptor = Self {
-            options: args.intercept.0.clone(),
+            fallback: (!args.has_helper()).then(|| listened.as_rules()),
+            options,
             process,
             authority,
             host_roots,
-            tunnelled: args.tunnelled()?,
-            opened: args.http_ports(),
+            listened,
             name_ranges: args.name_ranges()?,
             log: args.log.clone(),
-            level: level(args),
             helper: None,
             mode: None,
-            is_unchecked: false,
+            denials: DenialReport::new(args),
+            has_verdict: args.fails_on_deny(),
             directory: env::current_dir().ok(),
         };
         // Reports what is wrong with the options before anything is started.
-        let setup = interceptor.setup(Vec::new(), false)?;
+        interceptor.setup(Vec::new(), false)?;
         let helper = Helper::new(args)?;
         Ok(Self {
-            is_unchecked: setup.is_unchecked() && helper.is_none(),
             mode: helper.as_ref().map(Helper::mode),
             helper,
             ..interceptor
@@ -111,24 +116,28 @@ impl Interceptor {
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
         let listener = JailListener {
             names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
-            opened: self.opened.clone(),
+            opened: self.listened.opened.clone(),
             alternates: alternate_ports(&self.ports())
                 .into_iter()
                 .map(|(port, alternate)| (alternate, port))
                 .collect(),
-            tunnelled: self.tunnelled.clone(),
+            tunnelled: self.listened.tunnelled.clone(),
         };
         let plan = JailPlan {
             addresses,
             listener: Arc::new(listener),
         };
-        Setup::for_jail(self.process.clone(), self.options.clone(), plan)
+        Setup::for_jail(
+            self.process.clone(),
+            self.options.clone(),
+            plan,
+            self.fallback.clone(),
+        )
     }
 
-    /// The ports on which the jail listens: those that are opened, and those of `--allow-tcp`.
+    /// The ports on which the jail listens.
     pub(super) fn ports(&self) -> BTreeSet<u16> {
-        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);
-        self.opened.iter().copied().chain(tunnelled).collect()
+        self.listened.all()
     }
 
     /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
@@ -140,9 +149,14 @@ impl Interceptor {
         self.helper.take().map(Helper::spawn).transpose()
     }
 
-    /// Whether neither access lists nor a check are configured, and nothing is asked or learned.
-    pub(super) fn is_unchecked(&self) -> bool {
-        self.is_unchecked
+    /// Whether everything is denied, because neither access lists nor a check are configured.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interceptor::new`].
+    pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
+        let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
+        Ok(self.fallback.is_some() && self.listened.tunnelled.is_empty() && !has_lists)
     }
 
     /// Opens the file of `--log`, which it inherits beside the channel and the program.
@@ -161,7 +175,7 @@ impl Interceptor {
     }
 
     /// Runs it in this process until the program has exited. `inherited` are the channel, the program, the mediator's channel, the file of
-    /// [`Interceptor::open_log`], and the channel of [`Interceptor::start_helper`]. Returns the exit code.
+    /// [`Interceptor::open_log`], the channel of [`Interceptor::start_helper`], and that for the verdict. Returns the exit code.
     pub(super) fn run(self, inherited: Vec<OwnedFd>) -> u8 {
         match self.try_run(inherited) {
             Ok(()) => 0,
@@ -173,7 +187,7 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let inherited = Inherited::new(inherited, self.log.is_some()).context("no channel")?;
+        let inherited = Inherited::new(inherited, &self).context("no channel")?;
         if let Some(directory) = &self.directory {
             let _ = env::set_current_dir(directory);
         }
@@ -190,10 +204,11 @@ impl Interceptor {
             mediator,
             log,
             helper,
+            verdict,
         } = inherited;
         secrets::disable_core_dumps()?;
         let sockets = JailSockets::sort(sockets)?;
-        sockets.close_on_request(mediator)?;
+        let listeners_by_port = sockets.by_port()?;
         let setup = self.setup(sockets.addresses(), sockets.has_v6())?;
         let check = setup.check.clone().map(CheckService::new);
         let check = check.transpose().map_err(Usage::from_error)?;
@@ -227,13 +242,18 @@ impl Interceptor {
         let written = log.as_ref().map(File::metadata).transpose()?;
         let admissions = log.as_ref().map(File::try_clone).transpose()?;
         let admissions = admissions.map(|file| Arc::new(AdmissionFile::new(file)) as _);
-        let (_log, _level) = setup.process.logging.start_at(self.level, log);
+        let _logs = setup
+            .process
+            .logging
+            .start_beside_program(AUDIT_TARGET, log);
         confinement.log();
         let approver: Option<Arc<dyn Approver>> = match (self.mode, helper) {
             (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
             _ => None,
         };
+        let denials = Arc::new(Denials::default());
         let state = state
+            .with_denials(Arc::clone(&denials))
             .with_approver(approver)
             .with_admission_log(admissions)
             .with_spans(exporter.as_ref().map(SpanExporter::queue));
@@ -242,17 +262,23 @@ impl Interceptor {
         if let Some(check) = check {
             check.await_services();
         }
+        let jail = setup.jail().context("no jail")?;
+        serve_mediator(
+            mediator,
+            listeners_by_port,
+            Arc::clone(&jail),
+            Arc::clone(&state),
+        )?;
         let services = ServiceHandle::new(setup.services(&open.sockets.numbers(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
         let beside = intercept.worker_tasks(workers);
         let listeners = open.start(&intercept, capacity, beside, |_| UdpTasks::default())?;
         tokio::spawn(own.keep_watching());
-        let names = setup.jail_names().context("no names")?;
         for socket in sockets.names_udp {
-            serve_udp(socket, Arc::clone(&names)).context("the name server of the jail")?;
+            serve_udp(socket, Arc::clone(&jail.names)).context("the name server of the jail")?;
         }
         for socket in sockets.names_tcp {
-            serve_tcp(socket, Arc::clone(&names)).context("the name server of the jail")?;
+            serve_tcp(socket, Arc::clone(&jail.names)).context("the name server of the jail")?;
         }
         // Where this fails, the jail could not be made, and its process ends.
         let _ = fd_passing::send_word(&channel, READY, None);
@@ -261,6 +287,10 @@ impl Interceptor {
         end(listeners.workers).await;
         if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
+        }
+        let is_anything_denied = self.denials.write(&denials);
+        if let Some(channel) = verdict {
+            send_verdict(&channel, is_anything_denied);
         }
         if let Some(exporter) = exporter {
             exporter.stop().await;
@@ -279,21 +309,30 @@ struct Inherited {
     log: Option<File>,
     /// The channel of [`Interceptor::start_helper`].
     helper: Option<OwnedFd>,
+    /// Where the verdict for `--fail-on-deny` goes.
+    verdict: Option<OwnedFd>,
 }
 
 impl Inherited {
     /// The descriptors in the order of [`Interceptor::run`]; `None` if one is missing.
-    fn new(fds: Vec<OwnedFd>, has_log: bool) -> Option<Self> {
+    fn new(fds: Vec<OwnedFd>, of: &Interceptor) -> Option<Self> {
         let mut fds = fds.into_iter();
         Some(Self {
             channel: fds.next()?,
             program: fds.next()?.into(),
             mediator: fds.next()?,
-            log: match has_log {
-                true => Some(fds.next()?.into()),
+            log: match of.log {
+                Some(_) => Some(fds.next()?.into()),
+                None => None,
+            },
+            helper: match of.mode {
+                Some(_) => Some(fds.next()?),
+                None => None,
+            },
+            verdict: match of.has_verdict {
+                true => Some(fds.next()?),
                 false => None,
             },
-            helper: fds.next(),
         })
     }
 }
@@ -333,28 +372,12 @@ impl JailSockets {
         Ok(sorted)
     }
 
-    /// Closes the listeners of a port when the mediator asks for it, in a task of its own.
-    fn close_on_request(&self, mediator: OwnedFd) -> anyhow::Result<()> {
-        let listeners = self
-            .listeners
+    /// Duplicates of the listeners, with their ports.
+    fn by_port(&self) -> peername_sys::Result<Vec<(u16, OwnedFd)>> {
+        self.listeners
             .iter()
             .map(|one| Ok((one.addr.port(), one.try_clone()?)))
-            .collect::<peername_sys::Result<Vec<_>>>()?;
-        let mediator = UnixStream::from(mediator);
-        mediator.set_nonblocking(true)?;
-        let mediator = register_readable(mediator.into())?;
-        tokio::spawn(async move {
-            // It ends when the mediator exits.
-            while let Ok(mut ready) = mediator.readable().await {
-                let requested = ready.try_io(|mediator| {
-                    close_requested(mediator, &listeners).map_err(|error| error.source)
-                });
-                if let Ok(Ok(false) | Err(_)) = requested {
-                    break;
-                }
-            }
-        });
-        Ok(())
+            .collect()
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -401,16 +424,6 @@ fn receive_sockets(channel: &OwnedFd) -> peername_sys::Result<Option<Vec<OwnedFd
             Some(LAST) => return Ok(Some(sockets)),
             _ => return Ok(None),
         }
-    }
-}
-
-/// Errors only, unless the audit lines are asked for.
-fn level(args: &Args) -> Level {
-    match args.logging.verbose {
-        0 if args.log.is_none() => Level::ERROR,
-        0 | 1 => Level::INFO,
-        2 => Level::DEBUG,
-        _ => Level::TRACE,
     }
 }
 

@@ -4,6 +4,7 @@
 //! however it exits. The file is read again before: what was added to it in the meantime is kept.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,18 +12,19 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
-use peername_intercept::authz::Rule;
+use peername_intercept::authz::{HTTP_PORTS, Rule, rule_for};
 use peername_intercept::host::HostPort;
-use peername_observe::escape::escape_into;
+use peername_proto::special;
 use peername_sys::fs::text_file;
 
+use crate::cmd::ca::shell::quoted;
 use crate::cmd::intercept::rule_file::entry;
 
 /// The file, and what is written at its beginning.
 pub(super) struct LearnedList {
     path: PathBuf,
-    /// The program's name, escaped.
-    program: String,
+    /// The program and its arguments, as a comment.
+    command: String,
     /// The ports whose connections are opened as TLS and HTTP.
     http_ports: BTreeSet<u16>,
 }
@@ -35,7 +37,7 @@ impl LearnedList {
     /// [`Usage`]: the file has a line that is no rule, or can't be read or written.
     pub(super) fn open(
         path: &Path,
-        program: &str,
+        command: &[OsString],
         http_ports: BTreeSet<u16>,
     ) -> Result<Self, Usage> {
         let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
@@ -44,12 +46,9 @@ impl LearnedList {
             Err(failed) if failed.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
             other => other,
         };
-        let program = Path::new(program).file_name().unwrap_or_default();
-        let mut escaped = String::new();
-        escape_into(&mut escaped, program.as_encoded_bytes(), MAX_PROGRAM, b"#;");
         let list = Self {
             path: path.map_err(error)?,
-            program: escaped,
+            command: as_comment(command),
             http_ports,
         };
         let written = list.read().and_then(|rules| match rules {
@@ -68,21 +67,27 @@ impl LearnedList {
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
         let mut rules = self.read()?.unwrap_or_default();
         let is_usual = USUAL_PORTS.contains(&to.port);
-        // Another port has to be named: `--port` and `--allow-tcp @FILE` open it.
+        // Another port is open only if it is named.
         let allows =
             |rule: &Rule| rule.allows_tunnel(to) && (is_usual || rule.port() == Some(to.port));
         if rules.lines.iter().any(|line| allows(&line.rule)) {
             return Ok(());
         }
-        let text = match is_usual {
-            true => to.host.to_string(),
-            false => to.to_string(),
-        };
-        rules.lines.push(RuleLine {
-            comments: Vec::new(),
-            rule: Rule::allow(&text)?,
-            text,
-        });
+        let text = rule_for(to);
+        if to.host.as_ip().and_then(special).is_some() {
+            // A rule would open it, and the program has chosen it.
+            let comment = format!("{NOT_PUBLIC}{text}");
+            if rules.trailing.contains(&comment) {
+                return Ok(());
+            }
+            rules.trailing.push(comment);
+        } else {
+            rules.lines.push(RuleLine {
+                comments: Vec::new(),
+                rule: Rule::allow(&text)?,
+                text,
+            });
+        }
         self.write(&self.render(&rules))
     }
 
@@ -99,11 +104,11 @@ impl LearnedList {
         let mut lines: Vec<_> = rules.lines.iter().collect();
         lines.sort_by(|one, other| one.text.cmp(&other.text));
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
-        let program = &self.program;
+        let command = &self.command;
         let options = self.options(rules);
         let mut text = format!(
-            "{HEADER}what {program} and the programs that it started asked for, {now}\n\
-             {HEADER}use it: peername jail {options} -- {program}\n"
+            "{HEADER}what this command and the programs that it started asked for, {now}\n\
+             {HEADER}use it: peername jail {options} -- {command}\n"
         );
         let mut push = |line: &str| {
             text.push_str(line);
@@ -117,18 +122,14 @@ impl LearnedList {
         text
     }
 
-    /// The options with which a jail allows what the list has.
+    /// The options with which a jail allows what the list has: ports that are not taken for HTTP's, and were opened.
     fn options(&self, rules: &Rules) -> String {
         let ports = rules.lines.iter().filter_map(|line| line.rule.port());
-        let ports: BTreeSet<_> = ports.filter(|port| !USUAL_PORTS.contains(port)).collect();
-        let (opened, relayed): (Vec<u16>, Vec<u16>) = ports
-            .iter()
-            .partition(|&port| self.http_ports.contains(port));
+        let ports: BTreeSet<_> = ports
+            .filter(|port| self.http_ports.contains(port) && !HTTP_PORTS.contains(port))
+            .collect();
         let mut options = "--allow @FILE".to_owned();
-        if !relayed.is_empty() {
-            options.push_str(" --allow-tcp @FILE");
-        }
-        for port in opened {
+        for port in ports {
             options.push_str(&format!(" --port {port}"));
         }
         options
@@ -153,6 +154,21 @@ impl LearnedList {
         }
         replaced.context("it can't be written")
     }
+}
+
+/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor.
+fn as_comment(command: &[OsString]) -> String {
+    let words: Vec<_> = command
+        .iter()
+        .map(|word| quoted(&word.to_string_lossy()))
+        .collect();
+    let is_printable = |c: char| c.is_ascii_graphic() || c == ' ';
+    words
+        .join(" ")
+        .chars()
+        .take(MAX_COMMAND)
+        .map(|c| if is_printable(c) { c } else { '?' })
+        .collect()
 }
 
 /// The content of a list.
@@ -200,7 +216,10 @@ impl Rules {
 
 /// The beginning of the lines that are written anew each time.
 const HEADER: &str = "# --learn: ";
-const MAX_PROGRAM: usize = 60;
+/// The beginning of lines for addresses that are not public, which are refused while learning.
+const NOT_PUBLIC: &str = "# not public, allowed without this beginning: ";
+/// Characters of the command in the list.
+const MAX_COMMAND: usize = 1000;
 /// The ports that every jail opens.
 const USUAL_PORTS: [u16; 2] = [80, 443];
 
@@ -217,7 +236,8 @@ mod tests {
         if let Some(text) = before {
             fs::write(&path, text).unwrap();
         }
-        let list = LearnedList::open(&path, "/usr/bin/c#\u{1b}url", [80, 443, 8080].into());
+        let command = ["/usr/bin/c#\u{1b}url", "-d", "it's"].map(OsString::from);
+        let list = LearnedList::open(&path, &command, [80, 443, 8080, 9000].into());
         let result = list.map_err(|error| error.0).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -247,25 +267,31 @@ mod tests {
             "b.test:80",
             "a.test:443",
             "b.test:8080",
-            "[2001:db8::1]:443",
-            "[2001:db8::1]:22",
+            "[2600::1]:443",
+            "[2600::1]:22",
+            "127.0.0.1:8080",
+            "169.254.169.254:80",
+            "127.0.0.1:8080",
             "c.test:8080",
             "c.test:8080",
+            "c.test:9000",
         ];
         let text = learn(None, &asked).unwrap();
         let expected = [
-            "2001:db8::1",
-            "[2001:db8::1]:22",
+            "2600::1",
+            "[2600::1]:22",
             "a.test",
             "a.test:22",
             "b.test",
             "b.test:8080",
             "c.test:8080",
+            "c.test:9000",
+            "# not public, allowed without this beginning: 127.0.0.1:8080",
+            "# not public, allowed without this beginning: 169.254.169.254",
         ];
         assert_eq!(rules_of(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
-        assert!(header[0].contains(" c%23%1burl "), "{text}");
-        let options = "jail --allow @FILE --allow-tcp @FILE --port 8080 --";
+        let options = "jail --allow @FILE --port 9000 -- '/usr/bin/c#?url' -d ";
         assert!(header[1].contains(options), "{text}");
     }
 

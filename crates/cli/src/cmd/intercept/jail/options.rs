@@ -14,7 +14,7 @@ use peername_daemon::logging;
 use peername_daemon::process::confinement;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Timeout, list_file};
-use peername_intercept::authz::Rule;
+use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_jail::network::DNS_PORT;
@@ -22,8 +22,9 @@ use peername_jail::network::DNS_PORT;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
 
-/// Options of `peername jail`.
-#[derive(Debug, clap::Args)]
+/// Options of `peername jail`, which are also the keys of the `[jail]` table.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub(crate) struct Args {
     /// A further port on which TLS and HTTP are opened, beside 80 and 443; may be repeated
     #[arg(long = "port", value_name = "N", value_parser = port)]
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     allow_tcp: Vec<AllowTcp>,
     /// Allow every request, and write the hosts and ports that the program asks for to FILE, as rules for --allow @FILE; a FILE
     /// that exists is added to
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ask", "allow", "deny", "check"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ask", "allow", "deny", "rules", "check"])]
     pub(super) learn: Option<PathBuf>,
     /// Ask on the terminal about each host and port that no rule of --allow and --deny matches
     #[arg(long)]
@@ -43,6 +44,13 @@ pub(crate) struct Args {
     /// Deny what is not answered in this time
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     ask_timeout: Timeout,
+    /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
+    #[arg(long)]
+    fail_on_deny: bool,
+    /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
+    /// --fail-on-deny
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["learn", "ask"])]
+    pub(super) check_list: Option<PathBuf>,
     /// A file or directory that the program sees empty; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(super) hide: Vec<PathBuf>,
@@ -66,9 +74,39 @@ pub(crate) struct Args {
     pub(super) sandbox: confinement::Args,
     #[command(flatten)]
     pub(super) logging: logging::Args,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The program and its arguments.
+    #[arg(skip)]
     pub(super) command: Vec<OsString>,
+}
+
+/// The ports that the jail listens on.
+#[derive(Clone, Debug)]
+pub(super) struct ListenedPorts {
+    /// Those on which TLS and HTTP are opened.
+    pub(super) opened: BTreeSet<u16>,
+    /// Those on which connections are relayed to the hosts that rules name with them.
+    pub(super) relayed: BTreeSet<u16>,
+    /// The destinations of `--allow-tcp` and the like.
+    pub(super) tunnelled: Vec<TunnelledDestination>,
+}
+
+impl ListenedPorts {
+    /// Access lists that deny everything but the destinations of `--allow-tcp`.
+    pub(super) fn as_rules(&self) -> AccessRules {
+        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::rule);
+        AccessRules::deny_others(tunnelled.cloned().collect())
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> BTreeSet<u16> {
+        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);
+        self.opened
+            .iter()
+            .chain(&self.relayed)
+            .copied()
+            .chain(tunnelled)
+            .collect()
+    }
 }
 
 /// A value of `--allow-tcp`.
@@ -92,13 +130,37 @@ impl FromStr for AllowTcp {
 }
 
 impl Args {
-    /// The destinations of connections that are relayed unopened.
+    /// The ports that the jail listens on, and what becomes of connections to them.
     ///
     /// # Errors
     ///
-    /// A file can't be read, or has a line that is no rule.
-    pub(super) fn tunnelled(&self) -> Result<Vec<TunnelledDestination>, Usage> {
-        let opened = self.http_ports();
+    /// A file can't be read, or has a line that is no rule; or a rule names the name server's port.
+    pub(super) fn listened(&self, rules: Option<&AccessRules>) -> Result<ListenedPorts, Usage> {
+        let opened = self.http_ports(rules);
+        let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
+        if named.contains(&DNS_PORT) {
+            return Err(Usage(format!("--allow HOST:{DNS_PORT}: {IS_NAME_SERVERS}")));
+        }
+        let relayed: BTreeSet<_> = named.difference(&opened).copied().collect();
+        let mut tunnelled = self.tunnelled(&opened)?;
+        if self.has_helper() {
+            // Other hosts on these ports are asked about.
+            tunnelled.extend(
+                relayed
+                    .iter()
+                    .copied()
+                    .map(TunnelledDestination::every_host),
+            );
+        }
+        Ok(ListenedPorts {
+            opened,
+            relayed,
+            tunnelled,
+        })
+    }
+
+    /// The destinations of `--allow-tcp`, and those that are learned or asked about.
+    fn tunnelled(&self, opened: &BTreeSet<u16>) -> Result<Vec<TunnelledDestination>, Usage> {
         let is_unopened = |tunnelled: &TunnelledDestination| !opened.contains(&tunnelled.port());
         let mut all = Vec::new();
         for value in &self.allow_tcp {
@@ -107,7 +169,7 @@ impl Args {
                 AllowTcp::File(path) => {
                     let parse = |entry: &str| {
                         let rule = Rule::allow(entry).map_err(|error| format!("{error}"))?;
-                        let tunnelled = TunnelledDestination::from_rule(&rule);
+                        let tunnelled = TunnelledDestination::from_rule(rule);
                         tunnelled.as_ref().map_or(Ok(()), check_port)?;
                         Ok::<_, String>(tunnelled)
                     };
@@ -116,7 +178,7 @@ impl Args {
                 }
             }
         }
-        if self.opens_usual_ports() {
+        if self.has_helper() {
             let usual = RELAYED_PORTS.map(TunnelledDestination::every_host);
             all.extend(usual.into_iter().filter(is_unopened));
         }
@@ -134,13 +196,28 @@ impl Args {
     }
 
     /// The ports on which TLS and HTTP are opened.
-    pub(super) fn http_ports(&self) -> BTreeSet<u16> {
+    pub(super) fn http_ports(&self, rules: Option<&AccessRules>) -> BTreeSet<u16> {
         let mut ports = BTreeSet::from([80, 443]);
         ports.extend(&self.ports);
-        if self.opens_usual_ports() {
+        ports.extend(rules.iter().flat_map(|rules| rules.opened_ports()));
+        if self.has_helper() {
             ports.extend(HTTP_PORTS);
         }
         ports
+    }
+
+    /// The options of `intercept`, with the list of `--check-list`.
+    pub(super) fn intercept(&self) -> Intercept {
+        let mut options = self.intercept.0.clone();
+        if let Some(path) = &self.check_list {
+            options.allow_file(path);
+        }
+        options
+    }
+
+    /// Whether a denial makes the run fail.
+    pub(super) fn fails_on_deny(&self) -> bool {
+        self.fail_on_deny || self.check_list.is_some()
     }
 
     /// The time for an answer, if questions are asked on the terminal.
@@ -148,8 +225,8 @@ impl Args {
         self.ask.then_some(self.ask_timeout.0)
     }
 
-    /// Whether usual ports are open without being listed: what arrives there is learned, or asked about.
-    fn opens_usual_ports(&self) -> bool {
+    /// Whether what no rule decides is learned, or asked about. Usual ports are open then without being listed.
+    pub(super) fn has_helper(&self) -> bool {
         self.ask || self.learn.is_some()
     }
 
@@ -161,14 +238,14 @@ impl Args {
 
 fn check_port(destination: &TunnelledDestination) -> Result<(), String> {
     match destination.port() {
-        DNS_PORT => Err("53 is the jail's name server's".to_owned()),
+        DNS_PORT => Err(IS_NAME_SERVERS.to_owned()),
         _ => Ok(()),
     }
 }
 
 fn port(text: &str) -> Result<u16, &'static str> {
     match text.parse() {
-        Ok(DNS_PORT) => Err("53 is the jail's name server's"),
+        Ok(DNS_PORT) => Err(IS_NAME_SERVERS),
         Ok(port) if port != 0 => Ok(port),
         _ => Err("a port is a number from 1 to 65535"),
     }
@@ -213,6 +290,7 @@ impl<T: clap::Args> FromArgMatches for InJail<T> {
     }
 }
 
+const IS_NAME_SERVERS: &str = "53 is the jail's name server's";
 const OF_LISTENERS: [&str; 5] = [
     "listen",
     "transparent",
@@ -220,7 +298,5 @@ const OF_LISTENERS: [&str; 5] = [
     "proxy_auth",
     "accept_proxy",
 ];
-/// With `--learn` and `--ask`: HTTP to development servers and proxies of registries.
-const HTTP_PORTS: [u16; 3] = [8000, 8080, 8443];
 /// With `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];

@@ -1,0 +1,112 @@
+//! `--fail-on-deny`: the program is a child, whose exit code is replaced if something was denied.
+//!
+//! ```text
+//! this process ── fork ──▶ the jail, which becomes the program
+//!   waits for its exit ◀── exit code
+//!   waits for the verdict ◀── interceptor, once it has written its last audit lines
+//! ```
+//!
+//! Without the option there is no such parent: the process that was started becomes the program.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+use peername_daemon::command::block_on;
+use peername_daemon::usage::Usage;
+use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
+use peername_sys::process::daemonize;
+use peername_sys::process::pidfd::{PidFd, Signal};
+use peername_sys::process::terminal;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::launcher::LAUNCHER_FAILED;
+
+/// The exit code of a run in which something was denied, although the program itself reports success. timeout(1) has 124, env(1)
+/// 125 to 127.
+pub(super) const DENIED: u8 = 122;
+
+/// Runs `start` in a child, which passes the channel to the interceptor and becomes the program. Returns the exit code of the
+/// program, or [`DENIED`].
+///
+/// # Errors
+///
+/// fork(2) fails, or no verdict came.
+pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::Result<ExitCode> {
+    let (verdicts, sender) = seqpacket_pair()?;
+    let child = daemonize::fork_to_exec(|| code_of(start(sender)))?;
+    let program = PidFd::open(child)?;
+    block_on(wait(program))?;
+    let code = exit_code(daemonize::wait_exit(child)?);
+    let mut verdict = [0];
+    let is_known = receive_bytes(&verdicts, &mut verdict)?.0 == verdict.len();
+    Ok(match (code, is_known, verdict) {
+        (0, true, [SOMETHING]) => ExitCode::from(DENIED),
+        (0, false, _) => {
+            eprintln!("peername: the interceptor was killed: it is not known what was denied");
+            ExitCode::from(LAUNCHER_FAILED)
+        }
+        _ => ExitCode::from(code),
+    })
+}
+
+/// Sends the verdict, from the interceptor.
+pub(super) fn send_verdict(channel: &OwnedFd, is_anything_denied: bool) {
+    let verdict = if is_anything_denied {
+        SOMETHING
+    } else {
+        NOTHING
+    };
+    // Without a parent no one is interested.
+    let _ = send_bytes(channel, &[verdict], None);
+}
+
+/// Waits until the program has exited, and forwards signals to it.
+async fn wait(program: PidFd) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut quit = signal(SignalKind::quit())?;
+    let mut user1 = signal(SignalKind::user_defined1())?;
+    let mut user2 = signal(SignalKind::user_defined2())?;
+    let exited = program.try_clone()?.wait_exit();
+    tokio::pin!(exited);
+    loop {
+        let signal = tokio::select! {
+            ended = &mut exited => return Ok(ended?),
+            _ = terminate.recv() => Signal::TERM,
+            _ = hangup.recv() => Signal::HUP,
+            _ = interrupt.recv() => Signal::INT,
+            _ = quit.recv() => Signal::QUIT,
+            _ = user1.recv() => Signal::USR1,
+            _ = user2.recv() => Signal::USR2,
+        };
+        // What is typed goes to every process in the foreground, the program included.
+        let is_typed = matches!(signal, Signal::INT | Signal::QUIT) && terminal::is_foreground();
+        if !is_typed {
+            let _ = program.signal(signal);
+        }
+    }
+}
+
+/// The child's exit code where it has not become the program, with the error on standard error.
+fn code_of(started: anyhow::Result<u8>) -> u8 {
+    started.unwrap_or_else(|error| {
+        eprintln!("peername: {error:#}");
+        match error.is::<Usage>() {
+            true => WRONG_USAGE,
+            false => LAUNCHER_FAILED,
+        }
+    })
+}
+
+/// As a shell reports it.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(LAUNCHER_FAILED)
+}
+
+const WRONG_USAGE: u8 = 2;
+const SOMETHING: u8 = b'd';
+const NOTHING: u8 = b'-';

@@ -1,0 +1,89 @@
+//! The destinations that were denied, for a summary at the end of a run.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::{AuditRecord, FinalDecision};
+use crate::host::HostPort;
+
+/// The denied destinations of a process, with their number of denials. Bounded: the client chooses them.
+#[derive(Debug, Default)]
+pub struct Denials(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    by_destination: BTreeMap<HostPort, DeniedDestination>,
+    /// Denials of destinations beyond [`MAX_DESTINATIONS`].
+    others: u64,
+}
+
+/// A destination that was denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeniedDestination {
+    /// The destination.
+    pub to: HostPort,
+    /// The number of denials.
+    pub count: u64,
+    /// The option that would allow it, by the first denial; `None` where no option would.
+    pub remedy: Option<String>,
+    /// The reason of the first denial.
+    pub reason: String,
+}
+
+impl Denials {
+    /// Counts the denial of a record, if it is one of a destination and not the fault of the request itself.
+    pub(crate) fn count(&self, record: &AuditRecord) {
+        let Some(to) = record.denied_destination() else {
+            return;
+        };
+        let mut counts = self.0.lock();
+        if let Some(known) = counts.by_destination.get_mut(to) {
+            known.count += 1;
+        } else if counts.by_destination.len() < MAX_DESTINATIONS {
+            let denied = DeniedDestination {
+                to: to.clone(),
+                count: 1,
+                remedy: record.remedy.clone(),
+                reason: record.denial_reason(),
+            };
+            counts.by_destination.insert(to.clone(), denied);
+        } else {
+            counts.others += 1;
+        }
+    }
+
+    /// The denied destinations in the order of their names, and the number of denials of those beyond the limit.
+    pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
+        let counts = self.0.lock();
+        (
+            counts.by_destination.values().cloned().collect(),
+            counts.others,
+        )
+    }
+}
+
+impl AuditRecord {
+    fn denied_destination(&self) -> Option<&HostPort> {
+        let is_denied = match self.decision {
+            FinalDecision::Denied | FinalDecision::CheckFailed => true,
+            FinalDecision::Refused => {
+                self.remedy.is_some() || matches!(self.code, Some("name_mismatch" | "unknown_name"))
+            }
+            _ => false,
+        };
+        let target = self.target.as_ref().filter(|_| is_denied)?;
+        Some(&target.to)
+    }
+
+    fn denial_reason(&self) -> String {
+        let reason = self.reason.as_deref().or(self.error.as_deref());
+        reason.map_or_else(
+            || format!("denied by the check ({})", self.how),
+            str::to_owned,
+        )
+    }
+}
+
+/// The destinations that are told apart.
+const MAX_DESTINATIONS: usize = 1000;

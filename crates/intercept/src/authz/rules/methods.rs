@@ -1,0 +1,73 @@
+//! The methods of a rule.
+
+/// The methods that a rule is for, as `GET,HEAD` names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Methods(Vec<&'static str>);
+
+impl Methods {
+    /// Parses names that commas separate, in any case; `None` if one of them is no method.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        text.split(',')
+            .map(|name| {
+                METHODS
+                    .into_iter()
+                    .find(|method| method.eq_ignore_ascii_case(name))
+            })
+            .collect::<Option<_>>()
+            .map(Self)
+    }
+
+    /// Whether a request certainly has one of them: methods are case-sensitive (RFC 9110, section 9.1).
+    pub(super) fn include(&self, method: &str) -> bool {
+        self.0.contains(&method)
+    }
+
+    /// Whether a server may take a request's method for one of them; some ignore case.
+    pub(super) fn may_include(&self, method: &str) -> bool {
+        self.0.iter().any(|one| one.eq_ignore_ascii_case(method))
+    }
+}
+
+/// IANA's registry of methods, without CONNECT and PRI, which are no requests to an origin. A closed list, so that a misspelt
+/// method is an error instead of a rule that never matches.
+const METHODS: [&str; 39] = [
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+    "PURGE",
+];

@@ -1,0 +1,206 @@
+//! Denials are seen: lines at the end, an exit code, a diff, and warnings apart from the audit lines.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::lab::{WAIT_LIMIT, assert_contains};
+use crate::harness::rig::jail::{JailRig, USERS, User};
+
+/// What the jail itself wrote.
+fn own_lines(stderr: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(stderr)
+        .lines()
+        .filter(|line| line.starts_with("peername: "))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_denied_destination_has_a_line_with_what_would_allow_it() {
+    let rig = JailRig::without_destinations();
+    let script = "for i in 1 2 3; do curl -s -o /dev/null https://b.test/$i; done; curl -s http://a.test/x -o /dev/null
+        curl -s4 http://b.test:9999/; curl -s http://169.254.169.254/ -o /dev/null; curl -s http://metadata.test/ -o /dev/null
+        curl -s http://private.test/ -o /dev/null; curl -s http://127.0.0.1:9998/; true";
+    let options = [
+        "--deny=a.test/x",
+        "--allow=a.test",
+        "--allow=private.test",
+        "--allow=metadata.test",
+    ];
+    for user in USERS {
+        let output = rig.run(user, &options, script);
+        let expected = [
+            "peername: denied: 169.254.169.254:80, once: --allow 169.254.169.254 allows it",
+            "peername: denied: a.test:80, once: denied by the rule deny a.test/x",
+            "peername: denied: b.test:443, 3 times: --allow b.test allows it",
+            "peername: denied: b.test:9999, once: --allow b.test:9999 allows it",
+            "peername: denied: metadata.test:80, once: --allow-destination 169.254.169.254:80 allows it",
+            "peername: denied: private.test:80, once: --allow private.test:80 allows it",
+        ];
+        let mut lines = own_lines(&output.stderr);
+        lines.sort();
+        assert_eq!(lines, expected, "{user:?}");
+        assert_eq!(output.status.code(), Some(0));
+        let quiet = rig.run(user, &[&["-q"], &options[..]].concat(), script);
+        assert_eq!(own_lines(&quiet.stderr), [""; 0], "{user:?}");
+    }
+}
+
+#[test]
+fn without_a_rule_everything_is_denied_and_a_line_says_so() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let script = "curl -sS https://a.test/echo; curl -sS http://b.test/echo";
+    let run = |options: &str| {
+        rig.run_outside(
+            User::Nobody,
+            &format!("{jail} jail {options} -- sh -c '{script}'"),
+        )
+    };
+    let output = run("");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
+    let lines = own_lines(&output.stderr);
+    assert_contains(
+        &lines[0],
+        &["every request is denied", "--learn", "--allow any"],
+    );
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    // Of --allow-tcp only its destinations are allowed.
+    let output = run("-q --allow-tcp=a.test:7022");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
+    assert_eq!(own_lines(&output.stderr), [""; 0]);
+}
+
+#[test]
+fn denial_fails_a_program_that_has_succeeded() {
+    let rig = JailRig::new();
+    let code = |user: User, options: &[&str], script: &str| {
+        let options = [&["-q", "--fail-on-deny", "--allow=a.test"], options].concat();
+        let output = rig.run(user, &options, script);
+        (output.status.code(), own_lines(&output.stderr))
+    };
+    let denied = "curl -s -o /dev/null https://b.test/";
+    let line = "peername: denied: b.test:443, once: --allow b.test allows it".to_owned();
+    for user in USERS {
+        assert_eq!(code(user, &[], denied), (Some(122), vec![line.clone()]));
+        let allowed = "curl -s -o /dev/null https://a.test/echo";
+        assert_eq!(code(user, &[], allowed), (Some(0), Vec::new()));
+        let own = format!("{denied}; exit 7");
+        assert_eq!(code(user, &[], &own), (Some(7), vec![line.clone()]));
+        assert_eq!(code(user, &[], "kill -KILL $$").0, Some(137));
+        assert_eq!(code(user, &["--port=53"], "true").0, Some(2));
+        assert_eq!(code(user, &["--allow=@/nonexistent"], "true").0, Some(2));
+    }
+    let script = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let options = ["--fail-on-deny", "--allow=a.test"];
+    let mut program = rig.start(User::Nobody, &options, &["sh", "-c", script]);
+    program.wait_printed("ready");
+    program.signal(Signal::TERM);
+    let status = program.wait_exit(WAIT_LIMIT).expect("its end");
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
+    let rig = JailRig::new();
+    let list = rig.scratch().write("hosts.txt", "a.test\n");
+    let script =
+        "curl -s -o /dev/null https://a.test/echo || exit 9; curl -s -o /dev/null https://b.test/
+        curl -s http://b.test:9999/; true";
+    let options = ["--check-list", &list];
+    let output = rig.run(User::Nobody, &options, script);
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let header = format!("peername: --check-list {list}: ");
+    assert!(errors.starts_with(&header), "{errors}");
+    let added: Vec<_> = errors.lines().skip(1).collect();
+    assert_eq!(added, ["+b.test", "+b.test:9999"]);
+    let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// The file of `--log` has audit lines only, one for a refused port, too; warnings are on standard error.
+#[test]
+fn log_has_audit_lines_and_standard_error_the_warnings() {
+    let rig = JailRig::new();
+    let secret = rig.scratch().write("secret", "treasure\n");
+    fs::set_permissions(&secret, Permissions::from_mode(0o644)).expect("chmod");
+    let log = rig.scratch().path_text("log");
+    let inject = format!("--inject=a.test=X-Mine@{secret}");
+    let script = "curl -s -o /dev/null https://a.test/echo; /usr/bin/python3 -c '
+import socket
+s = socket.socket(); s.setblocking(False)
+try: s.connect((\"b.test\", 9999))
+except OSError: pass
+'; curl -s4 http://b.test:9999/; true";
+    let check = "--check=http://127.0.0.1:1/";
+    let options = ["--log", &log, &inject, check, "--on-check-failure=allow"];
+    let output = rig.run(User::Root, &options, script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_contains(
+        &errors,
+        &["others may read this secret", "the check service at"],
+    );
+    let text = fs::read_to_string(&log).expect("the log");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let is_audit = |line: &Value| {
+        ["request", "request admitted"]
+            .map(Value::from)
+            .contains(&line["message"])
+    };
+    assert!(lines.iter().all(is_audit), "{text}");
+    let refused: Vec<_> = lines
+        .iter()
+        .filter(|line| line["code"] == "port_not_allowed")
+        .map(|line| (&line["host"], &line["port"], &line["decision"]))
+        .collect();
+    let expected = (
+        &Value::from("b.test"),
+        &Value::from(9999),
+        &Value::from("refused"),
+    );
+    assert_eq!(refused, [expected; 2], "{text}");
+}
+
+/// Each answer has the cause and what to type, in three lines at most.
+#[test]
+fn typical_mistakes_have_a_short_answer() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    for (words, expected) in [
+        (
+            "jail -q curl https://a.test",
+            "peername jail -q -- curl https://a.test",
+        ),
+        ("jail --allow a.test 8080 -- true", "a.test:8080"),
+        ("jail --allow 'a.test 8080' -- true", "example.com:8080"),
+        ("jail --allow https://a.test/x -- true", "no scheme"),
+        ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
+        (
+            "jail --learn list --allow a.test -- true",
+            "--learn FILE -- CMD",
+        ),
+        (
+            "jail --ca /nonexistent --allow any -- true",
+            "peername ca init --ca /nonexistent",
+        ),
+        (
+            "intercept --ca /nonexistent --allow any",
+            "peername ca init --ca /nonexistent",
+        ),
+    ] {
+        let output = rig.run_outside(User::Root, &format!("{jail} {words}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
+        assert_contains(&errors, &[expected]);
+        assert!(errors.trim_end().lines().count() <= 3, "{words}: {errors}");
+    }
+}
