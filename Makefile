@@ -45,8 +45,7 @@ build: ## Build the program and the libraries of `exec` for every day, in target
 	$(call PRELOAD,release)
 
 libraries: ## Build the libraries that `peername exec` preloads, and copy them next to the debug binary
-	$(call PRELOAD,release)
-	@mkdir -p $(TARGET)/debug && install -m 755 -t $(TARGET)/debug $(LIBRARIES:%=$(TARGET)/release/%)
+	$(call PRELOAD,debug)
 
 test: setup ## Run all tests; needs root for network namespaces
 	@[[ $$(id -u) -eq 0 ]] || { echo "make test: the tests build network namespaces: run as root" >&2; exit 1; }
@@ -252,11 +251,11 @@ CRATES := $(patsubst %/src/lib.rs,%,$(patsubst %/src/main.rs,%,$(wildcard crates
 
 # In a build of its own, so that no other package enables the standard library in its dependencies.
 LIBRARY_PACKAGES := --package peername-preload --package peername-preload-connect --features freestanding
-# Its argument is the profile, whose folder has the same name.
+# Its argument is the folder to copy them to. They are small, and only whole-program optimisation removes their panics.
 define PRELOAD
-$(CARGO) build --profile $1 --locked $(LIBRARY_PACKAGES)
-@cd $(TARGET)/$1 && install -m 755 libpeername_preload.so libpeername.so && \
-	install -m 755 libpeername_preload_connect.so libpeername_connect.so
+$(CARGO) build --profile dist --locked $(LIBRARY_PACKAGES)
+@mkdir -p $(TARGET)/$1 && install -m 755 $(TARGET)/dist/libpeername_preload.so $(TARGET)/$1/libpeername.so && \
+	install -m 755 $(TARGET)/dist/libpeername_preload_connect.so $(TARGET)/$1/libpeername_connect.so
 endef
 LIBRARIES := libpeername.so libpeername_connect.so
 

@@ -113,7 +113,7 @@ fn chromium_shows_decisions_and_certificates() {
         "Certificates issued\n1\n",
         // Why, and what to do about it.
         "destination_not_public\trequests\t1\t",
-        "If clients may go there, add the network to --allow-destination.",
+        "If clients may go there, name the host in a rule of --allow, or add the network to --allow-destination.",
         // To the origin of the request that passed.
         "idle\t1",
         "new\t1",

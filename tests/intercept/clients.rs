@@ -205,8 +205,8 @@ fn chromium_shows_refusals() {
             --no-first-run --disable-background-networking --disable-component-update --disable-sync \
             --user-data-dir=$DIR/chromium --proxy-server=$https_proxy --dump-dom",
         passes: "GET a.test HTTP/2.0 ",
-        refused: &["<h1>Forbidden</h1>", "<code>denied</code>", REASON],
-        no_tunnel: &["<h1>Forbidden</h1>", "<code>denied</code>", REASON],
+        refused: &["<h1>Forbidden</h1>", "<code>denied</code>", "<p>Not on this list.</p>"],
+        no_tunnel: &["<h1>Forbidden</h1>", "<code>denied</code>", "<p>Not on this list.</p>"],
         check_down: &["<h1>Service Unavailable</h1>", "<code>check_failed</code>"],
     }
     .assert_gets_what_the_check_decides("https://a.test");

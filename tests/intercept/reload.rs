@@ -114,7 +114,7 @@ fn intercept_reload_changes_rules_and_refuses_the_rest() {
         ),
         (
             file(&rig, "").replace("allow-client", "trust"),
-            "trust: unknown key",
+            "trust: belongs ",
         ),
     ] {
         reload(&rig, &text, key);

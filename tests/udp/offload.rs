@@ -78,8 +78,8 @@ fn offload_serves_every_dialect_family_and_backend() {
             assert_eq!(totals["datagrams_dropped"], "", "{totals}");
             let most = totals["datagrams_to_upstream"].as_u64().expect("a number");
             assert!(in_kernel(&totals) > most, "{dialect} {target_v4}: {totals}");
-            // One packet for each session verifies that its client's address is kept.
-            assert_eq!(checksum_errors(&lab.server), 4);
+            // A packet for each session verifies that its client's address is kept, and one each second while it is used.
+            assert!(checksum_errors(&lab.server) >= 4);
             assert_eq!(checksum_errors(&lab.balancer), 0);
         }
     }

@@ -12,7 +12,7 @@ use anyhow::bail;
 use peername_proxy::udp::{Dialect, MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use crate::descriptors;
 use crate::text::{join, ranges};

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::{AddrParseError, SocketAddr};
 use std::str::FromStr;
 
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 /// Written as `10.0.0.5:443` and, for UDP, `10.0.0.5:53/udp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,7 +13,7 @@ use peername_server::listeners::ListenerId;
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{Incoming, Serve};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use crate::backend::Backend;
 use crate::conn::accept::{AcceptedConn, refuse};

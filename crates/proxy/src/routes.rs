@@ -23,7 +23,8 @@ mod watch;
 use std::net::SocketAddr;
 
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{Netlink, Transport};
+use peername_sys::Transport;
+use peername_sys::netlink::Netlink;
 
 pub use crate::backend::Backend;
 pub use error::Error;

@@ -97,17 +97,19 @@ fn firewall_against_the_wakeup_is_reported() {
         let refused = connect_with_half_a_header(&served, &v2(client));
         refused.send(&[&v2(client)[20..], b"hi"].concat());
         assert_eq!(refused.wait_closed().0, End::Reset, "{mechanism}");
-        served
-            .process
-            .wait_printed("let the firewall's INPUT accept `-i lo`");
+        served.process.wait_line("the cause", |line| {
+            line.contains("INPUT accept `-i lo`; a server")
+                .then_some(())
+        });
 
         firewall("DROP");
         let client = fresh_client_v4();
         let waiting = connect_with_half_a_header(&served, &v2(client));
         waiting.send(&[&v2(client)[20..], b"hi"].concat());
-        served
-            .process
-            .wait_printed("answers no connection of this host");
+        served.process.wait_line("who waits", |line| {
+            line.contains("answers no connection of this host")
+                .then_some(())
+        });
         served.lab.server.run("iptables", &["-F", "INPUT"]);
         served.assert_sees(&waiting, client);
     }

@@ -306,7 +306,7 @@ fn libraries() -> &'static [PathBuf; 2] {
         let target = directory.parent().expect("the target directory");
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let output = Command::new(cargo)
-            .args(["build", "--quiet", "--locked", "--release"])
+            .args(["build", "--quiet", "--locked", "--profile=dist"])
             .args(["--package", "peername-preload"])
             .args(["--package", "peername-preload-connect"])
             .args(["--features", "freestanding"])
@@ -326,7 +326,7 @@ fn libraries() -> &'static [PathBuf; 2] {
                 directory.join(format!(".{installed}")),
                 directory.join(installed),
             );
-            fs::copy(target.join("release").join(built), &temporary).expect("a copy");
+            fs::copy(target.join("dist").join(built), &temporary).expect("a copy");
             fs::rename(&temporary, &path).expect("a rename");
             path
         })

@@ -27,7 +27,7 @@ use peername_server::listeners::number_listeners;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::{self, Capacity, Workers};
-use peername_sys::netlink::{self, Netlink};
+use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
 
@@ -79,7 +79,7 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
     Netlink::open()?.set_loopback_up().await?;
     let mut backends = Vec::new();
     for address in [V4.backend, V6.backend] {
-        for transport in [netlink::Transport::Tcp, netlink::Transport::Udp] {
+        for transport in [peername_sys::Transport::Tcp, peername_sys::Transport::Udp] {
             backends.push(Backend::new(address.parse()?, transport));
         }
     }

@@ -36,7 +36,7 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_proxy::routes::Backend;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use super::proxy::setup::Setup;
 use super::routes::BackendArgs;

@@ -29,7 +29,8 @@ use peername_relay::check_uring;
 use peername_server::confinement::Needs;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
-use peername_sys::netlink::{Netlink, Transport, has_ipsec_policies};
+use peername_sys::Transport;
+use peername_sys::netlink::{Netlink, has_ipsec_policies};
 
 use control::{Control, Privileged};
 pub(crate) use options::Args;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use peername_proxy::config::TargetRule;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use peername_daemon::usage::Usage;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use peername_proxy::udp::FrozenWorkers;
 use peername_server::listeners::ListenerId;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use super::running::{RunningListeners, is_transparent};
 use crate::handover::udp::{SessionSender, SharedGroup, freeze_groups, share_groups};

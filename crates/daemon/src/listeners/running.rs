@@ -15,7 +15,7 @@ use peername_proxy::udp::{UdpConfig, UdpWorkers};
 use peername_server::listeners::{InheritedSockets, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, Serve, WorkerTask, Workers};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use super::{
     BoundAddresses, ListenPlan, ListenerIds, ListenerKey, OpenedListeners, UdpGroup,

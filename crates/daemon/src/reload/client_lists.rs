@@ -13,7 +13,7 @@ use peername_observe::admin::history::History;
 use peername_proxy::udp::OpenSessions;
 use peername_server::access::clients::ClientAccess;
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 

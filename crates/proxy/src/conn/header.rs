@@ -8,7 +8,6 @@ use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::{header_reader, hop_count};
-use peername_sys::netlink;
 use tokio::net::TcpStream;
 
 use crate::config::Config;
@@ -122,8 +121,8 @@ impl HeaderClaims for ClaimedConn {
         self.hops
     }
 
-    fn transport(&self) -> netlink::Transport {
-        netlink::Transport::Tcp
+    fn transport(&self) -> peername_sys::Transport {
+        peername_sys::Transport::Tcp
     }
 }
 

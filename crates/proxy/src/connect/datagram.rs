@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use peername_observe::throttle::Throttle;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
 use super::Connector;

@@ -11,7 +11,8 @@ use std::num::NonZeroU32;
 
 use peername_server::addr::{Target, canonical};
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{TcpLookup, TcpSocket, Transport};
+use peername_sys::Transport;
+use peername_sys::netlink::{TcpLookup, TcpSocket};
 use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 /// A header that has been read: of a connection ([`ClaimedConn`](crate::conn::header::ClaimedConn)) or of a datagram.
 pub(crate) trait HeaderClaims {

@@ -8,7 +8,7 @@ use peername_proto::SourceRefusal;
 use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::addr::{ClaimedSource, Target, canonical};
 use peername_server::own_addresses::OwnAddresses;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use crate::backend::Backend;
 use crate::config::{Config, OnCollision, SourcePort, TargetRule};

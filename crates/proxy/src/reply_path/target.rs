@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use crate::backend::Backend;
 

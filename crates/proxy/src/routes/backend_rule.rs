@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use peername_sys::Result as SysResult;
-use peername_sys::netlink::{Netlink, Rule, Selector, Traffic, Transport};
+use peername_sys::Transport;
+use peername_sys::netlink::{Netlink, Rule, Selector, Traffic};
 
 use super::error::Error;
 use super::location::{BackendLocation, locate_backend};

@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use std::process::{Command, Output, Stdio};
 
 use ipnet::IpNet;
-use peername_sys::netlink::{Rule, Selector, Traffic, Transport};
+use peername_sys::Transport;
+use peername_sys::netlink::{Rule, Selector, Traffic};
 
 use super::error::Error;
 use super::fwmark::LOCAL_FWMARK;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use peername_relay::Tally;
 use peername_server::addr::LocalAddr;
 use peername_server::header_error::HeaderError;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 use prometheus_client::metrics::histogram::Histogram;
 
 use crate::outcome::{Failure, Fault, Outcome, SessionEnd};

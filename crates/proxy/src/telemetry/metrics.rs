@@ -9,7 +9,7 @@ use peername_kernel::data_path::DataPath;
 use peername_observe::encode::{counter, counters, gauge, gauges};
 use peername_relay::connections_by_backend;
 use peername_server::workers::load::WorkerLoad;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::histogram::Histogram;
@@ -171,7 +171,7 @@ fn encode_outcomes(
         .map(|((listener, transport, outcome), count)| {
             let labels = Ended {
                 listener: listener.to_string(),
-                protocol: protocol(transport),
+                protocol: transport.name(),
                 outcome,
             };
             (labels, count)
@@ -305,11 +305,4 @@ fn directions(to_upstream: u64, to_downstream: u64) -> [(Direction, u64); 2] {
         ("to_downstream", to_downstream),
     ]
     .map(|(direction, count)| (Direction { direction }, count))
-}
-
-fn protocol(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
-    }
 }

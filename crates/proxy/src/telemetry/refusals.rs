@@ -13,7 +13,7 @@ use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{PeerAddr, Target};
 use peername_server::header_error::HeaderError;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};

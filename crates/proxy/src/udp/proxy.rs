@@ -27,7 +27,7 @@ use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_server::listeners::ListenerId;
 use peername_server::workers::WorkerTask;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 /// A proxy for UDP.
 #[derive(Clone, Debug)]

@@ -50,25 +50,6 @@ pub enum Family {
     V6,
 }
 
-/// The transport protocols.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl Transport {
-    /// As `ip rule` writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        }
-    }
-}
-
 /// Whether the address family is disabled: IPv6 not built into the kernel or
 /// disabled at boot (EAFNOSUPPORT, EOPNOTSUPP), or by `net.ipv6.conf.*.disable_ipv6` (EACCES; a
 /// missing capability is EPERM).

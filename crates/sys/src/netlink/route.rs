@@ -9,10 +9,8 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::handle::{
-    Family, LOOPBACK, Netlink, Transport, all, is_family_disabled, named, protocol,
-};
-use crate::{NameCall, Result};
+use super::handle::{Family, LOOPBACK, Netlink, all, is_family_disabled, named, protocol};
+use crate::{NameCall, Result, Transport};
 
 /// A route that makes every address local in its table: `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
 ///

@@ -10,8 +10,8 @@ use rtnetlink::packet_route::rule::{
 };
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 
-use super::handle::{Family, Netlink, Transport, all, named, protocol};
-use crate::Result;
+use super::handle::{Family, Netlink, all, named, protocol};
+use crate::{Result, Transport};
 
 /// A policy routing rule: packets that match the selector are routed by the table. Displayed as `ip rule` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

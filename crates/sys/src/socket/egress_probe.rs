@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::set_int;
-use crate::netlink::Transport;
+use crate::Transport;
 use crate::{NameCall, Result};
 
 /// A raw socket that sends probes. It receives nothing, so it costs other packets nothing.

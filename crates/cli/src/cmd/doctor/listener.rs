@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 

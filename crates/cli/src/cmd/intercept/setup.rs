@@ -21,7 +21,7 @@ use peername_intercept::state::{InterceptState, LiveLists};
 use peername_proxy::udp::UdpConfig;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use super::options::{Args, Intercept};
 use crate::config_file::{self, Configuration, Kind, Problems};

@@ -22,7 +22,7 @@ use peername_proxy::routes::Backend;
 use peername_relay::{Method, check_uring};
 use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::OwnAddresses;
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use super::options::{HostArgs, Listener};
 use crate::config_file::{Configuration, Problems};

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use peername_proxy::routes::{FilterRules, LOCAL_FWMARK};
-use peername_sys::netlink::Transport;
+use peername_sys::Transport;
 
 use peername_daemon::value;
 

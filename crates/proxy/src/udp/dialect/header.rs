@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, parse};
-use peername_sys::netlink;
 
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
@@ -147,8 +146,8 @@ impl HeaderClaims for DatagramHeader {
         0
     }
 
-    fn transport(&self) -> netlink::Transport {
-        netlink::Transport::Udp
+    fn transport(&self) -> peername_sys::Transport {
+        peername_sys::Transport::Udp
     }
 }
 

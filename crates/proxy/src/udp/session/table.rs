@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use peername_observe::throttle::Throttle;
 use peername_server::addr::{LocalAddr, Target};
 use peername_sys::NameCall;
+use peername_sys::Transport;
 use peername_sys::event::async_epoll::AsyncEpoll;
-use peername_sys::netlink::Transport;
 use peername_sys::udp;
 
 use super::Session;
