@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use peername_identity::Network;
 use peername_intercept::host::HostPort;
-use peername_intercept::policy::destination::{Destinations, Requested};
+use peername_intercept::policy::destination::{Destinations, Requested, SharedRules};
 use peername_proto::{HostAddress, SourcePolicy};
 use peername_proxy::policy::destination::{DestinationContext, DestinationPolicy, OwnPorts};
 use peername_server::access::clients::{ClientAccess, ListOptions, RequiredTlvs};
@@ -129,7 +129,7 @@ impl Policies {
                 .filter_map(|entry| entry.parse::<AllowedDestination>().ok())
                 .collect(),
             ports: Vec::new(),
-            rules: None,
+            rules: SharedRules::default(),
             own: self.own.clone(),
             listening: vec![OWN_PORT],
         };
@@ -140,6 +140,7 @@ impl Policies {
         let requested = Requested {
             to: &to,
             is_verified: true,
+            is_resolved: true,
         };
         let verdict = destinations.admit(SocketAddr::new(ip, port), requested);
         cell(verdict.map_err(|denied| denied.code()))

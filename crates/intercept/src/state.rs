@@ -234,10 +234,14 @@ impl InterceptState {
         &self,
         reload: Reload,
         mut rules: Rules,
-        upstream: UpstreamConfig,
+        mut upstream: UpstreamConfig,
         check: Option<CheckService>,
     ) -> Self {
         self.mint.renew(reload.epoch);
+        // The dialers of open connections go by the new rules, too.
+        let shared = self.upstream.rules();
+        shared.store(reload.lists.rules.clone());
+        upstream.destinations.rules = shared;
         self.lists.store(reload.lists);
         self.check.store(check.map(Arc::new));
         if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
@@ -357,10 +361,15 @@ impl InterceptState {
         lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
+    /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.
+    pub(crate) fn inspects_requests(&self) -> bool {
+        self.check.load().is_some() || self.approver.is_some()
+    }
+
     /// Whether access lists, an approver or a check service decide on requests.
     pub(crate) fn has_policy(&self) -> bool {
         let has_rules = || self.lists.load().rules.is_some();
-        self.check.load().is_some() || self.approver.is_some() || has_rules()
+        self.inspects_requests() || has_rules()
     }
 
     /// What the check service is to see of the body of a request with these headers.

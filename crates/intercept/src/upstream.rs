@@ -33,6 +33,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::audit::BodyProgress;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::HostPort;
+use crate::policy::destination::SharedRules;
 use crate::request::id::Id;
 
 pub use client_leases::ClientLeases;
@@ -97,6 +98,11 @@ impl Upstream {
     ) -> Result<Self, TrustError> {
         let tls = OriginTls::new(native, &config.extra_ca, own_ca)?;
         Ok(Self::with_dialer(Dialer::new(config, tls)))
+    }
+
+    /// The access lists by which destinations are admitted.
+    pub(crate) fn rules(&self) -> SharedRules {
+        self.dialer.rules()
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.

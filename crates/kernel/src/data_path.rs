@@ -184,7 +184,7 @@ fn attach(object: &mut Ebpf, devices: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compiled from `bpf/udp.c` by `make bpf`, and kept in the repository: users need no clang.
 /// The program's name in the object.
 const PROGRAM: &str = "datagrams";
+/// Compiled from `bpf/udp.c` by `make bpf`, and kept in the repository: users need no clang.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/udp.o");

@@ -85,6 +85,10 @@ fn client_that_a_rule_masquerades_is_refused() {
             assert_eq!(received, b"", "{client}");
         }
         proxy.wait_outcome("source_translated");
+        if mark.is_empty() {
+            // The way of datagrams is verified with a mark only.
+            continue;
+        }
         let backend = DatagramSocket::bind(&site.backend, addr(TARGET_V4));
         let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let [masqueraded, _] = docker.clients();

@@ -159,7 +159,8 @@ impl Tunnel {
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
         let target = self.destination.to_target();
-        if state.relays(&target.to) && self.check.denied_connect().is_none() {
+        let is_relayed = state.relays(&target.to) && !state.inspects_requests();
+        if is_relayed && self.check.denied_connect().is_none() {
             // A CONNECT was decided on as one for requests that would be seen.
             self.check = TunnelCheck::Pending;
             return self.relay_unopened(state, stream, target).await;

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use peername_proto::{HostAddress, Special, meanings, special};
 use peername_server::destination_list::DestinationList;
 use peername_server::own_addresses::OwnAddresses;
@@ -22,11 +23,26 @@ pub struct Destinations {
     /// Ports of public addresses that are allowed beside 80 and 443.
     pub ports: Vec<u16>,
     /// The access lists: a rule that allows one host by its name or address also admits it as a destination.
-    pub rules: Option<Arc<AccessRules>>,
+    pub rules: SharedRules,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// The ports on which this process listens.
     pub listening: Vec<u16>,
+}
+
+/// The access lists in force, if there are any. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct SharedRules(Arc<ArcSwapOption<AccessRules>>);
+
+impl SharedRules {
+    /// Lists that a reload may replace.
+    pub fn new(rules: Option<Arc<AccessRules>>) -> Self {
+        Self(Arc::new(ArcSwapOption::new(rules)))
+    }
+
+    pub(crate) fn store(&self, rules: Option<Arc<AccessRules>>) {
+        self.0.store(rules);
+    }
 }
 
 /// The destination that a request names, whose address is decided on.
@@ -36,6 +52,8 @@ pub struct Requested<'a> {
     pub to: &'a HostPort,
     /// Whether the origin has to prove its name by a certificate before it gets the request.
     pub is_verified: bool,
+    /// Whether the address is the host's own, or what its name resolves to here; `false` where the client chose it.
+    pub is_resolved: bool,
 }
 
 /// Why a destination is denied.
@@ -103,8 +121,7 @@ impl Destinations {
         if self.allowed.allows(ip, port) {
             return Ok(());
         }
-        let rules = self.rules.as_ref();
-        let naming = rules.map_or_else(Naming::default, |rules| rules.naming(requested.to));
+        let naming = self.naming(requested.to);
         meanings(ip).try_for_each(|meaning| {
             match naming.host && self.is_opened_by_name(ip, meaning, requested, naming) {
                 true => Ok(()),
@@ -120,11 +137,14 @@ impl Destinations {
 
     /// Whether this is an address of `localhost`, and a rule opens `localhost` at this port.
     pub(crate) fn opens_localhost(&self, to: &HostPort) -> bool {
-        to.host.is_loopback()
-            && self
-                .rules
-                .as_ref()
-                .is_some_and(|rules| rules.naming(&to.at_localhost()).host)
+        to.host.is_loopback() && self.naming(&to.at_localhost()).host
+    }
+
+    fn naming(&self, to: &HostPort) -> Naming {
+        let rules = self.rules.0.load();
+        rules
+            .as_ref()
+            .map_or_else(Naming::default, |rules| rules.naming(to))
     }
 
     /// Whether a rule that names one host opens this address, or what it stands for. An address is what the rule says. A name is
@@ -145,6 +165,7 @@ impl Destinations {
             Some(Special::Loopback) => host.is_localhost(),
             Some(Special::Private | Special::NotPublic) => {
                 !host.is_localhost()
+                    && requested.is_resolved
                     && self.own.kind_of(meaning).is_none()
                     && (requested.is_verified || naming.host_and_port)
             }
@@ -195,7 +216,7 @@ mod tests {
         Destinations {
             allowed: DestinationList::default(),
             ports: Vec::new(),
-            rules: AccessRules::new(rules.collect()).unwrap().map(Arc::new),
+            rules: SharedRules::new(AccessRules::new(rules.collect()).unwrap().map(Arc::new)),
             own: OwnAddresses::fixed([(own, HostAddress::Own)]),
             listening: vec![3128],
         }
@@ -207,7 +228,11 @@ mod tests {
         let addr = SocketAddr::new(ip.parse().unwrap(), to.port);
         [true, false].map(|is_verified| {
             let to = &to;
-            let requested = Requested { to, is_verified };
+            let requested = Requested {
+                to,
+                is_verified,
+                is_resolved: true,
+            };
             destinations.admit(addr, requested).is_ok()
         })
     }
@@ -242,6 +267,48 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
         ] {
             assert_eq!(verdicts(&listed, "db.test:5432", ip), [false; 2], "{ip}");
+        }
+    }
+
+    /// The rule that allows a request is the one that opens its destination.
+    #[test]
+    fn rule_for_some_requests_opens_nothing_for_the_others() {
+        let listed = destinations(&[
+            "GET 127.0.0.1:8081/health",
+            "GET 10.0.0.1",
+            "wiki.test/pub",
+            "GET *:9001",
+            "10.0.0.2",
+            "*",
+        ]);
+        for (to, ip, is_open) in [
+            ("127.0.0.1:8081", "127.0.0.1", false),
+            ("10.0.0.1:443", "10.0.0.1", false),
+            ("wiki.test:443", "10.0.0.1", false),
+            ("other.test:9001", "11.0.0.1", false),
+            ("10.0.0.2:443", "10.0.0.2", true),
+        ] {
+            assert_eq!(verdicts(&listed, to, ip), [is_open; 2], "{to} {ip}");
+        }
+        let alone = destinations(&["GET 127.0.0.1:8081/health", "POST 127.0.0.1:8081/x"]);
+        assert_eq!(verdicts(&alone, "127.0.0.1:8081", "127.0.0.1"), [true; 2]);
+        let after_all = destinations(&["*", "10.0.0.1"]);
+        assert_eq!(verdicts(&after_all, "10.0.0.1:443", "10.0.0.1"), [false; 2]);
+    }
+
+    /// A redirected client chooses the address, and the name.
+    #[test]
+    fn address_that_the_client_chose_is_not_opened_by_a_name() {
+        let listed = destinations(&["wiki.test:443"]);
+        let to = HostPort::parse("wiki.test:443").unwrap();
+        for (is_resolved, is_open) in [(true, true), (false, false)] {
+            let requested = Requested {
+                to: &to,
+                is_verified: true,
+                is_resolved,
+            };
+            let addr = SocketAddr::new("10.0.0.1".parse().unwrap(), 443);
+            assert_eq!(listed.admit(addr, requested).is_ok(), is_open);
         }
     }
 

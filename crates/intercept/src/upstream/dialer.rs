@@ -33,7 +33,7 @@ use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::{HostPort, LOOPBACK};
-use crate::policy::destination::Requested;
+use crate::policy::destination::{Requested, SharedRules};
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
@@ -149,6 +149,10 @@ impl Dialer {
         }
     }
 
+    pub(super) fn rules(&self) -> SharedRules {
+        self.config.destinations.rules.clone()
+    }
+
     /// `None` if the origin can't be asked now.
     async fn diagnose_afresh(&self, key: &PoolKey, client: IpAddr) -> Option<Diagnosis> {
         let _permit = self.cap.acquire().ok()?;
@@ -173,6 +177,7 @@ impl Dialer {
         let requested = Requested {
             to: &key.to,
             is_verified,
+            is_resolved: key.via.is_none(),
         };
         let Some(proxy) = &self.config.proxy else {
             return self.connect_to_origin(requested, key.via, client).await;

@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use peername_observe::throttle::Throttle;
 use peername_sys::Transport;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
@@ -12,7 +11,7 @@ use super::attempt::{ConnectError, verify_source};
 use crate::backend::Backend;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
-use crate::translation::emitted;
+use crate::translation::verify_emitted;
 
 impl Connector {
     /// Opens a UDP socket from the permit's source to its target.
@@ -38,34 +37,31 @@ impl Connector {
             opened => opened,
         };
         let socket = opened.map_err(ConnectError::into_failure)?;
-        self.verify_udp(&socket, target)?;
+        self.verify_udp(&socket, target, permit.is_target_on_this_host())?;
         Ok(socket)
     }
 
     /// Verifies that datagrams would leave with the client's address. A backend's UDP socket does not show it: it is not
-    /// connected.
+    /// connected. Not towards another host without a mark: a second packet for each session would be too many there.
     ///
     /// # Errors
     ///
     /// [`Failure::SourceTranslated`]; [`Failure::Local`]: getsockname(2) failed.
-    pub(crate) fn verify_udp(&self, socket: &UdpSocket, target: SocketAddr) -> Result<(), Failure> {
-        let client = local_addr(socket).map_err(Failure::Local)?;
-        let backend = Backend::new(target, Transport::Udp);
-        match emitted(backend, self.config.mark, client) {
-            Ok(Some(seen)) if seen.source != client => {
-                Err(Failure::SourceTranslated { client, target })
-            }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                if let Some(suppressed) = UNKNOWN.pass() {
-                    tracing::warn!(
-                        suppressed,
-                        "can't tell whether NAT rules replace the address of {client} towards {target}: {error}"
-                    );
-                }
-                Ok(())
-            }
+    pub(crate) fn verify_udp(
+        &self,
+        socket: &UdpSocket,
+        target: SocketAddr,
+        is_on_this_host: bool,
+    ) -> Result<(), Failure> {
+        if !is_on_this_host && self.config.mark.is_none() {
+            return Ok(());
         }
+        let client = local_addr(socket).map_err(Failure::Local)?;
+        verify_emitted(
+            Backend::new(target, Transport::Udp),
+            self.config.mark,
+            client,
+        )
     }
 
     fn open_udp_from(
@@ -99,5 +95,3 @@ fn bind(socket: &UpstreamSocket, source: SocketAddr) -> Result<(), ConnectError>
         _ => ConnectError::local(failed),
     })
 }
-
-static UNKNOWN: Throttle = Throttle::new();

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use crate::backend::Backend;
 use crate::outcome::Failure;
-use crate::translation::emitted;
+use crate::translation::{emitted, verify_emitted};
 
 /// The backend's end of a connection from a client's address.
 #[derive(Clone, Copy, Debug)]
@@ -107,16 +107,8 @@ impl ServerSide {
     ///
     /// [`Failure::SourceTranslated`].
     pub(super) fn verify_egress(self, mark: Option<NonZeroU32>) -> Result<(), Failure> {
-        let Self {
-            backend, client, ..
-        } = self;
-        match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
-            Ok(Some(seen)) if seen.source != client => Err(Failure::SourceTranslated {
-                client,
-                target: backend,
-            }),
-            _ => Ok(()),
-        }
+        let backend = Backend::new(self.backend, Transport::Tcp);
+        verify_emitted(backend, mark, self.client)
     }
 }
 

@@ -153,9 +153,10 @@ impl Role for ProxyRole {
         let Some(service) = service.filter(|_| session.key.client.is_some()) else {
             return Ok(());
         };
+        let is_on_this_host = service.rules.is_on_this_host(session.upstream.ip());
         service
             .connector
-            .verify_udp(&session.socket, session.upstream)
+            .verify_udp(&session.socket, session.upstream, is_on_this_host)
             .inspect_err(|failure| {
                 let target = Target(session.upstream);
                 service

@@ -16,7 +16,7 @@ use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::{ListenerKind, ListenerService};
 use peername_intercept::otlp::SpanExporter;
-use peername_intercept::policy::destination::Destinations;
+use peername_intercept::policy::destination::{Destinations, SharedRules};
 use peername_intercept::state::{InterceptState, LiveLists};
 use peername_proxy::udp::UdpConfig;
 use peername_server::own_addresses::OwnAddresses;
@@ -263,7 +263,7 @@ impl Setup {
         Destinations {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
-            rules: self.lists.rules.clone(),
+            rules: SharedRules::new(self.lists.rules.clone()),
             own: own.clone(),
             listening: bound
                 .values()

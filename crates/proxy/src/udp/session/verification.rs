@@ -35,13 +35,19 @@ impl<R: Role> SessionTable<R> {
     pub(super) fn verify_some(&mut self, now: Instant) {
         let from = self.verification.next_slot;
         let to = from + TRIED_PER_SECOND;
-        let is_replaced = self
+        let used: Vec<_> = self
             .table
             .in_slots(from..to)
             .filter(|session| session.value.verified_at < session.value.last_request)
-            .any(|session| self.role.verify_source(session.value).is_err());
-        if is_replaced {
-            self.verification.suspect_since = Some(now);
+            .map(|session| session.id)
+            .collect();
+        for id in used {
+            if let Some(session) = self.table.get_mut(id) {
+                session.verified_at = now;
+                if self.role.verify_source(session).is_err() {
+                    self.verification.suspect_since = Some(now);
+                }
+            }
         }
         self.verification.next_slot = if to < self.table.slots() { to } else { 0 };
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use peername_intercept::authz::rule_for;
 use peername_intercept::denials::{Denials, DeniedDestination};
+use peername_proto::special;
 use peername_sys::process::stderr::try_write_line;
 
 use super::options::Args;
@@ -83,6 +84,10 @@ fn added_line_of(denied: &DeniedDestination) -> String {
         .as_deref()
         .map(|option| option.split_once("--allow "))
     {
+        // As in a learned list: the program has chosen the address, and a rule would open it.
+        Some(Some((_, rule))) if to.host.as_ip().and_then(special).is_some() => {
+            format!("+# {rule}")
+        }
         Some(Some((_, rule))) => format!("+{rule}"),
         Some(None) => format!(
             "+{} # needs {}",

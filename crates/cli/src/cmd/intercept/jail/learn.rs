@@ -156,11 +156,16 @@ impl LearnedList {
     }
 }
 
-/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor.
+/// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
+/// without words that look like secrets: the list is meant to be shared.
 fn as_comment(command: &[OsString]) -> String {
     let words: Vec<_> = command
         .iter()
-        .map(|word| quoted(&word.to_string_lossy()))
+        .map(|word| word.to_string_lossy())
+        .map(|word| match looks_secret(&word) {
+            true => "***".to_owned(),
+            false => quoted(&word),
+        })
         .collect();
     let is_printable = |c: char| c.is_ascii_graphic() || c == ' ';
     words
@@ -170,6 +175,28 @@ fn as_comment(command: &[OsString]) -> String {
         .map(|c| if is_printable(c) { c } else { '?' })
         .collect()
 }
+
+/// Whether a word may hold a secret: a user in a URL, or a name of what is one.
+fn looks_secret(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let has_user = word.split_once("://").is_some_and(|(_, rest)| {
+        rest.split('/')
+            .next()
+            .is_some_and(|authority| authority.contains('@'))
+    });
+    has_user || SECRETS.iter().any(|name| word.contains(name))
+}
+
+const SECRETS: [&str; 8] = [
+    "authorization",
+    "bearer",
+    "token",
+    "secret",
+    "passw",
+    "api-key",
+    "api_key",
+    "apikey",
+];
 
 /// The content of a list.
 #[derive(Debug, Default)]
@@ -257,6 +284,20 @@ mod tests {
     fn rules_of(text: &str) -> Vec<&str> {
         let lines = text.lines();
         lines.filter(|line| !line.starts_with(HEADER)).collect()
+    }
+
+    #[test]
+    fn secrets_of_the_command_are_not_listed() {
+        for (words, comment) in [
+            (&["make", "test"][..], "make test"),
+            (&["curl", "-H", "Authorization: Bearer x"], "curl -H ***"),
+            (&["psql", "postgres://u:p@db.test/x"], "psql ***"),
+            (&["deploy", "--token=x"], "deploy ***"),
+            (&["curl", "https://a.test/@x"], "curl https://a.test/@x"),
+        ] {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            assert_eq!(as_comment(&words), comment);
+        }
     }
 
     #[test]
