@@ -50,6 +50,13 @@ fn mistakes_are_answered_with_cause_and_fix() {
         ),
         ("jail curl", 2, &["peername jail -- curl"]),
         (
+            "jail --allow a.test b.test -- curl",
+            2,
+            &[
+                "\"b.test\" is neither an option nor behind `--`: repeat the option for it, or quote it",
+            ],
+        ),
+        (
             "proxy --config=/nonexistent/proxy.toml",
             2,
             &["/nonexistent/proxy.toml: there is no such file; docs/config.md has examples"],

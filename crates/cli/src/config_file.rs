@@ -10,6 +10,10 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
 use serde_json::{Map, Value, json};
+#[cfg(feature = "intercept")]
+use toml::Spanned;
+#[cfg(feature = "intercept")]
+use toml::de::DeValue;
 
 use crate::cmd::forward::options::Forward;
 #[cfg(feature = "intercept")]
@@ -186,6 +190,10 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         let why = "this build lacks `intercept`: build with --features intercept";
         tables.refuse(table.span().start, why.to_owned());
     }
+    #[cfg(feature = "intercept")]
+    for table in [&intercept, &jail].into_iter().flatten() {
+        refuse_unordered_rules(tables, table);
+    }
     Configuration {
         warnings: Vec::new(),
         top: tables.read_top(all),
@@ -202,6 +210,21 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     }
 }
 
+/// The first rule that matches decides, and the keys of a table have no order: tools sort them.
+#[cfg(feature = "intercept")]
+fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>) {
+    let has = |key: &str| {
+        table
+            .get_ref()
+            .as_table()
+            .is_some_and(|keys| keys.contains_key(key))
+    };
+    if has("deny") && (has("allow") || has("rules")) {
+        let why = "`deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"";
+        tables.refuse(table.span().start, why.to_owned());
+    }
+}
+
 /// The top of the file and all its tables.
 fn places() -> Vec<Place> {
     vec![
@@ -210,6 +233,8 @@ fn places() -> Vec<Place> {
         Place::table::<Forward>(Kind::Forward.name()),
         #[cfg(feature = "intercept")]
         Place::table::<Intercept>(Kind::Intercept.name()),
+        #[cfg(feature = "intercept")]
+        Place::table::<Jail>(Kind::Jail.name()),
     ]
 }
 

@@ -22,6 +22,7 @@ use crate::audit::admission::AdmissionLog;
 use crate::audit::denials::Denials;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
+use crate::authz::rules::{DeniedBy, Subject};
 use crate::authz::{
     self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, CheckedBody, ConfigError,
     InjectedHeaders,
@@ -359,6 +360,17 @@ impl InterceptState {
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
         let lists = self.lists.load();
         lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
+    }
+
+    /// The option that would open this port of the host; `None` where a rule denies it.
+    pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<String> {
+        let lists = self.lists.load();
+        let decided = lists
+            .rules
+            .as_ref()
+            .map(|rules| rules.decide(to, Subject::RelayedTunnel));
+        let is_denied = matches!(decided, Some(Err(DeniedBy::Rule(_))));
+        (!is_denied).then(|| format!("--allow {to}"))
     }
 
     /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.

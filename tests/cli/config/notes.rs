@@ -62,6 +62,14 @@ fn misplaced_key_is_reported_with_its_place() {
             "line 5, crc32c: belongs in [[forward]]\n",
         ),
         (
+            format!("rules = [\"allow a.test\"]\n{table}"),
+            "line 1, rules: belongs in [intercept] or in [jail]\n",
+        ),
+        (
+            format!("{table}[jail]\nallow = [\"a.test\"]\ndeny = [\"a.test/x\"]\n"),
+            "line 5: `deny` beside `allow` or `rules`: write all in `rules`, in their order",
+        ),
+        (
             format!("{table}trsut = \"any\"\n"),
             "line 5, trsut: unknown key; did you mean `trust`?\n",
         ),

@@ -68,7 +68,13 @@ impl AuditRecord {
         let is_denied = match self.decision {
             FinalDecision::Denied | FinalDecision::CheckFailed => true,
             FinalDecision::Refused => {
-                self.remedy.is_some() || matches!(self.code, Some("name_mismatch" | "unknown_name"))
+                let codes = [
+                    "name_mismatch",
+                    "unknown_name",
+                    "port_not_allowed",
+                    "tcp_not_allowed",
+                ];
+                self.remedy.is_some() || self.code.is_some_and(|code| codes.contains(&code))
             }
             _ => false,
         };

@@ -109,27 +109,23 @@ impl AccessRules {
             && !self.opened_ports().contains(&to.port)
     }
 
-    /// How the rule that allows a request to this destination names it. Which one that is depends on method and path, so each
-    /// that can be it has to name it in that way: those with a method or a path, and the first one without.
+    /// How a rule that allows requests to this destination names it. A rule for some methods or paths counts only where no other
+    /// one allows further requests: what it names would be open for those, too.
     pub(crate) fn naming(&self, to: &HostPort) -> Naming {
-        let deciding: Vec<_> = self.deciding(to).collect();
-        let all =
-            |how: fn(&Rule) -> bool| !deciding.is_empty() && deciding.iter().all(|rule| how(rule));
-        Naming {
-            host: all(Rule::names_one_host),
-            port: all(|rule| rule.port().is_some()),
-            host_and_port: all(|rule| rule.names_one_host() && rule.port().is_some()),
-        }
-    }
-
-    /// The rules by one of which a request to this destination is allowed, if it is.
-    fn deciding(&self, to: &HostPort) -> impl Iterator<Item = &Rule> {
-        let mut is_decided = false;
-        self.0
+        let allowing: Vec<_> = self
+            .0
             .iter()
-            .filter(move |rule| rule.matches_host_and_port(to))
-            .take_while(move |rule| !std::mem::replace(&mut is_decided, !rule.is_partial()))
-            .filter(|rule| rule.allows())
+            .filter(|rule| rule.allows() && rule.matches_host_and_port(to))
+            .collect();
+        let is_named = |how: fn(&Rule) -> bool| {
+            allowing.iter().any(|rule| !rule.is_partial() && how(rule))
+                || !allowing.is_empty() && allowing.iter().all(|rule| how(rule))
+        };
+        Naming {
+            host: is_named(Rule::names_one_host),
+            port: is_named(|rule| rule.port().is_some()),
+            host_and_port: is_named(|rule| rule.names_one_host() && rule.port().is_some()),
+        }
     }
 
     fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {

@@ -121,7 +121,6 @@ impl JailListener {
             .iter()
             .any(|listed| listed.rule.allows_tunnel(&to))
             || !is_opened && state.relays(&to);
-        let remedy = format!("--allow {to}");
         let mut tunnel = Tunnel {
             destination: Destination::Named(to),
             record,
@@ -141,7 +140,11 @@ impl JailListener {
                 let detail =
                     "connections to this port are relayed to hosts that are listed with it only";
                 let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
-                tunnel.record.set_remedy(remedy);
+                if let Destination::Named(to) = &tunnel.destination
+                    && let Some(option) = state.port_remedy(to)
+                {
+                    tunnel.record.set_remedy(option);
+                }
                 tunnel.refuse_unread(stream, &refusal);
             }
         }
@@ -164,7 +167,9 @@ impl JailListener {
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program, LocalAddr(addr));
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
-        record.set_remedy(format!("--allow {to}"));
+        if let Some(option) = state.port_remedy(&to) {
+            record.set_remedy(option);
+        }
         record.set_target(&Arc::new(RequestTarget::plain(to, None)));
         let detail = "no rule names this port, so nothing listens there";
         record.set_unanswered(&Refusal::new(

@@ -270,7 +270,6 @@ mod tests {
         }
     }
 
-    /// The rule that allows a request is the one that opens its destination.
     #[test]
     fn rule_for_some_requests_opens_nothing_for_the_others() {
         let listed = destinations(&[
@@ -292,8 +291,8 @@ mod tests {
         }
         let alone = destinations(&["GET 127.0.0.1:8081/health", "POST 127.0.0.1:8081/x"]);
         assert_eq!(verdicts(&alone, "127.0.0.1:8081", "127.0.0.1"), [true; 2]);
-        let after_all = destinations(&["*", "10.0.0.1"]);
-        assert_eq!(verdicts(&after_all, "10.0.0.1:443", "10.0.0.1"), [false; 2]);
+        let after_all = destinations(&["*", "GET 10.0.0.1/x", "10.0.0.1"]);
+        assert_eq!(verdicts(&after_all, "10.0.0.1:443", "10.0.0.1"), [true; 2]);
     }
 
     /// A redirected client chooses the address, and the name.

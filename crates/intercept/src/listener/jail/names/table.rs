@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use peername_observe::throttle::Throttle;
+
 use super::range::NameRanges;
 use crate::host::Host;
 
@@ -113,7 +115,17 @@ impl SyntheticNames {
 
     fn offset(&self, name: &Host) -> Option<u32> {
         let mut table = self.table.lock();
-        let slot = table.slot_of(name, Instant::now())?;
+        let Some(slot) = table.slot_of(name, Instant::now()) else {
+            if let Some(suppressed) = FULL.pass() {
+                let names = table.max_names;
+                tracing::warn!(
+                    suppressed,
+                    "a name has no address: {names} names are in use, each for {MIN_LIFETIME:?} after its last lookup or connection \
+                     (a wider --name-range has room for more)"
+                );
+            }
+            return None;
+        };
         let generation = table.slots.get(slot)?.generation;
         u32::try_from((FIRST + slot) * GENERATIONS + generation).ok()
     }
@@ -175,6 +187,7 @@ const FIRST: usize = 1;
 pub(super) const TTL: Duration = Duration::from_secs(60);
 /// How long a name stays after it was looked up or connected to: longer than caches keep it, some of which have a minimum.
 const MIN_LIFETIME: Duration = Duration::from_secs(150);
+static FULL: Throttle = Throttle::new();
 /// Bounds the time of a lookup while a flood of names has filled the table.
 const MAX_EXAMINED: usize = 64;
 
