@@ -3,10 +3,11 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
+use peername_sys::process::pidfd::{self, PidFd};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::lab::{WAIT_LIMIT, assert_contains};
+use crate::harness::lab::{WAIT_LIMIT, assert_contains, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// What the jail itself wrote.
@@ -105,6 +106,17 @@ fn denial_fails_a_program_that_has_succeeded() {
     program.signal(Signal::TERM);
     let status = program.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(3));
+    // Where the waiting process is killed, the program is not left alone.
+    let script = "echo ready; exec sleep 60";
+    let program = rig.start(User::Nobody, &options, &["sh", "-c", script]);
+    program.wait_printed("ready");
+    let children: Vec<_> = pidfd::descendants(program.pid())
+        .into_iter()
+        .map(|child| PidFd::open(child).expect("a process"))
+        .collect();
+    assert!(!children.is_empty());
+    program.signal(Signal::KILL);
+    wait_until("its end", || children.iter().all(PidFd::has_exited));
 }
 
 #[test]
