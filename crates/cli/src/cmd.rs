@@ -55,20 +55,22 @@ pub(crate) fn explain_left_out(name: &OsStr) -> Option<String> {
 
 /// What to do about a command line that clap refuses, where its own words don't say so; `None` where they do.
 pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> {
-    let name = argv.get(1)?;
-    let words = argv.get(2..)?;
-    match name.to_str() {
-        #[cfg(feature = "intercept")]
-        Some("jail") => intercept::jail::explain_mistake(words, error),
-        #[cfg(feature = "exec")]
-        Some("exec") => match (error.kind(), error.get(ContextKind::InvalidArg)) {
-            (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => {
-                separator::explain_missing("exec", words, word)
-            }
-            _ => None,
-        },
-        _ => explain_left_out(name),
+    let [_, name, words @ ..] = argv else {
+        return None;
+    };
+    #[cfg(feature = "intercept")]
+    if name == "jail" {
+        return intercept::jail::explain_mistake(words, error);
     }
+    #[cfg(feature = "exec")]
+    if name == "exec"
+        && error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+    {
+        return separator::explain_missing("exec", words, word);
+    }
+    let _ = (words, error);
+    explain_left_out(name)
 }
 
 /// The subcommand on the command line.

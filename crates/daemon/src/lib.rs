@@ -12,7 +12,6 @@ pub mod process;
 pub mod reload;
 pub mod service_manager;
 pub mod signals;
-pub mod text;
 pub mod upgrade;
 pub mod usage;
 pub mod value;

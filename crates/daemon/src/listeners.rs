@@ -15,9 +15,9 @@ use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr
 use peername_sys::Transport;
 
 use crate::descriptors;
-use crate::text::{join, ranges};
 use crate::usage::{Usage, UsageErrors};
 use crate::value::Listen;
+use crate::value::text::{join, ranges};
 
 /// The listeners of one table or command line.
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 mod bounded;
 mod endpoints;
 mod parse;
+pub mod text;
 
 pub use bounded::{MAX_INTEGER, Mark, Number, Time, Timeout, TlvKind};
 pub use endpoints::{Address, AllowDestination, Listen, Target, TargetV4, TargetV6};

@@ -41,7 +41,6 @@ use crate::open_sockets::open_keys;
 use crate::socket_queries::ProgramSocket;
 use listeners::{Listeners, MAX_LISTENERS};
 use wakeup_connection::WakeupConnection;
-use wakeups::WAKE_AGAIN_AFTER;
 
 pub use listeners::ListenerAddr;
 
@@ -356,5 +355,7 @@ impl AsFd for HeaderWaiter {
 
 /// Connections that may be parked or ready at the same time. Each is a descriptor and little else.
 pub const MAX_WAITING: usize = 8192;
+/// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
+const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// How many lists of the open sockets must lack a socket that counts as closed.
 const LISTS: usize = 2;

@@ -102,7 +102,7 @@ impl Upstream {
 
     /// The access lists by which destinations are admitted.
     pub(crate) fn rules(&self) -> SharedRules {
-        self.dialer.rules()
+        self.dialer.config.destinations.rules.clone()
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
-use peername_observe::throttle::Throttle;
 use peername_sys::Result as SysResult;
 use peername_sys::random;
 use peername_sys::socket::egress_probe::EgressProbe;
 pub use peername_sys::socket::egress_probe::Emitted;
 
 use crate::backend::Backend;
-use crate::outcome::Failure;
 
 /// Returns the addresses of packets from `client` to a backend as they leave this network namespace, behind its NAT rules;
 /// `None` where the device does not tell.
@@ -38,37 +36,6 @@ pub fn emitted(
         emitted
     })
 }
-
-/// Verifies that packets from `client` to a backend leave with that source, or that this can't be told, which is logged where a
-/// system call failed.
-///
-/// # Errors
-///
-/// [`Failure::SourceTranslated`].
-pub(crate) fn verify_emitted(
-    backend: Backend,
-    mark: Option<NonZeroU32>,
-    client: SocketAddr,
-) -> Result<(), Failure> {
-    let target = backend.address;
-    match emitted(backend, mark, client) {
-        Ok(Some(seen)) if seen.source != client => {
-            Err(Failure::SourceTranslated { client, target })
-        }
-        Ok(_) => Ok(()),
-        Err(error) => {
-            if let Some(suppressed) = UNKNOWN.pass() {
-                tracing::warn!(
-                    suppressed,
-                    "can't tell whether NAT rules replace the address of {client} towards {target}: {error}"
-                );
-            }
-            Ok(())
-        }
-    }
-}
-
-static UNKNOWN: Throttle = Throttle::new();
 
 /// A source for a probe from this address. Each probe has another port: connection tracking remembers how it translated the
 /// last one.

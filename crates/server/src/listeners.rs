@@ -3,51 +3,25 @@
 //! Each worker has a socket of its own on every address (SO_REUSEPORT); an inherited socket is shared by all workers.
 //! After an upgrade, workers have the sockets of the previous process's workers.
 
+mod bind_error;
 mod per_worker;
 mod tcp_opener;
+mod worker_listener;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
-use std::net::{self, IpAddr, SocketAddr};
+use std::net::{self, SocketAddr};
 
-use peername_sys::SyscallError;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
 
-pub use per_worker::{OpenRequest, SocketOpener, open_per_worker};
+pub use bind_error::BindError;
+pub use per_worker::{ExistingListeners, OpenRequest, SocketOpener, open_per_worker, overlap};
 use tcp_opener::{PreviousSockets, TcpOpener};
-
-use crate::addr::LocalAddr;
-use crate::capabilities::Advice;
-
-/// Identifies a listener, in all workers. Never reused within a process: a closed listener may still be draining.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerId(pub u32);
-
-/// Pairs each address with a listener id, counting from `first`.
-pub fn number_listeners(
-    first: u32,
-    addresses: &[SocketAddr],
-) -> impl Iterator<Item = (ListenerId, SocketAddr)> {
-    let ids = (first..).map(ListenerId);
-    ids.zip(addresses.iter().copied())
-}
-
-/// One worker's socket on an address.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) id: ListenerId,
-    pub(crate) addr: LocalAddr,
-    pub(crate) socket: net::TcpListener,
-    /// Whether another process holds the socket too, and serves its accept backlog after us.
-    pub(crate) is_shared: bool,
-    /// Whether TPROXY rules bring connections to other destinations.
-    pub(crate) is_transparent: bool,
-}
+pub(crate) use worker_listener::Listener;
+pub use worker_listener::{ListenAddr, ListenerId, number_listeners};
 
 /// Listening sockets that another process has opened, by address.
 #[derive(Debug, Default)]
@@ -99,57 +73,6 @@ pub struct Listeners {
     /// established, so the workers serve them too.
     surplus: Vec<Listener>,
 }
-
-/// Opening a listening socket failed.
-#[derive(Debug, thiserror::Error)]
-#[error("can't listen on {addr}: {failed}{}", hint(failed, *is_transparent))]
-pub struct BindError {
-    addr: SocketAddr,
-    failed: SyscallError,
-    /// Whether IP_TRANSPARENT was asked for.
-    is_transparent: bool,
-}
-
-impl BindError {
-    /// Wraps the system call that failed for this address.
-    pub fn new(addr: SocketAddr, failed: SyscallError) -> Self {
-        let is_transparent = false;
-        Self {
-            addr,
-            failed,
-            is_transparent,
-        }
-    }
-
-    /// Wraps the system call by which a socket on this address could not be made transparent.
-    pub fn not_transparent(addr: SocketAddr, failed: SyscallError) -> Self {
-        let is_transparent = true;
-        Self {
-            addr,
-            failed,
-            is_transparent,
-        }
-    }
-}
-
-/// Addresses that this process listens on already, by the same protocol.
-#[derive(Clone, Debug, Default)]
-pub struct ExistingListeners {
-    /// Those that stay open.
-    pub staying: Vec<SocketAddr>,
-    /// Those that are about to be closed.
-    pub closing: Vec<SocketAddr>,
-}
-
-impl ExistingListeners {
-    fn overlaps(&self, addr: SocketAddr) -> bool {
-        let mut all = self.staying.iter().chain(&self.closing);
-        all.any(|&other| overlap(addr, other))
-    }
-}
-
-/// An address to listen on, and the id its listener gets.
-pub type ListenAddr = (ListenerId, SocketAddr);
 
 impl Listeners {
     /// Opens a socket on each address for each of `workers`, so that an address that can't be listened on is known
@@ -239,39 +162,4 @@ pub fn open_single(addr: SocketAddr) -> Result<net::TcpListener, BindError> {
     let socket = listener::check_address_free(addr)
         .and_then(|()| listener::listen(addr, BindOptions::default()));
     socket.map_err(|failed| BindError::new(addr, failed))
-}
-
-/// Whether a socket on one address conflicts with one on the other.
-pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    // `[::]` may accept IPv4, too.
-    let covers = |wide: IpAddr, narrow: IpAddr| {
-        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
-    };
-    let (a, b) = (one.ip(), other.ip());
-    one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
-}
-
-fn hint(error: &SyscallError, is_transparent: bool) -> Cow<'static, str> {
-    let hint = match error.source.kind() {
-        _ if error.is_exhaustion() => {
-            "; each address takes a descriptor per worker: raise LimitNOFILE or `ulimit -n`, or listen \
-             on fewer ports"
-        }
-        io::ErrorKind::PermissionDenied if is_transparent => {
-            let advice = Advice::for_this_process();
-            return format!("; --listen-transparent needs CAP_NET_RAW or CAP_NET_ADMIN: {advice}")
-                .into();
-        }
-        io::ErrorKind::AddrInUse => {
-            "; another program listens there (`ss -ltunp` shows it), or a listener of this one that a reload closed \
-             still drains its sessions (UDP) or its backlog (TCP)"
-        }
-        io::ErrorKind::PermissionDenied => {
-            let advice = Advice::for_this_process();
-            return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
-        }
-        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
-        _ => "",
-    };
-    hint.into()
 }

@@ -5,7 +5,6 @@
 //! the call that failed ([`SyscallError`]). This crate contains no policy.
 
 mod error;
-mod transport;
 
 pub mod clock;
 pub mod event;
@@ -25,7 +24,7 @@ pub use error::{
     Errno, NameCall, Result, SyscallError, is_broken_listener, is_destroyed, is_device_error,
     is_exhaustion, is_per_connection_error, is_too_large,
 };
-pub use transport::Transport;
+pub use socket::Transport;
 
 /// This host's name as uname(2) reports it.
 pub fn host_name() -> String {

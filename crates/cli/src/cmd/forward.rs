@@ -13,7 +13,7 @@ use peername_daemon::listeners::{ListenPlan, UdpGroup};
 use peername_daemon::reload::Reload;
 use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::text::join;
+use peername_daemon::value::text::join;
 use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::forward::{ForwardService, Forwarder};

@@ -19,7 +19,7 @@ use super::admin_socket::PreviousAdmin;
 use super::channel::Channel;
 use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VARIABLE, VERSION};
 use crate::listeners::ListenPlan;
-use crate::text::ranges;
+use crate::value::text::ranges;
 
 /// The process that this one replaces, which still serves.
 #[derive(Debug)]

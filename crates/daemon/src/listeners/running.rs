@@ -23,7 +23,7 @@ use super::{
 };
 use crate::descriptors;
 use crate::handover::Predecessor;
-use crate::text::ranges;
+use crate::value::text::ranges;
 
 /// The listeners of a command, and the workers that serve them.
 pub struct RunningListeners {

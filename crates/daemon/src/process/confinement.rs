@@ -3,7 +3,8 @@
 use peername_server::confinement::{Confinement, Needs};
 use peername_sys::fs::text_file;
 
-use crate::{logging, service_manager, text, value};
+use crate::value::{self, text};
+use crate::{logging, service_manager};
 
 /// `--no-sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]

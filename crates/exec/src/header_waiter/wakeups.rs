@@ -8,7 +8,7 @@ use peername_sys::event::epoll::Readiness;
 use peername_sys::process::stderr::try_write_line;
 
 use super::wakeup_connection::WakeupConnection;
-use super::{HeaderWaiter, ListenerAddr};
+use super::{HeaderWaiter, ListenerAddr, WAKE_AGAIN_AFTER};
 use crate::header_peek::refuse;
 
 impl HeaderWaiter {
@@ -130,7 +130,5 @@ impl HeaderWaiter {
     }
 }
 
-/// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
-pub(super) const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// After this time without an answer to a wake-up connection the log says so, and again after as long.
 const UNANSWERED_AFTER: Duration = Duration::from_secs(5);

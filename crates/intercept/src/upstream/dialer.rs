@@ -33,14 +33,14 @@ use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
 use crate::host::{HostPort, LOOPBACK};
-use crate::policy::destination::{Requested, SharedRules};
+use crate::policy::destination::Requested;
 use crate::stream::corked::CorkedStream;
 use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 
 /// Makes new connections to origins, under the connection cap.
 #[derive(Debug)]
 pub(super) struct Dialer {
-    config: UpstreamConfig,
+    pub(super) config: UpstreamConfig,
     tls: OriginTls,
     generation: u64,
     cap: Arc<ConnectionCap>,
@@ -147,10 +147,6 @@ impl Dialer {
             Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
             Some(Diagnosis(None)) | None => UpstreamError::Handshake(why),
         }
-    }
-
-    pub(super) fn rules(&self) -> SharedRules {
-        self.config.destinations.rules.clone()
     }
 
     /// `None` if the origin can't be asked now.

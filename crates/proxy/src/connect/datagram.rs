@@ -8,10 +8,10 @@ use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
 use super::Connector;
 use super::attempt::{ConnectError, verify_source};
+use super::server_side::verify_emitted;
 use crate::backend::Backend;
 use crate::outcome::Failure;
 use crate::policy::permit::Permit;
-use crate::translation::verify_emitted;
 
 impl Connector {
     /// Opens a UDP socket from the permit's source to its target.

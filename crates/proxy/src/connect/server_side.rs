@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use peername_observe::throttle::Throttle;
 use peername_server::addr::{Target, canonical};
 use peername_sys::Result as SysResult;
 use peername_sys::Transport;
@@ -18,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::backend::Backend;
 use crate::outcome::Failure;
-use crate::translation::{emitted, verify_emitted};
+use crate::translation::emitted;
 
 /// The backend's end of a connection from a client's address.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +113,35 @@ impl ServerSide {
     }
 }
 
+/// Verifies that packets from `client` to a backend leave with that source, or that this can't be told, which is logged where a
+/// system call failed.
+///
+/// # Errors
+///
+/// [`Failure::SourceTranslated`].
+pub(super) fn verify_emitted(
+    backend: Backend,
+    mark: Option<NonZeroU32>,
+    client: SocketAddr,
+) -> Result<(), Failure> {
+    let target = backend.address;
+    match emitted(backend, mark, client) {
+        Ok(Some(seen)) if seen.source != client => {
+            Err(Failure::SourceTranslated { client, target })
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            if let Some(suppressed) = UNKNOWN.pass() {
+                tracing::warn!(
+                    suppressed,
+                    "can't tell whether NAT rules replace the address of {client} towards {target}: {error}"
+                );
+            }
+            Ok(())
+        }
+    }
+}
+
 fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
     match with_lookup(|lookup| lookup.find(local, remote)) {
         // gVisor has no sock_diag(7), and no NAT rules of the host.
@@ -137,3 +167,5 @@ thread_local! {
     /// A worker's socket, in its own network namespace.
     static LOOKUP: RefCell<Option<TcpLookup>> = const { RefCell::new(None) };
 }
+
+static UNKNOWN: Throttle = Throttle::new();

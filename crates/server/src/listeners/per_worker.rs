@@ -3,11 +3,27 @@
 use std::collections::HashSet;
 use std::io;
 use std::iter;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use peername_sys::socket::BindOptions;
 
-use super::{BindError, ExistingListeners};
+use super::bind_error::BindError;
+
+/// Addresses that this process listens on already, by the same protocol.
+#[derive(Clone, Debug, Default)]
+pub struct ExistingListeners {
+    /// Those that stay open.
+    pub staying: Vec<SocketAddr>,
+    /// Those that are about to be closed.
+    pub closing: Vec<SocketAddr>,
+}
+
+impl ExistingListeners {
+    fn overlaps(&self, addr: SocketAddr) -> bool {
+        let mut all = self.staying.iter().chain(&self.closing);
+        all.any(|&other| overlap(addr, other))
+    }
+}
 
 /// The request for [`open_per_worker`].
 pub struct OpenRequest<'a> {
@@ -103,4 +119,14 @@ fn open_all<O: SocketOpener>(
         sockets.push(socket.map_err(|failed| BindError::new(addr, failed))?);
     }
     Ok(sockets)
+}
+
+/// Whether a socket on one address conflicts with one on the other.
+pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    // `[::]` may accept IPv4, too.
+    let covers = |wide: IpAddr, narrow: IpAddr| {
+        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
+    };
+    let (a, b) = (one.ip(), other.ip());
+    one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
 }

@@ -9,7 +9,7 @@ use peername_sys::socket::BindOptions;
 use peername_sys::tcp::{listener, stream};
 
 use super::per_worker::SocketOpener;
-use super::{ListenAddr, Listener};
+use super::worker_listener::{ListenAddr, Listener};
 use crate::addr::LocalAddr;
 
 /// Opens TCP sockets, or takes those that other processes have opened.

@@ -323,7 +323,7 @@ mod tests {
             |rule| rule.header.action = RuleAction::Blackhole,
             |rule| {
                 rule.attributes
-                    .push(RuleAttribute::Oifname("eth0".to_owned()))
+                    .push(RuleAttribute::Oifname("eth0".to_owned()));
             },
         ];
         for change in changes {

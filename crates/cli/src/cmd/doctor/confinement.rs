@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use peername_daemon::process::confinement::SCOPES_SINCE;
-use peername_daemon::text::join;
 use peername_daemon::value;
+use peername_daemon::value::text::join;
 use peername_server::confinement::{Needs, is_seccomp_supported};
 use peername_sys::fs::text_file;
 use peername_sys::process::caps::CapabilitySet;

@@ -11,7 +11,7 @@ use peername_daemon::descriptors;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
 use peername_daemon::listeners::{BoundAddresses, ListenerIds, TRANSPORTS, UdpGroup};
 use peername_daemon::reload::client_lists::{ClientLists, OpenClients};
-use peername_daemon::text::ranges;
+use peername_daemon::value::text::ranges;
 use peername_kernel::data_path::DataPath;
 use peername_proxy::conn::TcpProxy;
 use peername_proxy::policy::destination::OwnPorts;

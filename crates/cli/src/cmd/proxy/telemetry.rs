@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peername_daemon::text::join;
+use peername_daemon::value::text::join;
 use peername_kernel::data_path::DataPath;
 use peername_observe::admin::history::ReloadCounts;
 use peername_observe::admin::{AdminServer, AllowedHosts, Health, Resources};

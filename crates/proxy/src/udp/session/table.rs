@@ -18,7 +18,7 @@ use peername_sys::udp;
 
 use super::Session;
 use super::role::{AdmittedDatagram, Role};
-use super::verification::Verification;
+use super::verification::{TRIED_PER_SECOND, Verification};
 use crate::backend::Backend;
 use crate::outcome::{Failure, SessionEnd};
 use crate::telemetry::counters::{Counters, DatagramTally};
@@ -187,6 +187,28 @@ impl<R: Role> SessionTable<R> {
         }
         self.collect_kernel_totals();
         self.report();
+    }
+
+    /// Tries a few of the sessions that have had a request since they were last verified, in turn. Called once a second, so that
+    /// of a few sessions each is tried each second. What the kernel carries passes no NAT rule.
+    fn verify_some(&mut self, now: Instant) {
+        let from = self.verification.next_slot;
+        let to = from + TRIED_PER_SECOND;
+        let used: Vec<_> = self
+            .table
+            .in_slots(from..to)
+            .filter(|session| session.value.verified_at < session.value.last_request)
+            .map(|session| session.id)
+            .collect();
+        for id in used {
+            if let Some(session) = self.table.get_mut(id) {
+                session.verified_at = now;
+                if self.role.verify_source(session).is_err() {
+                    self.verification.suspect_since = Some(now);
+                }
+            }
+        }
+        self.verification.next_slot = if to < self.table.slots() { to } else { 0 };
     }
 
     /// Adds this worker's counts to the process's.
