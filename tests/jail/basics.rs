@@ -86,6 +86,18 @@ for found in socket.getaddrinfo('a.test', 443, type=socket.SOCK_STREAM):
     }
 }
 
+/// A small range has room for few names: a further one fails to resolve, and the log says why.
+#[test]
+fn name_without_an_address_is_reported() {
+    let rig = JailRig::new();
+    let script = "for n in $(seq 40); do getent ahosts n$n.test >/dev/null || echo $n; done";
+    let output = rig.run(User::Nobody, &["--name-range=10.200.0.0/24"], script);
+    let failed = String::from_utf8_lossy(&output.stdout);
+    assert!(failed.starts_with("32\n33\n"), "{failed}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("a name has no address: 31 names"), "{said}");
+}
+
 #[test]
 fn further_port_is_opened_on_request_only() {
     let rig = JailRig::new();
@@ -177,6 +189,12 @@ fn jail_in_a_jail_is_checked_by_both() {
             printed.contains("no such host for you"),
             "{user:?}: {printed}"
         );
+        // It has no mediator, which would see refused ports.
+        let inner = inner.replace("jail", "jail --fail-on-deny");
+        let refused = rig.run(user, &[&option, "--allow-mounts"], &inner);
+        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("refused ports can't be seen"), "{said}");
     }
     assert!(check.log().contains("b.test GET /echo"));
 }

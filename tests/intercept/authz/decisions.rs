@@ -165,21 +165,27 @@ fn check_without_an_answer_denies_unless_fail_open() {
 /// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
 #[test]
 fn tunnel_of_neither_tls_nor_http_is_refused() {
-    let (rig, _check) = start_checked(&[]);
-    for bytes in [
+    // Nor does a rule for the port let the client choose what the check sees.
+    let (rig, _check) = start_checked(&["--allow=a.test", "--allow=a.test:7022"]);
+    let senders = [
         &b"SSH-2.0-test\r\n"[..],
         b"\0\0\0\0",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\r\nGET / HTTP/1.1\r\n\r\n",
         b"EHLO x\r\n",
-    ] {
-        let conn = rig.connect_and_send(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n");
-        assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
-        // The proxy may close before it has read all of them.
-        if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {
-            conn.wait_closed();
+    ];
+    for bytes in senders {
+        for port in [80, 7022] {
+            let connect = format!("CONNECT a.test:{port} HTTP/1.1\r\n\r\n");
+            let conn = rig.connect_and_send(connect.as_bytes());
+            assert!(recv_head(&conn).starts_with("HTTP/1.1 200 "));
+            // The proxy may close before it has read all of them.
+            if bytes.iter().all(|byte| conn.send_if_open(&[*byte])) {
+                conn.wait_closed();
+            }
         }
     }
-    for line in rig.wait_audit_lines("", 4) {
+    for line in rig.wait_audit_lines("", 2 * senders.len()) {
         assert_eq!(
             (&line["decision"], &line["code"]),
             (&"refused".into(), &"unknown_protocol".into()),
