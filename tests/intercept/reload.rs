@@ -122,6 +122,24 @@ fn intercept_reload_changes_rules_and_refuses_the_rest() {
     }
 }
 
+/// A rule that opened a private destination is gone for connections that are open, too.
+#[test]
+fn open_connection_reaches_no_destination_of_an_old_rule() {
+    let rig = start_with_file("-v");
+    let rules = |rules: &str| {
+        file(&rig, &format!("rules = [{rules}]\n"))
+            .replace("allow-destination = [\"10.81.0.0/24\"]\n", "")
+    };
+    reload(&rig, &rules("\"allow 10.81.0.1\""), "\"reloaded\"");
+    assert_eq!(rig.curl(&["http://10.81.0.1/"]), "hello\n");
+    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    open.send(b"GET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n");
+    open.recv_text_until(|text| text.contains("no rule allows it"));
+    reload(&rig, &rules("\"allow any\""), "\"reloaded\"");
+    open.send(b"GET http://10.81.0.1/ HTTP/1.1\r\nHost: 10.81.0.1\r\n\r\n");
+    open.recv_text_until(|text| text.contains("destination_not_public"));
+}
+
 /// `--watch` notices the rotation: a client that trusts the new root alone is served without a signal, and a connection
 /// that was open goes on.
 #[test]

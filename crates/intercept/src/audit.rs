@@ -24,6 +24,7 @@ use rustls::ProtocolVersion;
 use crate::request::client_info::ClientInfo;
 use crate::request::id::Id;
 use crate::request::refusal::Refusal;
+use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
 
@@ -44,7 +45,7 @@ pub(crate) struct AuditRecord {
     how: &'static str,
     reason: Option<Arc<str>>,
     rule: Option<Arc<str>>,
-    remedy: Option<String>,
+    remedy: Option<Remedy>,
     injected: Option<String>,
     check_took: Option<Duration>,
     checked_body: Option<&'static str>,
@@ -215,13 +216,13 @@ impl AuditRecord {
     }
 
     /// Notes the option that would allow what is denied.
-    pub(crate) fn set_remedy(&mut self, option: String) {
-        self.remedy = Some(option);
+    pub(crate) fn set_remedy(&mut self, remedy: Remedy) {
+        self.remedy = Some(remedy);
     }
 
     /// The option that would allow what is denied.
-    pub(crate) fn remedy(&self) -> Option<&str> {
-        self.remedy.as_deref()
+    pub(crate) fn remedy(&self) -> Option<&Remedy> {
+        self.remedy.as_ref()
     }
 
     pub(crate) fn target(&self) -> Option<&RequestTarget> {

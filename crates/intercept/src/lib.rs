@@ -30,3 +30,4 @@ mod request;
 mod stream;
 
 pub use audit::{TARGET as AUDIT_TARGET, admission, denials, otlp};
+pub use request::remedy::Remedy;

@@ -4,5 +4,6 @@ pub(crate) mod buffered_body;
 pub(crate) mod client_info;
 pub(crate) mod id;
 pub(crate) mod refusal;
+pub(crate) mod remedy;
 pub(crate) mod target;
 pub(crate) mod trace_context;

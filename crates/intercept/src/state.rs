@@ -37,6 +37,7 @@ use crate::policy::host_timeouts::HostTimeouts;
 use crate::policy::passthrough::Passthrough;
 use crate::policy::pinned::PinnedClients;
 use crate::request::client_info::ClientInfo;
+use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use crate::upstream::Upstream;
 use crate::upstream::config::UpstreamConfig;
@@ -239,10 +240,7 @@ impl InterceptState {
         check: Option<CheckService>,
     ) -> Self {
         self.mint.renew(reload.epoch);
-        // The dialers of open connections go by the new rules, too.
-        let shared = self.upstream.rules();
-        shared.store(reload.lists.rules.clone());
-        upstream.destinations.rules = shared;
+        upstream.destinations.rules = self.upstream.replace_rules(reload.lists.rules.clone());
         self.lists.store(reload.lists);
         self.check.store(check.map(Arc::new));
         if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
@@ -362,15 +360,15 @@ impl InterceptState {
         lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
-    /// The option that would open this port of the host; `None` where a rule denies it.
-    pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<String> {
+    /// What would open this port of the host; `None` where a rule denies it.
+    pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
         let lists = self.lists.load();
         let decided = lists
             .rules
             .as_ref()
             .map(|rules| rules.decide(to, Subject::RelayedTunnel));
         let is_denied = matches!(decided, Some(Err(DeniedBy::Rule(_))));
-        (!is_denied).then(|| format!("--allow {to}"))
+        (!is_denied).then(|| Remedy::Allow(to.to_string()))
     }
 
     /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.

@@ -31,7 +31,7 @@ use rustls_native_certs::CertificateResult;
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit::BodyProgress;
-use crate::authz::{Allowed, AllowedTunnel};
+use crate::authz::{AccessRules, Allowed, AllowedTunnel};
 use crate::host::HostPort;
 use crate::policy::destination::SharedRules;
 use crate::request::id::Id;
@@ -100,9 +100,13 @@ impl Upstream {
         Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 
-    /// The access lists by which destinations are admitted.
-    pub(crate) fn rules(&self) -> SharedRules {
-        self.dialer.config.destinations.rules.clone()
+    /// Replaces the access lists by which destinations are admitted, for connections of clients that are open, too: idle
+    /// connections, which the old lists have admitted, are closed. Returns the lists for the successor, which shares them.
+    pub(crate) fn replace_rules(&self, rules: Option<Arc<AccessRules>>) -> SharedRules {
+        let shared = &self.config().destinations.rules;
+        shared.store(rules);
+        self.dialer.close_idle();
+        shared.clone()
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::{AuditRecord, FinalDecision};
 use crate::host::HostPort;
+use crate::request::remedy::Remedy;
 
 /// The denied destinations of a process, with their number of denials. Bounded: the client chooses them.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub struct DeniedDestination {
     /// The number of denials.
     pub count: u64,
     /// The option that would allow it, by the first denial; `None` where no option would.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
     /// The reason of the first denial.
     pub reason: String,
 }

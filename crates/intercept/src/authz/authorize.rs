@@ -18,6 +18,7 @@ use crate::authz::{
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
+use crate::request::remedy::Remedy;
 use crate::request::target::RequestTarget;
 use stages::{Allowed, AllowedTunnel, Prepared};
 
@@ -237,7 +238,7 @@ impl Authorizer<'_> {
             (Err(denied), _) => {
                 record.set_rule(denied.rule_text());
                 if matches!(denied, DeniedBy::Default) {
-                    record.set_remedy(format!("--allow {}", rule_for(&self.target.to)));
+                    record.set_remedy(Remedy::Allow(rule_for(&self.target.to)));
                 }
                 (denied.reason(), LIST)
             }

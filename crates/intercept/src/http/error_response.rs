@@ -9,6 +9,7 @@ use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
 use crate::authz::authorize::Denied;
 use crate::request::refusal::Refusal;
+use crate::request::remedy::Remedy;
 
 /// The format of a client's error responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +168,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         #[serde(skip_serializing_if = "str::is_empty")]
         path: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
-        allow_by: Option<&'a str>,
+        allow_by: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         contact: Option<&'a str>,
         request_id: &'a str,
@@ -183,7 +184,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         host: target.map(|target| &*target.host),
         port: target.map(|target| target.to.port),
         path: record.path(),
-        allow_by: record.remedy(),
+        allow_by: record.remedy().map(Remedy::to_string),
         contact: record.contact(),
         request_id: &record.id.to_string(),
     };
@@ -202,8 +203,8 @@ fn html_page(refusal: &Refusal, record: &InFlightRecord) -> String {
         let requested = escape_html(&format!("{}{}", target.to, record.path()));
         paragraphs.push(format!("The request was for <code>{requested}</code>."));
     }
-    if let Some(option) = record.remedy() {
-        let option = escape_html(option);
+    if let Some(remedy) = record.remedy() {
+        let option = escape_html(&remedy.to_string());
         paragraphs.push(format!("What would allow it: <code>{option}</code>."));
     }
     if let Some(contact) = record.contact() {

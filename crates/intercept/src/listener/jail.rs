@@ -141,9 +141,9 @@ impl JailListener {
                     "connections to this port are relayed to hosts that are listed with it only";
                 let refusal = Refusal::new(StatusCode::FORBIDDEN, "tcp_not_allowed", detail);
                 if let Destination::Named(to) = &tunnel.destination
-                    && let Some(option) = state.port_remedy(to)
+                    && let Some(remedy) = state.port_remedy(to)
                 {
-                    tunnel.record.set_remedy(option);
+                    tunnel.record.set_remedy(remedy);
                 }
                 tunnel.refuse_unread(stream, &refusal);
             }
@@ -167,8 +167,8 @@ impl JailListener {
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program, LocalAddr(addr));
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
-        if let Some(option) = state.port_remedy(&to) {
-            record.set_remedy(option);
+        if let Some(remedy) = state.port_remedy(&to) {
+            record.set_remedy(remedy);
         }
         record.set_target(&Arc::new(RequestTarget::plain(to, None)));
         let detail = "no rule names this port, so nothing listens there";

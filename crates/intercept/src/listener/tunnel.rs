@@ -22,6 +22,7 @@ use crate::http::in_flight::InFlightRecord;
 use crate::http::transparent_http;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
+use crate::request::remedy::Remedy;
 use crate::request::target::{Destination, RequestTarget};
 use crate::state::InterceptState;
 use crate::stream::client_socket::ClientSocket;
@@ -170,7 +171,7 @@ impl Tunnel {
             let code = "unknown_protocol";
             self.record.set_overruled();
             if !HTTP_PORTS.contains(&target.to.port) {
-                self.record.set_remedy(format!("--allow {}", target.to));
+                self.record.set_remedy(Remedy::Allow(target.to.to_string()));
             }
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);

@@ -14,6 +14,7 @@ use peername_server::own_addresses::OwnAddresses;
 use crate::authz::AccessRules;
 use crate::authz::rules::Naming;
 use crate::host::HostPort;
+use crate::request::remedy::Remedy;
 
 /// The destination policy of this process.
 #[derive(Debug)]
@@ -93,14 +94,14 @@ impl DestinationDenied {
     }
 
     /// The option that would allow a request for `to` that leads to this address; `None` where none would.
-    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr) -> Option<String> {
+    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         match self {
             Self::OwnListener | Self::NotAServer => None,
-            Self::NotPublic | Self::Port => Some(format!("--allow {to}")),
-            Self::Metadata | Self::ThisHost if is_address => Some(format!("--allow {to}")),
+            Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
+            Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
             // No rule for the name opens it.
-            Self::Metadata | Self::ThisHost => Some(format!("--allow-destination {addr}")),
+            Self::Metadata | Self::ThisHost => Some(Remedy::AllowDestination(addr)),
         }
     }
 }

@@ -75,6 +75,15 @@ impl ConnectionCap {
         }
     }
 
+    /// Closes the idle connections of all pools.
+    pub(super) fn close_idle(&self) {
+        let pools = self.pools.lock();
+        pools
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|pool| pool.clear());
+    }
+
     fn evict_idle(&self) -> bool {
         self.pools
             .lock()

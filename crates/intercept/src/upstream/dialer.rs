@@ -40,7 +40,7 @@ use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 /// Makes new connections to origins, under the connection cap.
 #[derive(Debug)]
 pub(super) struct Dialer {
-    pub(super) config: UpstreamConfig,
+    config: UpstreamConfig,
     tls: OriginTls,
     generation: u64,
     cap: Arc<ConnectionCap>,
@@ -107,6 +107,10 @@ impl Dialer {
     /// Registers the gauges of the connections.
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(PoolCollector(Arc::clone(&self.cap))));
+    }
+
+    pub(super) fn close_idle(&self) {
+        self.cap.close_idle();
     }
 
     /// Adds a pool: its idle connections may be evicted for new ones.
@@ -251,7 +255,7 @@ impl Dialer {
     ) -> Result<OpenTunnel, FailedAttempt> {
         let permit = self.cap.acquire()?;
         let key = self.tunnel_key(tunnel);
-        // The client verifies whom it speaks to, if anything does.
+        // The client itself verifies the origin's certificate, if there is one.
         let connecting = self.connect_socket(&key, tunnel.client().ip(), false);
         let (mut socket, addr) = connecting.await?;
         if let Some(client) = key.announced_client {
@@ -271,10 +275,7 @@ impl Dialer {
 
     fn tls_config(&self, key: &PoolKey) -> Arc<rustls::ClientConfig> {
         let tls = &self.tls;
-        Arc::clone(match key.http2 {
-            true => &tls.http2,
-            false => &tls.http1,
-        })
+        Arc::clone(if key.http2 { &tls.http2 } else { &tls.http1 })
     }
 
     async fn connect_to_origin(

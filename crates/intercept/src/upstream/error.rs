@@ -98,11 +98,11 @@ impl FailedAttempt {
         record.set_retried(self.retried);
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_overruled();
-            let named = record
+            let remedy = record
                 .target()
                 .and_then(|target| why.remedy(&target.to, addr));
-            if let Some(option) = named {
-                record.set_remedy(option);
+            if let Some(remedy) = remedy {
+                record.set_remedy(remedy);
             }
         }
     }

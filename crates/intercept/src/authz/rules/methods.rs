@@ -28,7 +28,7 @@ impl Methods {
     }
 }
 
-/// IANA's registry of methods, without CONNECT and PRI, which are no requests to an origin. A closed list, so that a misspelt
+/// IANA's registry of methods, without CONNECT and PRI, which are no requests to an origin, and PURGE of caches. A closed list, so that a misspelt
 /// method is an error instead of a rule that never matches.
 const METHODS: [&str; 39] = [
     "ACL",

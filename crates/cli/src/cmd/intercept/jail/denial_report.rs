@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use peername_intercept::Remedy;
 use peername_intercept::authz::rule_for;
 use peername_intercept::denials::{Denials, DeniedDestination};
 use peername_proto::special;
@@ -80,20 +81,15 @@ fn added_line_of(denied: &DeniedDestination) -> String {
     let DeniedDestination {
         to, remedy, reason, ..
     } = denied;
-    match remedy
-        .as_deref()
-        .map(|option| option.split_once("--allow "))
-    {
+    match remedy {
         // As in a learned list: the program has chosen the address, and a rule would open it.
-        Some(Some((_, rule))) if to.host.as_ip().and_then(special).is_some() => {
+        Some(Remedy::Allow(rule)) if to.host.as_ip().and_then(special).is_some() => {
             format!("+# {rule}")
         }
-        Some(Some((_, rule))) => format!("+{rule}"),
-        Some(None) => format!(
-            "+{} # needs {}",
-            rule_for(to),
-            remedy.as_deref().unwrap_or_default()
-        ),
+        Some(Remedy::Allow(rule)) => format!("+{rule}"),
+        Some(option @ Remedy::AllowDestination(_)) => {
+            format!("+{} # needs {option}", rule_for(to))
+        }
         None => format!("+{} # {reason}", rule_for(to)),
     }
 }

@@ -167,12 +167,14 @@ fn as_comment(command: &[OsString]) -> String {
             false => quoted(&word),
         })
         .collect();
-    let is_printable = |c: char| c.is_ascii_graphic() || c == ' ';
     words
         .join(" ")
         .chars()
         .take(MAX_COMMAND)
-        .map(|c| if is_printable(c) { c } else { '?' })
+        .map(|c| match c {
+            ' '..='~' => c,
+            _ => '?',
+        })
         .collect()
 }
 

@@ -1,0 +1,22 @@
+//! What would allow a request that is denied.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+
+/// The option that would allow it, displayed as on a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// A rule of `--allow`.
+    Allow(String),
+    /// An address of `--allow-destination`.
+    AllowDestination(SocketAddr),
+}
+
+impl Display for Remedy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allow(rule) => write!(f, "--allow {rule}"),
+            Self::AllowDestination(addr) => write!(f, "--allow-destination {addr}"),
+        }
+    }
+}
