@@ -45,7 +45,12 @@ pub fn parse(bytes: &[u8], carrier: Carrier) -> Result<Parsed<'_>, Invalid> {
 /// Whether `bytes` begin as a header of either version does, and so can't be data that merely follows one. A valid header is
 /// not required.
 pub fn begins_like_header(bytes: &[u8]) -> bool {
-    bytes.starts_with(&v2::SIGNATURE) || bytes.starts_with(v1::KEYWORD)
+    bytes.starts_with(&v2::SIGNATURE) || begins_like_v1(bytes)
+}
+
+/// Whether `bytes` begin as a header of version 1 does.
+pub fn begins_like_v1(bytes: &[u8]) -> bool {
+    bytes.starts_with(v1::KEYWORD)
 }
 
 const FIRST_OF_V1: u8 = b'P';

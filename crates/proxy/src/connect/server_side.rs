@@ -78,23 +78,24 @@ impl ServerSide {
         upstream: &TcpStream,
         mark: Option<NonZeroU32>,
     ) -> Result<(), Failure> {
+        if self.is_seen(upstream)? {
+            return Ok(());
+        }
+        if !self.is_on_this_host {
+            return self.verify_egress(mark);
+        }
         let Self {
             backend, client, ..
         } = self;
-        if !self.is_on_this_host {
-            return match self.is_seen(upstream)? {
-                true => Ok(()),
-                false => self.verify_egress(mark),
-            };
-        }
-        let is_reset = || find(client, backend).is_ok_and(|own| own != TcpSocket::Connection);
-        if self.is_seen(upstream)? || is_reset() {
+        if find(client, backend).is_ok_and(|own| own != TcpSocket::Connection) {
+            // It was reset meanwhile.
             return Ok(());
         }
-        let found = find(backend, client).map_err(Failure::Local)?;
+        if find(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
+            return self.verify_egress(mark);
+        }
         match emitted(Backend::new(backend, Transport::Tcp), mark, client) {
             Ok(Some(seen)) if seen.source == client => Ok(()),
-            Ok(None) | Err(_) if found == TcpSocket::Missing => Ok(()),
             _ => Err(Failure::SourceTranslated {
                 client,
                 target: backend,

@@ -208,10 +208,10 @@ impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        match self.given.contains_key(&addr) {
-            true => Ok(()),
-            false => udp::check_address_free(addr),
+        if self.given.contains_key(&addr) {
+            return Ok(());
         }
+        udp::check_address_free(addr)
     }
 
     fn open(&mut self, addr: SocketAddr, options: BindOptions) -> peername_sys::Result<UdpSocket> {

@@ -58,10 +58,10 @@ impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        match self.inherited.contains_key(&addr) || self.previous.has(addr) {
-            true => Ok(()),
-            false => listener::check_address_free(addr),
+        if self.inherited.contains_key(&addr) || self.previous.has(addr) {
+            return Ok(());
         }
+        listener::check_address_free(addr)
     }
 
     fn open(

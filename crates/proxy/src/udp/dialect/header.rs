@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, parse};
+use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, begins_like_v1, parse};
 
 use crate::outcome::Failure;
 use crate::policy::claims::HeaderClaims;
@@ -31,7 +31,7 @@ impl DatagramHeader {
     ///
     /// # Errors
     ///
-    /// [`DropReason::Refused`] where it is no valid header (version 1 has no UDP), over the limits, or a client's that lacks a
+    /// [`DropReason::Refused`] where it is no valid header of version 2, over the limits, or a client's that lacks a
     /// required TLV; [`DropReason::StreamTransport`] where it is the header of a TCP connection.
     pub(crate) fn parse_proxy_v2(
         bytes: &[u8],
@@ -57,7 +57,7 @@ impl DatagramHeader {
         rules: &Rules,
     ) -> Result<Self, DropReason> {
         let limits = &rules.config.header;
-        if !bytes.starts_with(V1_KEYWORD) || limits.policy.strict {
+        if !begins_like_v1(bytes) || limits.policy.strict {
             return Self::parse_proxy_v2(bytes, peer, rules);
         }
         let header = parse_whole(bytes, Carrier::Stream)?;
@@ -150,6 +150,3 @@ impl HeaderClaims for DatagramHeader {
         peername_sys::Transport::Udp
     }
 }
-
-/// The beginning of a header of version 1.
-const V1_KEYWORD: &[u8] = b"PROXY ";
