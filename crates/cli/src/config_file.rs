@@ -213,13 +213,10 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
 /// The first rule that matches decides, and the keys of a table have no order: tools sort them.
 #[cfg(feature = "intercept")]
 fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>) {
-    let has = |key: &str| {
-        table
-            .get_ref()
-            .as_table()
-            .is_some_and(|keys| keys.contains_key(key))
+    let Some(keys) = table.get_ref().as_table() else {
+        return;
     };
-    if has("deny") && (has("allow") || has("rules")) {
+    if keys.contains_key("deny") && (keys.contains_key("allow") || keys.contains_key("rules")) {
         let why = "`deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"";
         tables.refuse(table.span().start, why.to_owned());
     }

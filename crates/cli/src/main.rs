@@ -65,20 +65,21 @@ fn warn_of_older_names(argv: &[OsString]) {
     let Some(subcommand) = argv.get(1).and_then(|name| command.find_subcommand(name)) else {
         return;
     };
-    let is_given = |alias: &str| {
-        argv.iter()
-            .take_while(|word| *word != "--")
-            .filter_map(|word| word.to_str()?.strip_prefix("--"))
-            .any(|word| word.split('=').next() == Some(alias))
-    };
     for arg in subcommand.get_arguments() {
         for alias in arg.get_all_aliases().unwrap_or_default() {
-            if is_given(alias) {
+            if is_given(argv, alias) {
                 let name = arg.get_long().unwrap_or_default();
                 eprintln!("peername: --{alias} is an older name of --{name}; both work");
             }
         }
     }
+}
+
+fn is_given(argv: &[OsString], option: &str) -> bool {
+    argv.iter()
+        .take_while(|word| *word != "--")
+        .filter_map(|word| word.to_str()?.strip_prefix("--"))
+        .any(|word| word.split('=').next() == Some(option))
 }
 
 fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {

@@ -178,46 +178,50 @@ impl CheckedConfig {
     ///
     /// All errors in the file, or of the options.
     fn of(args: &Args) -> Result<Self, Vec<String>> {
-        let of_options = |error: Usage| vec![error.to_string()];
-        if let Some(path) = args.config().map_err(of_options)? {
-            let setup = read_setup(&path)?;
-            let listen = setup.all_listeners().collect();
-            let backends = setup.probes().map(|probe| {
-                let mark = probe.mark.map_or(0, NonZeroU32::get);
-                (probe.backend, mark)
-            });
-            return Ok(Self {
-                file: Some(path),
-                listen,
-                backends: backends.collect(),
-                sets_up_routes: setup.sets_up_routes(),
-                connections: setup.expected_connections(),
-            });
+        let found = match args.config() {
+            Ok(Some(path)) => return Self::of_file(path),
+            Ok(None) => Self::of_options(args),
+            Err(error) => Err(error),
+        };
+        found.map_err(|error| vec![error.to_string()])
+    }
+
+    fn of_file(path: PathBuf) -> Result<Self, Vec<String>> {
+        let setup = read_setup(&path)?;
+        Ok(Self {
+            listen: setup.all_listeners().collect(),
+            backends: setup
+                .probes()
+                .map(|probe| (probe.backend, probe.mark.map_or(0, NonZeroU32::get)))
+                .collect(),
+            sets_up_routes: setup.sets_up_routes(),
+            connections: setup.expected_connections(),
+            file: Some(path),
+        })
+    }
+
+    fn of_options(args: &Args) -> Result<Self, Usage> {
+        let addresses = listen_or(&args.listen, PROXY_LISTEN);
+        let mut plan = ListenPlan::default();
+        for transport in args.backends.transports() {
+            match transport {
+                Transport::Tcp => plan.tcp.clone_from(&addresses),
+                Transport::Udp => plan.udp.clone_from(&addresses),
+            }
         }
-        let transports = args.backends.transports().iter();
-        let listen = transports.flat_map(|&transport| {
-            let addresses = listen_or(&args.listen, PROXY_LISTEN).into_iter();
-            addresses.map(move |address| (transport, address))
-        });
-        let backends = args.backends.backends().map_err(of_options)?.into_iter();
-        let listen: Vec<_> = listen.collect();
-        let of = |wanted| {
-            let wanted = listen
-                .iter()
-                .filter(move |(transport, _)| *transport == wanted);
-            wanted.map(|&(_, address)| address).collect()
-        };
-        let plan = ListenPlan {
-            tcp: of(Transport::Tcp),
-            udp: of(Transport::Udp),
-            ..ListenPlan::default()
-        };
+        let tcp = plan.tcp.iter().map(|&address| (Transport::Tcp, address));
+        let udp = plan.udp.iter().map(|&address| (Transport::Udp, address));
         Ok(Self {
             file: None,
-            connections: expected_connections(default_workers(), &[plan]),
-            listen,
-            backends: backends.map(|backend| (backend, args.mark)).collect(),
+            listen: tcp.chain(udp).collect(),
+            backends: args
+                .backends
+                .backends()?
+                .into_iter()
+                .map(|backend| (backend, args.mark))
+                .collect(),
             sets_up_routes: false,
+            connections: expected_connections(default_workers(), &[plan]),
         })
     }
 

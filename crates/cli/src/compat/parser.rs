@@ -175,13 +175,9 @@ fn split_value(rules: Rules, option: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// The option of this name: the whole of it, or with getopt_long(3) an unambiguous prefix.
 fn find<'a>(rules: Rules, opts: &'a [Opt], word: &[u8], name: &[u8]) -> Result<&'a Opt, Error> {
-    let spellings = |opt: &'a Opt| {
-        let is_letter = |word: &str| rules == Rules::GetoptLong && word.len() == 1;
-        opt.words.iter().filter(move |word| !is_letter(word))
-    };
     let whole = opts
         .iter()
-        .find(|opt| spellings(opt).any(|word| word.as_bytes() == name));
+        .find(|opt| opt.whole_words(rules).any(|word| word.as_bytes() == name));
     if let Some(opt) = whole {
         return Ok(opt);
     }
@@ -190,9 +186,10 @@ fn find<'a>(rules: Rules, opts: &'a [Opt], word: &[u8], name: &[u8]) -> Result<&
         Rules::GoFlag => Err(wrong("flag provided but not defined: -", name, "")),
         Rules::Argwerk => Err(wrong("unsupported switch: ", word, "")),
         Rules::GetoptLong => {
-            let mut begun = opts
-                .iter()
-                .filter(|opt| spellings(opt).any(|word| word.as_bytes().starts_with(name)));
+            let mut begun = opts.iter().filter(|opt| {
+                opt.whole_words(rules)
+                    .any(|word| word.as_bytes().starts_with(name))
+            });
             match (begun.next(), begun.next()) {
                 (Some(opt), None) => Ok(opt),
                 (Some(_), Some(_)) => Err(wrong("option '--", name, "' is ambiguous")),
@@ -237,6 +234,14 @@ impl Opt {
     pub(super) const fn with_optional_value(words: &'static [&'static str]) -> Self {
         let value = Value::Optional;
         Self { words, value }
+    }
+
+    /// Its spellings behind two dashes: with getopt_long(3) letters have one.
+    fn whole_words(&self, rules: Rules) -> impl Iterator<Item = &'static str> {
+        self.words
+            .iter()
+            .copied()
+            .filter(move |word| rules != Rules::GetoptLong || word.len() > 1)
     }
 
     fn name(&self) -> &'static str {
