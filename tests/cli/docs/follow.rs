@@ -6,6 +6,30 @@ use crate::harness::lab::{Host, Process};
 use crate::harness::page::{Page, commands};
 use crate::harness::peername::BINARY;
 
+/// The hosts of the pages, by their addresses: a client 203.0.113.7 in front of a balancer 192.0.2.10, and a host 192.0.2.20.
+pub(super) struct Network {
+    pub(super) client: Host,
+    pub(super) balancer: Host,
+    pub(super) host: Host,
+}
+
+impl Network {
+    pub(super) fn new() -> Self {
+        let (client, balancer, host) = (Host::new(), Host::new(), Host::new());
+        balancer.add_veth("eth0", &host, "eth0");
+        balancer.add_veth("wan", &client, "eth0");
+        balancer.add_addresses("eth0", &["192.0.2.10/24"]);
+        balancer.add_addresses("wan", &["203.0.113.1/24"]);
+        host.add_addresses("eth0", &["192.0.2.20/24"]);
+        client.add_addresses("eth0", &["203.0.113.7/24"]);
+        Self {
+            client,
+            balancer,
+            host,
+        }
+    }
+}
+
 /// Runs the block below "On `name`:" on this host, in order. The proxy, if one is among the commands, goes on and is returned.
 pub(super) fn follow(page: Page, name: &str, host: &Host) -> Option<Process> {
     follow_with(page, name, host, &[])

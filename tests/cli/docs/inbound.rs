@@ -1,21 +1,19 @@
 //! docs/tutorial-inbound.md, step by step, with HAProxy and the hosts of the page.
 
-use super::follow::{shell, start};
+use super::follow::{Network, shell, start};
 use crate::harness::addr::addr;
-use crate::harness::lab::{Host, Process, Scratch, wait_until};
+use crate::harness::lab::{Process, Scratch, wait_until};
 use crate::harness::page::Page;
 
 const PAGE: Page = Page::new(include_str!("../../../docs/tutorial-inbound.md"));
 
 #[test]
 fn tutorial_ends_with_a_banned_client() {
-    let (client, balancer, host) = (Host::new(), Host::new(), Host::new());
-    balancer.add_veth("eth0", &host, "eth0");
-    balancer.add_veth("wan", &client, "eth0");
-    balancer.add_addresses("eth0", &["192.0.2.10/24"]);
-    balancer.add_addresses("wan", &["203.0.113.1/24"]);
-    host.add_addresses("eth0", &["192.0.2.20/24"]);
-    client.add_addresses("eth0", &["203.0.113.7/24"]);
+    let Network {
+        client,
+        balancer,
+        host,
+    } = Network::new();
     client.ip("route add 192.0.2.0/24 via 203.0.113.1");
     let scratch = Scratch::new();
 

@@ -19,6 +19,17 @@ fn hosts() -> (Host, Host) {
     (balancer, host)
 }
 
+/// A client whose header has this destination reaches the backend, and is answered.
+#[track_caller]
+fn assert_serves(balancer: &Host, backend: &Backend, destination: &str) {
+    let client = addr("203.0.113.7:5555");
+    let header = v2(client, addr(destination), &[]);
+    let down = Conn::connect_and_send(balancer, addr("192.0.2.20:8443"), &header);
+    let up = backend.accept_from(client);
+    up.send(b"hello");
+    assert_eq!(down.recv(5), b"hello");
+}
+
 #[test]
 fn datagrams_go_from_the_sending_side_to_the_server_and_back() {
     let page = Page::new(include_str!("../../../docs/udp.md"));
@@ -45,12 +56,7 @@ fn connection_goes_to_the_server_as_the_client() {
     let (balancer, host) = hosts();
     let backend = Backend::listen(&host, addr("127.0.0.1:22"));
     let _proxy = start(&host, &[], &page.command("peername proxy"));
-    let client = addr("203.0.113.7:5555");
-    let header = v2(client, addr("198.51.100.10:22"), &[]);
-    let down = Conn::connect_and_send(&balancer, addr("192.0.2.20:8443"), &header);
-    let up = backend.accept_from(client);
-    up.send(b"hello");
-    assert_eq!(down.recv(5), b"hello");
+    assert_serves(&balancer, &backend, "198.51.100.10:22");
 }
 
 #[test]
@@ -60,10 +66,5 @@ fn connection_goes_to_the_destination_in_its_header() {
     shell(&host, "peername routes add");
     let backend = Backend::listen(&host, addr("127.0.0.1:8123"));
     let _proxy = start(&host, &[], &page.command("peername proxy"));
-    let client = addr("203.0.113.7:5555");
-    let header = v2(client, addr("127.0.0.1:8123"), &[]);
-    let down = Conn::connect_and_send(&balancer, addr("192.0.2.20:8443"), &header);
-    let up = backend.accept_from(client);
-    up.send(b"hello");
-    assert_eq!(down.recv(5), b"hello");
+    assert_serves(&balancer, &backend, "127.0.0.1:8123");
 }

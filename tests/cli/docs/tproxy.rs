@@ -1,6 +1,6 @@
 //! `docs/tproxy.md`: its first set-up behind HAProxy, and what its second one does there.
 
-use super::follow::{follow, start};
+use super::follow::{Network, follow, start};
 use crate::harness::addr::addr;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -21,13 +21,11 @@ struct Games {
 
 impl Games {
     fn new() -> Self {
-        let (client, balancer, host) = (Host::new(), Host::new(), Host::new());
-        balancer.add_veth("eth0", &host, "eth0");
-        balancer.add_veth("wan", &client, "eth0");
-        balancer.add_addresses("eth0", &["192.0.2.10/24"]);
-        balancer.add_addresses("wan", &["203.0.113.1/24"]);
-        host.add_addresses("eth0", &["192.0.2.20/24"]);
-        client.add_addresses("eth0", &["203.0.113.7/24"]);
+        let Network {
+            client,
+            balancer,
+            host,
+        } = Network::new();
         let scratch = Scratch::new();
         let mode = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 9s\n  timeout server 9s\n";
         // As many sockets as a test may open.
