@@ -182,6 +182,10 @@ except OSError: pass
         &Value::from("refused"),
     );
     assert_eq!(refused, [expected; 2], "{text}");
+    // Nor does -v write them to standard error, too.
+    let verbose = rig.run(User::Root, &[&["-v"], &options[..]].concat(), script);
+    let errors = String::from_utf8_lossy(&verbose.stderr);
+    assert!(!errors.contains("request admitted"), "{errors}");
 }
 
 /// Each answer has the cause and what to type, in three lines at most.
