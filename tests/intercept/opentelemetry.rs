@@ -258,9 +258,17 @@ fn nothing_is_exported_without_the_option() {
 fn spans_of_a_jailed_program_are_sent_from_outside() {
     let rig = JailRig::new();
     let collector = collector(&rig.stage);
-    rig.succeeds(User::Nobody, &[OTLP], "curl -sS http://a.test/echo");
+    let script = "curl -sS http://a.test/echo; curl -s4 http://a.test:9999/; true";
+    rig.succeeds(User::Nobody, &[OTLP], script);
     let span = collector.wait_span("/echo");
     assert_eq!(span["attributes"]["server.address"], "a.test", "{span}");
+    // A port on which the jail does not listen.
+    wait_until("the span of the refused port", || {
+        let spans = collector.spans();
+        spans
+            .iter()
+            .any(|span| span.to_string().contains("port_not_allowed"))
+    });
 }
 
 fn collector(stage: &InterceptLab) -> Collector {

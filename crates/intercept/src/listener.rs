@@ -235,7 +235,7 @@ impl ListenerService {
             ..
         } = connection;
         let peer = PeerAddr(canonical(peer.0));
-        self.state.metrics.connections.inc();
+        self.state.sinks.metrics.connections.inc();
         let stream = match register_stream(stream) {
             Ok(stream) => stream,
             Err(failed) => {
@@ -249,7 +249,7 @@ impl ListenerService {
                 return;
             }
         };
-        self.state.metrics.active.inc();
+        self.state.sinks.metrics.active.inc();
         let active = ActiveGuard(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
         Box::pin(self.admit(stream, listener, entry)).await;
@@ -267,6 +267,6 @@ struct ActiveGuard<'a>(&'a InterceptState);
 
 impl Drop for ActiveGuard<'_> {
     fn drop(&mut self) {
-        self.0.metrics.active.dec();
+        self.0.sinks.metrics.active.dec();
     }
 }

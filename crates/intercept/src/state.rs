@@ -1,6 +1,7 @@
 //! The state that all connections share.
 
 pub mod metrics;
+pub(crate) mod record_sinks;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +18,6 @@ use prometheus_client::registry::Registry;
 use rustls_native_certs::load_native_certs;
 use tokio::sync::watch;
 
-use crate::audit::AuditRecord;
 use crate::audit::admission::AdmissionLog;
 use crate::audit::denials::Denials;
 use crate::audit::otlp::SpanQueue;
@@ -42,7 +42,7 @@ use crate::request::target::RequestTarget;
 use crate::upstream::Upstream;
 use crate::upstream::config::UpstreamConfig;
 use crate::upstream::trust::{OriginTls, TrustError};
-use metrics::Metrics;
+use record_sinks::RecordSinks;
 
 /// Rules and timeouts for the connections of clients.
 #[derive(Debug)]
@@ -127,11 +127,7 @@ pub struct InterceptState {
     pub(crate) rules: Rules,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
-    pub(crate) metrics: Arc<Metrics>,
-    /// `None` unless spans are exported (`--otlp`).
-    pub(crate) spans: Option<SpanQueue>,
-    /// `None` unless denials are summed up.
-    pub(crate) denials: Option<Arc<Denials>>,
+    pub(crate) sinks: RecordSinks,
     pub(crate) client_limit: Arc<ClientLimit>,
     check: Arc<ArcSwapOption<CheckService>>,
     approver: Option<Arc<dyn Approver>>,
@@ -155,9 +151,7 @@ impl InterceptState {
             rules,
             mint: Arc::new(mint),
             upstream,
-            metrics: Arc::default(),
-            spans: None,
-            denials: None,
+            sinks: RecordSinks::default(),
             client_limit: Arc::new(ClientLimit::new(connections)),
             check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             approver: None,
@@ -180,17 +174,16 @@ impl InterceptState {
 
     /// The same, with a queue for the spans of requests.
     #[must_use]
-    pub fn with_spans(self, spans: Option<SpanQueue>) -> Self {
-        Self { spans, ..self }
+    pub fn with_spans(mut self, spans: Option<SpanQueue>) -> Self {
+        self.sinks.spans = spans;
+        self
     }
 
     /// The same, with denials summed up here.
     #[must_use]
-    pub fn with_denials(self, denials: Arc<Denials>) -> Self {
-        Self {
-            denials: Some(denials),
-            ..self
-        }
+    pub fn with_denials(mut self, denials: Arc<Denials>) -> Self {
+        self.sinks.denials = Some(denials);
+        self
     }
 
     /// Prepares a reload: reads the trusted roots of origins again, and makes a leaf key. May take long, and changes
@@ -251,9 +244,7 @@ impl InterceptState {
             rules,
             mint: Arc::clone(&self.mint),
             upstream: self.upstream.successor(upstream, reload.tls),
-            metrics: Arc::clone(&self.metrics),
-            spans: self.spans.clone(),
-            denials: self.denials.clone(),
+            sinks: self.sinks.clone(),
             client_limit: Arc::clone(&self.client_limit),
             check: Arc::clone(&self.check),
             approver: self.approver.clone(),
@@ -264,17 +255,8 @@ impl InterceptState {
 
     /// Counts and logs a connection of this peer that ended before there was a request.
     pub(crate) fn count_unopened(&self, peer: PeerAddr, reason: &'static str) {
-        self.metrics.count_unopened(reason);
+        self.sinks.metrics.count_unopened(reason);
         tracing::debug!(%peer, reason, "connection ended before there was a request");
-    }
-
-    /// Counts and logs a request that is over.
-    pub(crate) fn finish(&self, record: &AuditRecord) {
-        self.metrics.count_request(record);
-        record.write();
-        if let Some(denials) = &self.denials {
-            denials.count(record);
-        }
     }
 
     /// The lists that are in force now.
@@ -284,8 +266,8 @@ impl InterceptState {
 
     /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
-        self.metrics.register(registry);
-        if let Some(spans) = &self.spans {
+        self.sinks.metrics.register(registry);
+        if let Some(spans) = &self.sinks.spans {
             spans.register(registry);
         }
         self.upstream.register(registry);

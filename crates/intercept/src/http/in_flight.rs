@@ -5,21 +5,15 @@ use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
 use crate::audit::AuditRecord;
-use crate::audit::denials::Denials;
-use crate::audit::otlp::SpanQueue;
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
-use crate::state::metrics::Metrics;
+use crate::state::record_sinks::RecordSinks;
 
 /// The audit record of a request in flight. Dropping it counts the request, writes its audit line and exports its span.
 #[derive(Debug)]
 pub(crate) struct InFlightRecord {
     record: AuditRecord,
-    metrics: Arc<Metrics>,
-    /// `None` unless spans are exported.
-    spans: Option<SpanQueue>,
-    /// `None` unless denials are summed up.
-    denials: Option<Arc<Denials>>,
+    sinks: RecordSinks,
     /// What the operator tells those who are refused (`--contact`).
     contact: Option<Arc<str>>,
     connection: Arc<ClientConnection>,
@@ -38,14 +32,10 @@ impl InFlightRecord {
     ) -> Box<Self> {
         connection.exchanges.begin();
         let mut record = AuditRecord::new(Arc::clone(&connection.info), method);
-        if state.spans.is_some() {
-            record.begin_span();
-        }
+        state.sinks.begin_span(&mut record);
         Box::new(Self {
             record,
-            metrics: Arc::clone(&state.metrics),
-            spans: state.spans.clone(),
-            denials: state.denials.clone(),
+            sinks: state.sinks.clone(),
             contact: state.rules.contact.clone(),
             connection: Arc::clone(connection),
             is_exchange: true,
@@ -100,17 +90,11 @@ impl Drop for InFlightRecord {
             if entry.end_reason().is_some() {
                 self.record.mark_closed_by_admin(entry.stats().tally());
             }
-            self.metrics.count_request(&self.record);
-            self.record.write();
-            if let Some(denials) = &self.denials {
-                denials.count(&self.record);
-            }
+            self.sinks.finish(&self.record);
         }
         // The check service's spans of a CONNECT are below the span of that.
-        if let Some(spans) = &self.spans
-            && (!is_superseded || self.record.is_asked())
-        {
-            self.record.export(spans);
+        if !is_superseded || self.record.is_asked() {
+            self.sinks.export(&self.record);
         }
         self.end_exchange();
     }

@@ -167,6 +167,7 @@ impl JailListener {
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program, LocalAddr(addr));
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
+        state.sinks.begin_span(&mut record);
         if let Some(remedy) = state.port_remedy(&to) {
             record.set_remedy(remedy);
         }
@@ -177,7 +178,8 @@ impl JailListener {
             "port_not_allowed",
             detail,
         ));
-        state.finish(&record);
+        state.sinks.finish(&record);
+        state.sinks.export(&record);
     }
 }
 

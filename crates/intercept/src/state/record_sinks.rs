@@ -1,0 +1,43 @@
+//! Where the records of requests go once these are over.
+
+use std::sync::Arc;
+
+use super::metrics::Metrics;
+use crate::audit::AuditRecord;
+use crate::audit::denials::Denials;
+use crate::audit::otlp::SpanQueue;
+
+/// The metrics and the audit log, and as far as they are kept the denials and the spans. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordSinks {
+    pub(crate) metrics: Arc<Metrics>,
+    /// `None` unless spans are exported (`--otlp`).
+    pub(crate) spans: Option<SpanQueue>,
+    /// `None` unless denials are summed up.
+    pub(crate) denials: Option<Arc<Denials>>,
+}
+
+impl RecordSinks {
+    /// Begins the record's span, if spans are exported.
+    pub(crate) fn begin_span(&self, record: &mut AuditRecord) {
+        if self.spans.is_some() {
+            record.begin_span();
+        }
+    }
+
+    /// Counts a request that is over, and writes its audit line.
+    pub(crate) fn finish(&self, record: &AuditRecord) {
+        self.metrics.count_request(record);
+        record.write();
+        if let Some(denials) = &self.denials {
+            denials.count(record);
+        }
+    }
+
+    /// Exports the record's span, if spans are exported.
+    pub(crate) fn export(&self, record: &AuditRecord) {
+        if let Some(spans) = &self.spans {
+            record.export(spans);
+        }
+    }
+}
