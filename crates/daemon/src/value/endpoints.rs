@@ -2,6 +2,7 @@
 //!
 //! Each is stored as it was written, so that names can be resolved again at a reload.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 use peername_proxy::config::{TargetRule, Targets};
 use peername_server::destination_list::AllowedDestination;
 
-use super::parse::{address, address_v4, address_v6};
+use super::parse::{address, address_v4, address_v6, addresses};
 
 /// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,19 +104,14 @@ impl Target {
     ///
     /// The name does not resolve, or there is no port.
     pub fn targets(&self) -> Result<Targets, String> {
-        let first = target_rule(&self.0, address)?;
-        let is_ipv4 = first.ip().is_ipv4();
-        let other = match is_ipv4 {
-            true => target_rule(&self.0, address_v6),
-            false => target_rule(&self.0, address_v4),
-        };
-        let (first, other) = (Some(first), other.ok());
-        let (v4, v6) = if is_ipv4 {
-            (first, other)
-        } else {
-            (other, first)
-        };
-        Ok(Targets { v4, v6 })
+        let (endpoint, is_same) = split_same(&self.0);
+        let found = addresses(&endpoint)?;
+        let v4 = found.iter().find(|addr| addr.is_ipv4());
+        let v6 = found.iter().find(|addr| addr.is_ipv6());
+        Ok(Targets {
+            v4: v4.map(|addr| rule(*addr, is_same)).transpose()?,
+            v6: v6.map(|addr| rule(*addr, is_same)).transpose()?,
+        })
     }
 }
 
@@ -145,15 +141,27 @@ fn target_rule(
     text: &str,
     address: impl Fn(&str) -> Result<SocketAddr, String>,
 ) -> Result<TargetRule, String> {
-    let target = match text.strip_suffix(":same") {
-        Some(host) => TargetRule::SamePort(address(&format!("{host}:0"))?.ip()),
-        None => address(text)?.into(),
-    };
-    let has_port = !matches!(target, TargetRule::Fixed(target) if target.0.port() == 0);
-    if !has_port || target.ip().is_unspecified() {
+    let (endpoint, is_same) = split_same(text);
+    rule(address(&endpoint)?, is_same)
+}
+
+/// The address with its port, which is 0 where it is `same`, and whether it is.
+fn split_same(text: &str) -> (Cow<'_, str>, bool) {
+    match text.strip_suffix(":same") {
+        Some(host) => (format!("{host}:0").into(), true),
+        None => (text.into(), false),
+    }
+}
+
+fn rule(addr: SocketAddr, is_same: bool) -> Result<TargetRule, String> {
+    if addr.ip().is_unspecified() || !is_same && addr.port() == 0 {
         return Err("name the backend's address and port".to_owned());
     }
-    Ok(target)
+    Ok(if is_same {
+        TargetRule::SamePort(addr.ip())
+    } else {
+        addr.into()
+    })
 }
 
 fn is_port_number(text: &str) -> bool {

@@ -54,12 +54,23 @@ pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 
 /// Parses `1.2.3.4:80`, `[::1]:80` or `host:port`. A name is resolved at once; its first address is used.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
+    addresses(text)?.into_iter().next().ok_or_else(no_address)
+}
+
+/// As [`address`], with all addresses of a name, by one lookup: at least one.
+pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(addr) = text.parse() {
-        return Ok(addr);
+        return Ok(vec![addr]);
     }
-    resolve_with_advice(text)?
-        .next()
-        .ok_or_else(|| format!("the name has no address; {FORM}"))
+    let found: Vec<_> = resolve_with_advice(text)?.collect();
+    if found.is_empty() {
+        return Err(no_address());
+    }
+    Ok(found)
+}
+
+fn no_address() -> String {
+    format!("the name has no address; {FORM}")
 }
 
 /// As [`resolve`], with advice on text that has only an address or a port.

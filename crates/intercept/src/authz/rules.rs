@@ -106,7 +106,10 @@ impl AccessRules {
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
         !HTTP_PORTS.contains(&to.port)
             && self.names(to, |rule| rule.port().is_some())
-            && !self.opened_ports().contains(&to.port)
+            && !self
+                .0
+                .iter()
+                .any(|rule| rule.is_partial() && rule.port() == Some(to.port))
     }
 
     /// How a rule that allows requests to this destination names it. A rule for some methods or paths counts only where no other
