@@ -114,6 +114,7 @@ fn lasting(code: u8) -> u8 {
     }
 }
 
+/// The exit code of wrong usage.
 const WRONG_USAGE: u8 = 2;
 const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
     takes the options of that program; so does a link to this binary by its name.";

@@ -28,6 +28,7 @@ mod mistake;
 pub(crate) mod options;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::process::parent_id;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
-    let has_parent = verdict.is_some();
+    let parent = verdict.is_some().then(parent_id);
     let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;
     hide_log(args, &mut hidden);
     let trust = trust_files(&certificates, &host_roots.certs);
@@ -115,7 +116,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
         bail!("the interceptor did not start");
     }
     if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
-        if has_parent {
+        if parent.is_some() {
             bail!(
                 "another jail or a container manager supervises system calls already, so refused ports can't be seen: \
                  --fail-on-deny and --check-list need a jail of their own"
@@ -125,9 +126,12 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
             "peername: another jail or a container manager supervises system calls already: the program can't open Unix sockets"
         );
     }
-    if has_parent {
+    if let Some(parent) = parent {
         // Nothing would wait for it, nor pass on what was denied.
         daemonize::set_parent_death_signal()?;
+        if parent_id() != parent {
+            bail!("the process that waits for the program was killed");
+        }
     }
     Ok(launcher::try_execute(command))
 }

@@ -1,6 +1,5 @@
 //! What was denied in a jail: lines on standard error at its end, and the verdict for [`fail_on_deny`](super::fail_on_deny).
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use peername_intercept::Remedy;
@@ -45,7 +44,7 @@ impl DenialReport {
                 lines
             }
         };
-        let cut: usize = lines.len().saturating_sub(MAX_LINES);
+        let cut = lines.len().saturating_sub(MAX_LINES);
         lines.truncate(MAX_LINES);
         if cut > 0 || others > 0 {
             lines.push(format!(
@@ -64,16 +63,15 @@ fn line_of(denied: &DeniedDestination) -> String {
         remedy,
         reason,
     } = denied;
-    let mut line = format!("peername: denied: {to}");
-    let written = match count {
-        1 => write!(line, ", once"),
-        _ => write!(line, ", {count} times"),
+    let times = match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
     };
-    debug_assert!(written.is_ok(), "writing to a string");
-    line + &match remedy {
-        Some(option) => format!(": {option} allows it"),
-        None => format!(": {reason}"),
-    }
+    let outcome = match remedy {
+        Some(option) => format!("{option} allows it"),
+        None => reason.clone(),
+    };
+    format!("peername: denied: {to}, {times}: {outcome}")
 }
 
 /// A line that the list lacks, as in a unified diff.

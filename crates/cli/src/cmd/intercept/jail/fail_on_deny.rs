@@ -20,6 +20,7 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::WRONG_USAGE;
 use crate::launcher::LAUNCHER_FAILED;
 
 /// The exit code of a run in which something was denied, although the program itself reports success. timeout(1) has 124, env(1)
@@ -57,7 +58,7 @@ pub(super) fn send_verdict(channel: &OwnedFd, is_anything_denied: bool) {
     } else {
         NOTHING
     };
-    // Without a parent no one is interested.
+    // The parent may have been killed.
     let _ = send_bytes(channel, &[verdict], None);
 }
 
@@ -93,10 +94,10 @@ async fn wait(program: PidFd) -> anyhow::Result<()> {
 fn code_of(started: anyhow::Result<u8>) -> u8 {
     started.unwrap_or_else(|error| {
         eprintln!("peername: {error:#}");
-        match error.is::<Usage>() {
-            true => WRONG_USAGE,
-            false => LAUNCHER_FAILED,
+        if error.is::<Usage>() {
+            return WRONG_USAGE;
         }
+        LAUNCHER_FAILED
     })
 }
 
@@ -107,6 +108,5 @@ fn exit_code(status: ExitStatus) -> u8 {
         .unwrap_or(LAUNCHER_FAILED)
 }
 
-const WRONG_USAGE: u8 = 2;
 const SOMETHING: u8 = b'd';
 const NOTHING: u8 = b'-';
