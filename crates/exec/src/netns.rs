@@ -134,7 +134,7 @@ fn wait_first(epoll: &Epoll, limit: Option<Duration>) -> Result<Option<u64>, Sys
 /// Executes the proxy with the sockets passed as by a service manager (sd_listen_fds(3)).
 fn become_proxy(sockets: Vec<OwnedFd>, arguments: Vec<OsString>) -> u8 {
     let count = sockets.len().to_string();
-    let ready = daemonize::set_parent_death_signal()
+    let ready = daemonize::set_parent_death_signal(Signal::TERM)
         .and_then(|()| raise_ambient(CapabilitySet::NET_RAW | CapabilitySet::NET_BIND_SERVICE))
         .and_then(|()| listen_fds::pass_on_exec(sockets));
     if let Err(error) = ready {

@@ -24,7 +24,7 @@ mod listener_cache;
 mod liveness_socket;
 mod pending_accepts;
 mod refusal_log;
-mod supervised_process;
+mod supervised_calls;
 mod supervisor;
 mod supervisor_monitor;
 
@@ -39,10 +39,11 @@ use peername_sys::process::{daemonize, limits};
 use peername_sys::seccomp::{self, Bypass, Getsockname, NoNewPrivs, NotificationListener};
 use peername_sys::{SyscallError, kernel_release};
 
-use inflight_calls::InflightCalls;
+use supervised_calls::{FirstProcess, SupervisedCalls};
 use supervisor::Supervisor;
 
 pub use config::SupervisorConfig;
+pub(crate) use inflight_calls::InflightCalls;
 
 use crate::table::SharedTable;
 
@@ -95,7 +96,11 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
         let Ok([line, target]) = <[OwnedFd; 2]>::try_from(inherited) else {
             return 1;
         };
-        let ended = supervise(&mut config, line, program, target.into());
+        let first = FirstProcess {
+            pid: program,
+            process: target.into(),
+        };
+        let ended = supervise(&mut config, line, first);
         config.library.iter().for_each(SharedTable::remove);
         match ended {
             Ok(()) => 0,
@@ -128,6 +133,23 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     }
 }
 
+/// Supervises the processes of a filter that something else has installed, in this process, until none is left. Calls of `inflight`
+/// were received by an earlier supervisor and not answered.
+///
+/// # Errors
+///
+/// Those of epoll(7), capset(2) and prctl(2).
+pub(crate) fn supervise_filter(
+    config: &SupervisorConfig,
+    calls: NotificationListener,
+    inflight: InflightCalls,
+) -> Result<(), SyscallError> {
+    drop_capabilities()?;
+    let mut supervisor = Supervisor::new(config, SupervisedCalls { calls, inflight }, None)?;
+    supervisor.adopt_inflight()?;
+    supervisor.run()
+}
+
 /// Drops capabilities. The supervisor reads bytes of untrusted peers, so it keeps only what it uses on the program's
 /// processes, some of which may have other users: CAP_SYS_PTRACE for their descriptors and memory, CAP_KILL to end them.
 ///
@@ -144,8 +166,7 @@ fn drop_capabilities() -> Result<(), SyscallError> {
 fn supervise(
     config: &mut SupervisorConfig,
     line: OwnedFd,
-    program: u32,
-    target: PidFd,
+    program: FirstProcess,
 ) -> Result<(), SyscallError> {
     limits::raise_open_files()?;
     fd_passing::send_word(&line, process::id().into(), None)?;
@@ -153,10 +174,12 @@ fn supervise(
     let Some((_, Some(listener))) = fd_passing::receive_word(&line)? else {
         return Ok(());
     };
-    let calls = NotificationListener::from(listener);
-    let inflight = InflightCalls::new()?;
+    let supervised = SupervisedCalls {
+        calls: NotificationListener::from(listener),
+        inflight: InflightCalls::new()?,
+    };
     drop_capabilities()?;
-    let mut supervisor = Supervisor::new(config, calls, inflight, (program, target))?;
+    let mut supervisor = Supervisor::new(config, supervised, Some(program))?;
     if let Some(socket) = config.admin.take() {
         supervisor.answer_admin(socket)?;
     }

@@ -53,6 +53,7 @@ impl Preload {
             library: Some(self.table.clone()),
             clients: self.clients,
             verbose: self.verbose,
+            subject: String::new(),
             admin: self.admin,
         });
         started.inspect_err(|_| self.table.remove())

@@ -10,7 +10,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use peername_identity::{HeaderPolicy, Network, Policy, SocketListing, SourcePolicy, Table};
+use peername_identity::{
+    HeaderPolicy, Network, Policy, Settings, SocketListing, SourcePolicy, Table,
+};
 use peername_sys::ipc::shared_memory::{self, lock_shared, map_words, try_lock_exclusive};
 use peername_sys::process::user;
 use peername_sys::random;
@@ -100,13 +102,7 @@ impl SharedTable {
         file.set_len(len as u64).map_err(in_file)?;
         let words = map_words(&file, len)?;
         let table = Table::new(words).ok_or(TableError::Slots(slots))?;
-        rules
-            .ports
-            .iter()
-            .for_each(|&port| _ = table.settings().ports().insert(port));
-        table
-            .settings()
-            .write(rules.policy(), &rules.networks, random::words());
+        rules.write_to(table.settings());
         Ok(Self { table, path })
     }
 
@@ -128,6 +124,16 @@ impl SharedTable {
 }
 
 impl Rules {
+    /// Writes the settings of a table that is used in the calling thread's network namespace.
+    pub(crate) fn write_to(&self, settings: Settings<'_>) {
+        settings.ports().clear();
+        settings.wakeup_ports().clear();
+        for &port in &self.ports {
+            settings.ports().insert(port);
+        }
+        settings.write(self.policy(), &self.networks, random::words());
+    }
+
     fn policy(&self) -> Policy {
         Policy {
             header_required: self.header_required,

@@ -36,6 +36,13 @@ impl<'m> PortSet<'m> {
         }
     }
 
+    /// Removes every port.
+    pub fn clear(self) {
+        self.0
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Release));
+    }
+
     fn word_and_bit(self, port: u16) -> (Option<&'m AtomicU64>, u64) {
         (self.0.get(usize::from(port >> 6)), 1 << (port & 63))
     }

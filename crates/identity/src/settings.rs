@@ -175,6 +175,10 @@ impl<'m> Settings<'m> {
         self.word(MAGIC).load(Ordering::Acquire) == MAGIC_VALUE
     }
 
+    pub(crate) fn are_unwritten(self) -> bool {
+        self.word(MAGIC).load(Ordering::Acquire) == 0
+    }
+
     /// The rules for connections.
     pub fn policy(self) -> Policy {
         let flags = self.get(FLAGS);

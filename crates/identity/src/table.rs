@@ -85,6 +85,14 @@ impl<'m> Table<'m> {
         table.settings().are_ours().then_some(table)
     }
 
+    /// Opens a table whose settings are written again, with the clients that are in it, or creates one in memory that is all zero.
+    /// `None` if the memory is no table, or a table of another version.
+    pub fn adopt(words: &'m [AtomicU64]) -> Option<Self> {
+        let table = Self::new(words)?;
+        let settings = table.settings();
+        (settings.are_ours() || settings.are_unwritten()).then_some(table)
+    }
+
     /// The table's settings and counters.
     pub fn settings(self) -> Settings<'m> {
         Settings(self.0)

@@ -3,6 +3,7 @@
 pub mod async_epoll;
 pub mod epoll;
 pub mod readiness;
+pub mod signals;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -4,4 +4,5 @@ pub mod fd_passing;
 pub mod foreign_fd;
 pub mod listen_fds;
 pub mod record_pipe;
+pub mod seqpacket;
 pub mod shared_memory;

@@ -22,7 +22,9 @@ pub use call::{AddressBuffer, Endpoint, NotifiedCall};
 pub use deny_io_uring::deny_io_uring;
 pub use filter::{Bypass, Getsockname};
 pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
-pub use listener::{AddFdOutcome, Notification, NotificationListener, Waited};
+pub use listener::{
+    AddFdOutcome, Notification, NotificationListener, Waited, is_listener, is_over,
+};
 pub use thread_cache::ThreadCache;
 
 /// Whether `no_new_privs` had to be set, so that the program can't gain privileges by exec.

@@ -96,6 +96,7 @@ fn supervise(
         library: None,
         clients,
         verbose: args.verbose > 0,
+        subject: String::new(),
     })?)
 }
 

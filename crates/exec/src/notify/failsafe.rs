@@ -2,33 +2,52 @@
 
 use peername_sys::Result;
 use peername_sys::event::epoll::Epoll;
+use peername_sys::seccomp::Notification;
 
-use super::inflight_calls::InflightCall;
 use super::kill_switch::KillSwitch;
-use super::supervised_process::SupervisedProcess;
+use super::supervised_calls::{FirstProcess, SupervisedCalls};
 use super::supervisor_monitor::SupervisorMonitor;
 
 /// The supervisor's monitor, and the kernel's kill switch for the case that both are killed.
 #[derive(Debug)]
 pub(super) struct Failsafe {
+    first: FirstProcess,
+    /// `None` as long as every process that accepts has the library: such processes do not depend on the supervisor.
+    started: Option<Started>,
+}
+
+#[derive(Debug)]
+struct Started {
     monitor: SupervisorMonitor,
     kill_switch: KillSwitch,
 }
 
 impl Failsafe {
-    /// Starts the monitor. The supervisor learns of its exit through `epoll`.
+    /// A failsafe that is not started yet, for a program with this first process.
+    pub(super) fn new(first: FirstProcess) -> Self {
+        Self {
+            first,
+            started: None,
+        }
+    }
+
+    /// Starts the monitor, unless it runs. The supervisor learns of its exit through `epoll`.
     ///
     /// # Errors
     ///
     /// Those of fork(2), epoll_ctl(2), pipe(2) and fcntl(2).
-    pub(super) fn start(supervised: &SupervisedProcess, epoll: &Epoll) -> Result<Self> {
-        let mut kill_switch = KillSwitch::new(supervised)?;
-        let monitor =
-            SupervisorMonitor::start(supervised, kill_switch.new_inhibitor(supervised)?, epoll)?;
-        Ok(Self {
-            monitor,
+    pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
+        if self.started.is_some() {
+            return Ok(());
+        }
+        let first = &self.first;
+        let mut kill_switch = KillSwitch::new(supervised, first)?;
+        let inhibitor = kill_switch.new_inhibitor(supervised)?;
+        self.started = Some(Started {
+            monitor: SupervisorMonitor::start(supervised, first, inhibitor, epoll)?,
             kill_switch,
-        })
+        });
+        Ok(())
     }
 
     /// Replaces a monitor that has exited.
@@ -38,15 +57,22 @@ impl Failsafe {
     /// As [`Failsafe::start`].
     pub(super) fn replace_monitor(
         &mut self,
-        supervised: &SupervisedProcess,
+        supervised: &SupervisedCalls,
         epoll: &Epoll,
     ) -> Result<()> {
-        let inhibitor = self.kill_switch.new_inhibitor(supervised)?;
-        self.monitor.replace(supervised, inhibitor, epoll)
+        let Some(started) = &mut self.started else {
+            return Ok(());
+        };
+        let inhibitor = started.kill_switch.new_inhibitor(supervised)?;
+        started
+            .monitor
+            .replace(supervised, &self.first, inhibitor, epoll)
     }
 
-    /// Adds a process that depends on the supervisor for its accept(2).
-    pub(super) fn note(&mut self, supervised: &SupervisedProcess, call: InflightCall) {
-        self.kill_switch.note(supervised, call);
+    /// Adds the process that makes this call, if the failsafe is started: it depends on the supervisor for its accept(2).
+    pub(super) fn note(&mut self, supervised: &SupervisedCalls, call: &Notification) {
+        if let Some(started) = &mut self.started {
+            started.kill_switch.note(supervised, call);
+        }
     }
 }

@@ -1,27 +1,29 @@
 //! The in-flight calls: received and not answered yet, in memory that outlives the supervisor.
 //!
 //! The kernel reports a call once. If the supervisor dies, the next holder of the listener does not receive the calls that
-//! were received before, and their threads would wait for ever. So the calls are recorded here, where the monitor finds
-//! them.
+//! were received before, and their threads would wait for ever. So the calls are recorded here: the monitor ends their
+//! processes, and the next supervisor of a container answers them.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use peername_sys::Result;
 use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
+use peername_sys::seccomp::Notification;
 
 /// The in-flight calls. Copies share the memory, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InflightCalls(&'static [AtomicU64]);
+pub(crate) struct InflightCalls(&'static [AtomicU64]);
 
 /// A slot of the record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct InflightSlot(usize);
+pub(crate) struct InflightSlot(usize);
 
-/// A call that was received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct InflightCall {
-    pub(super) id: u64,
-    pub(super) tid: u32,
+/// A call of the record, and its slot.
+#[derive(Debug)]
+pub(crate) struct InflightCall {
+    pub(super) slot: InflightSlot,
+    pub(crate) call: Notification,
 }
 
 impl InflightCalls {
@@ -31,49 +33,78 @@ impl InflightCalls {
     ///
     /// Those of memfd_create(2) and mmap(2).
     pub(super) fn new() -> Result<Self> {
-        let len = 2 * CAPACITY * size_of::<AtomicU64>();
-        let memory = create_anonymous("peername-inflight", len)?;
-        Ok(Self(map_words(&memory, len)?))
+        Self::map(Self::create_memory()?)
+    }
+
+    /// The memory of an empty record, as a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of memfd_create(2).
+    pub(crate) fn create_memory() -> Result<OwnedFd> {
+        create_anonymous("peername-inflight", SIZE)
+    }
+
+    /// The record in this memory, which [`InflightCalls::create_memory`] has made.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap(2).
+    pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
+        map_words(memory, SIZE).map(Self)
     }
 
     /// Records a call. `None` if there is no free slot: the call must be answered at once.
-    pub(super) fn insert(self, call: InflightCall) -> Option<InflightSlot> {
-        let (slots, _) = self.0.as_chunks::<2>();
+    pub(crate) fn insert(self, call: &Notification) -> Option<InflightSlot> {
+        let (slots, _) = self.0.as_chunks::<WORDS>();
         let free = slots
             .iter()
-            .position(|[_, tid]| tid.load(Ordering::Relaxed) == NO_THREAD)?;
-        let [id, tid] = slots.get(free)?;
-        id.store(call.id, Ordering::Relaxed);
-        // In this order: a slot that has a thread has the id of its call.
-        tid.store(call.tid.into(), Ordering::Release);
+            .position(|slot| state(slot).load(Ordering::Relaxed) == FREE)?;
+        let slot = slots.get(free)?;
+        let [_, words @ ..] = slot;
+        for (word, value) in words.iter().zip(call.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // In this order: a slot that is taken has its call.
+        state(slot).store(TAKEN, Ordering::Release);
         Some(InflightSlot(free))
     }
 
     /// Frees the slot of a call that was answered, or is over.
     pub(super) fn remove(self, slot: InflightSlot) {
-        let (slots, _) = self.0.as_chunks::<2>();
-        if let Some([_, tid]) = slots.get(slot.0) {
-            tid.store(NO_THREAD, Ordering::Relaxed);
+        let (slots, _) = self.0.as_chunks::<WORDS>();
+        if let Some(slot) = slots.get(slot.0) {
+            state(slot).store(FREE, Ordering::Relaxed);
         }
     }
 
     /// All in-flight calls.
-    pub(super) fn iter(self) -> impl Iterator<Item = InflightCall> {
-        let (slots, _) = self.0.as_chunks::<2>();
-        slots.iter().filter_map(|[id, tid]| {
-            let tid = tid.load(Ordering::Acquire);
-            let tid = u32::try_from(tid)
-                .ok()
-                .filter(|tid| u64::from(*tid) != NO_THREAD)?;
-            let id = id.load(Ordering::Relaxed);
-            Some(InflightCall { id, tid })
+    pub(crate) fn iter(self) -> impl Iterator<Item = InflightCall> {
+        let (slots, _) = self.0.as_chunks::<WORDS>();
+        slots.iter().enumerate().filter_map(|(index, slot)| {
+            let [state, words @ ..] = slot;
+            let is_taken = state.load(Ordering::Acquire) == TAKEN;
+            let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+            is_taken.then(|| InflightCall {
+                slot: InflightSlot(index),
+                call: Notification::from_words(words.each_ref().map(word)),
+            })
         })
     }
 }
 
-/// Slots: threads that wait in accept(2) at the same time, more than any server has. 64 KiB of memory.
+fn state(slot: &[AtomicU64; WORDS]) -> &AtomicU64 {
+    let [state, ..] = slot;
+    state
+}
+
+/// Whether the slot is taken, and the call.
+const WORDS: usize = 1 + Notification::WORDS;
+const FREE: u64 = 0;
+const TAKEN: u64 = 1;
+/// Slots: threads that wait in accept(2) at the same time, more than any server has. Pages that are not used take no memory.
 const CAPACITY: usize = 4096;
-const NO_THREAD: u64 = 0;
+const SIZE: usize = CAPACITY * WORDS * size_of::<u64>();
 
 #[cfg(test)]
 mod tests {
@@ -82,17 +113,16 @@ mod tests {
     #[test]
     fn slots_are_reused_and_a_full_record_returns_none() {
         let inflight = InflightCalls::new().unwrap();
-        let open = |tid| InflightCall {
-            id: 1000 + u64::from(tid),
-            tid,
-        };
-        let mut slots: Vec<_> = (1..=CAPACITY as u32)
-            .map(|tid| inflight.insert(open(tid)).unwrap())
+        let call =
+            |tid: u64| Notification::from_words([1000 + tid, tid, 43 << 32, 1, 2, 3, 4, 5, 6]);
+        let mut slots: Vec<_> = (1..=CAPACITY as u64)
+            .map(|tid| inflight.insert(&call(tid)).unwrap())
             .collect();
-        assert_eq!(inflight.insert(open(9999)), None);
+        assert_eq!(inflight.insert(&call(9999)), None);
         inflight.remove(slots.remove(7));
-        assert_eq!(inflight.insert(open(9999)), Some(InflightSlot(7)));
+        assert_eq!(inflight.insert(&call(9999)), Some(InflightSlot(7)));
         assert_eq!(inflight.iter().count(), CAPACITY);
-        assert_eq!(inflight.iter().nth(7), Some(open(9999)));
+        let found = inflight.iter().nth(7).unwrap();
+        assert_eq!(found.call.to_words(), call(9999).to_words());
     }
 }

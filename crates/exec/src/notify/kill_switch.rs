@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 
 use peername_sys::process::kill_on_close::{KillInhibitor, KillOnClose};
 use peername_sys::process::pidfd::thread_group_leader;
+use peername_sys::seccomp::Notification;
 use peername_sys::{Errno, Result};
 
-use super::inflight_calls::InflightCall;
-use super::supervised_process::SupervisedProcess;
+use super::supervised_calls::{FirstProcess, SupervisedCalls};
 
 /// The processes that the kernel kills, and the supervisor's inhibitor.
 #[derive(Debug)]
@@ -30,15 +30,16 @@ impl KillSwitch {
     /// # Errors
     ///
     /// EMFILE or ENFILE.
-    pub(super) fn new(supervised: &SupervisedProcess) -> Result<Self> {
+    pub(super) fn new(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Self> {
+        let is_it = || !first.process.has_exited();
         let mut kill_on_close = KillOnClose::new()?;
-        match kill_on_close.add(supervised.program, || !supervised.target.has_exited()) {
+        match kill_on_close.add(first.pid, is_it) {
             // A daemon's first process has exited.
             Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
             added => added?,
         }
         // Processes that have not accepted yet. If it can't be added, the processes that accept are.
-        let _ = kill_on_close.add_group_of(supervised.program, || !supervised.target.has_exited());
+        let _ = kill_on_close.add_group_of(first.pid, is_it);
         Ok(Self {
             _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,
             kill_on_close,
@@ -51,16 +52,13 @@ impl KillSwitch {
     /// # Errors
     ///
     /// Those of duplicating descriptors: EMFILE, ENFILE.
-    pub(super) fn new_inhibitor(
-        &mut self,
-        supervised: &SupervisedProcess,
-    ) -> Result<KillInhibitor> {
+    pub(super) fn new_inhibitor(&mut self, supervised: &SupervisedCalls) -> Result<KillInhibitor> {
         self.kill_on_close
             .new_inhibitor(Some(supervised.calls.as_fd()))
     }
 
     /// Adds the process of the thread that waits for the answer to this call.
-    pub(super) fn note(&mut self, supervised: &SupervisedProcess, call: InflightCall) {
+    pub(super) fn note(&mut self, supervised: &SupervisedCalls, call: &Notification) {
         let known = self.processes.get(&call.tid);
         if known.is_some_and(|&process| self.kill_on_close.contains(process)) {
             return;

@@ -10,6 +10,7 @@ use peername_sys::process::stderr::try_write_line;
 /// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`INTERVAL`].
 #[derive(Debug)]
 pub(super) struct RefusalLog {
+    subject: String,
     reader: RefusalReader,
     /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
     next_read: Instant,
@@ -25,8 +26,10 @@ struct Reason {
 }
 
 impl RefusalLog {
-    pub(super) fn new() -> Self {
+    /// A log whose lines name this subject.
+    pub(super) fn new(subject: String) -> Self {
         Self {
+            subject,
             reader: RefusalReader::default(),
             next_read: Instant::now(),
             reasons: Default::default(),
@@ -58,11 +61,13 @@ impl RefusalLog {
     }
 
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
-        let explained = Explained(refusal);
+        let (explained, subject) = (Explained(refusal), &self.subject);
         match settings.refusal_verbosity() {
             RefusalVerbosity::Off => return None,
             RefusalVerbosity::Each => {
-                return Some(format!("peername: refused a connection {explained}"));
+                return Some(format!(
+                    "peername: {subject}refused a connection {explained}"
+                ));
             }
             RefusalVerbosity::Throttled => {}
         }
@@ -78,8 +83,8 @@ impl RefusalLog {
             counted,
         };
         Some(match since {
-            0 | 1 => format!("peername: refused a connection {explained}"),
-            _ => format!("peername: refused {since} connections, one of them {explained}"),
+            0 | 1 => format!("peername: {subject}refused a connection {explained}"),
+            _ => format!("peername: {subject}refused {since} connections, one of them {explained}"),
         })
     }
 }

@@ -14,9 +14,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
-use peername_sys::seccomp::{
-    AddressBuffer, Endpoint, Notification, NotificationListener, NotifiedCall, ThreadCache,
-};
+use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
@@ -24,12 +22,12 @@ use peername_sys::{Errno, Result};
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
 use super::failsafe::Failsafe;
-use super::inflight_calls::{InflightCall, InflightCalls};
+use super::inflight_calls::{InflightCall, InflightSlot};
 use super::listener_cache::ListenerCache;
 use super::liveness_socket::LivenessSocket;
 use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
-use super::supervised_process::SupervisedProcess;
+use super::supervised_calls::{FirstProcess, SupervisedCalls};
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::request_channel::RequestChannel;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr};
@@ -38,8 +36,8 @@ use crate::socket_queries::ProgramSocket;
 /// The state of the loop.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    supervised: SupervisedProcess,
-    /// `None` as long as every process that accepts has the library: such processes do not depend on the supervisor.
+    supervised: SupervisedCalls,
+    /// `None` for a container: the agent starts another supervisor.
     failsafe: Option<Failsafe>,
     epoll: Epoll,
     table: Table<'static>,
@@ -69,42 +67,38 @@ enum Answer {
 }
 
 impl Supervisor {
-    /// Creates the supervisor of `program`, the id of its first process, of which `target` is the descriptor.
+    /// Creates the supervisor. `program` is the first process of the program that ends with the supervisor, if one does.
     ///
     /// # Errors
     ///
     /// Those of epoll(7), and of starting the monitor.
     pub(super) fn new(
         config: &SupervisorConfig,
-        calls: NotificationListener,
-        inflight: InflightCalls,
-        (program, target): (u32, PidFd),
+        supervised: SupervisedCalls,
+        program: Option<FirstProcess>,
     ) -> Result<Self> {
         daemonize::set_thread_name(c"peername-notify");
-        calls.enable_sync_wakeup();
-        let supervised = SupervisedProcess {
-            calls,
-            inflight,
-            program,
-            target,
-        };
+        supervised.calls.enable_sync_wakeup();
         let &SupervisorConfig {
             table,
             header_timeout,
             ref library,
             ref clients,
             verbose,
-            admin: _,
+            ..
         } = config;
         table.settings().set_refusal_verbosity(match verbose {
             true => RefusalVerbosity::Each,
             false => RefusalVerbosity::Throttled,
         });
         let epoll = Epoll::new()?;
-        let (failsafe, channel) = match library {
-            Some(_) => (None, Some(RequestChannel::new(table.settings())?)),
-            None => (Some(Failsafe::start(&supervised, &epoll)?), None),
-        };
+        let mut failsafe = program.map(Failsafe::new);
+        let channel = library.as_ref();
+        let channel = channel.map(|_| RequestChannel::new(table.settings()));
+        let channel = channel.transpose()?;
+        if let (Some(failsafe), None) = (&mut failsafe, &channel) {
+            failsafe.start(&supervised, &epoll)?;
+        }
         if let Some(channel) = &channel {
             epoll.add(channel, EpollToken::Channel.into(), Interest::Readable)?;
         }
@@ -126,7 +120,7 @@ impl Supervisor {
             pending: PendingAccepts::default(),
             threads: ThreadCache::default(),
             listeners: ListenerCache::default(),
-            refusals: RefusalLog::new(),
+            refusals: RefusalLog::new(config.subject.clone()),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             clients: clients.clone(),
@@ -214,19 +208,53 @@ impl Supervisor {
         stale
             .into_iter()
             .for_each(|serial| self.drop_pending(serial));
-        match notification.call() {
-            Ok(call) => self.answer_call(&notification, call)?,
-            Err(error) => self.supervised.calls.fail(id, &error),
+        match self.supervised.inflight.insert(&notification) {
+            Some(slot) => self.answer_recorded(&notification, slot),
+            None => {
+                self.supervised.calls.fail(id, &Errno::NOMEM.into());
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    fn answer_call(&mut self, notification: &Notification, call: NotifiedCall) -> Result<()> {
+    /// Answers the calls that an earlier supervisor has received and not answered.
+    ///
+    /// # Errors
+    ///
+    /// As [`Supervisor::run`].
+    pub(super) fn adopt_inflight(&mut self) -> Result<()> {
+        let recorded: Vec<_> = self.supervised.inflight.iter().collect();
+        recorded
+            .into_iter()
+            .try_for_each(|InflightCall { slot, call }| {
+                match self.supervised.calls.is_pending(call.id) {
+                    true => self.answer_recorded(&call, slot),
+                    false => {
+                        self.supervised.inflight.remove(slot);
+                        Ok(())
+                    }
+                }
+            })
+    }
+
+    fn answer_recorded(&mut self, notification: &Notification, slot: InflightSlot) -> Result<()> {
+        match notification.call() {
+            Ok(call) => self.answer_call(notification, call, slot),
+            Err(error) => {
+                self.supervised.calls.fail(notification.id, &error);
+                self.supervised.inflight.remove(slot);
+                Ok(())
+            }
+        }
+    }
+
+    fn answer_call(
+        &mut self,
+        notification: &Notification,
+        call: NotifiedCall,
+        slot: InflightSlot,
+    ) -> Result<()> {
         let Notification { id, tid, .. } = *notification;
-        let Some(slot) = self.supervised.inflight.insert(InflightCall { id, tid }) else {
-            self.supervised.calls.fail(id, &Errno::NOMEM.into());
-            return Ok(());
-        };
         if let (Some(OPEN_CHANNEL), Some(channel)) =
             (notification.spare_arguments(), &mut self.channel)
         {
@@ -238,7 +266,7 @@ impl Supervisor {
             NotifiedCall::Listen { socket } => {
                 self.note_listener(notification, socket);
                 if let Some(failsafe) = &mut self.failsafe {
-                    failsafe.note(&self.supervised, InflightCall { id, tid });
+                    failsafe.note(&self.supervised, notification);
                 }
                 self.supervised.calls.continue_syscall(id);
                 self.supervised.inflight.remove(slot);
@@ -265,7 +293,7 @@ impl Supervisor {
                 };
                 match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
-                        self.note_accepting_process(InflightCall { id, tid })?;
+                        self.note_accepting_process(notification)?;
                         let call = AcceptCall {
                             id,
                             tid,
@@ -291,12 +319,11 @@ impl Supervisor {
     }
 
     /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
-    fn note_accepting_process(&mut self, call: InflightCall) -> Result<()> {
-        let failsafe = match &mut self.failsafe {
-            Some(failsafe) => failsafe,
-            none => none.insert(Failsafe::start(&self.supervised, &self.epoll)?),
-        };
-        failsafe.note(&self.supervised, call);
+    fn note_accepting_process(&mut self, call: &Notification) -> Result<()> {
+        if let Some(failsafe) = &mut self.failsafe {
+            failsafe.start(&self.supervised, &self.epoll)?;
+            failsafe.note(&self.supervised, call);
+        }
         Ok(())
     }
 

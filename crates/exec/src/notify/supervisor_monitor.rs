@@ -13,10 +13,11 @@ use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::daemonize;
 use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
+use peername_sys::seccomp::{Notification, NotificationListener};
 
 use super::epoll_token::EpollToken;
-use super::inflight_calls::InflightCall;
-use super::supervised_process::SupervisedProcess;
+use super::inflight_calls::InflightCalls;
+use super::supervised_calls::{FirstProcess, SupervisedCalls};
 
 /// The supervisor's handle of its monitor.
 #[derive(Debug)]
@@ -32,41 +33,48 @@ impl SupervisorMonitor {
     ///
     /// Those of fork(2), pidfd_open(2) and epoll_ctl(2).
     pub(super) fn start(
-        supervised: &SupervisedProcess,
+        supervised: &SupervisedCalls,
+        first: &FirstProcess,
         inhibitor: KillInhibitor,
         epoll: &Epoll,
     ) -> Result<Self> {
-        let (inflight, program) = (supervised.inflight, supervised.program);
+        let (inflight, pid) = (supervised.inflight, first.pid);
         let [pipe, queue] = inhibitor.into();
         let inherited = [
             PidFd::current()?.into(),
             supervised.calls.try_clone()?.into(),
-            supervised.target.try_clone()?.into(),
+            first.process.try_clone()?.into(),
             pipe,
             queue,
         ];
-        let pid = daemonize::fork_child(inherited, |[supervisor, calls, target, pipe, queue]| {
-            daemonize::set_thread_name(c"peername-guard");
-            // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
-            if caps::is_effective(CapabilitySet::SYS_PTRACE) {
-                let _ = caps::keep_only(CapabilitySet::KILL);
-            }
-            let _inhibitor = KillInhibitor::from([pipe, queue]);
-            let supervised = SupervisedProcess {
-                calls: calls.into(),
-                inflight,
-                program,
-                target: target.into(),
-            };
-            u8::from(supervised.guard(&supervisor.into()).is_err())
-        })?;
-        let process = PidFd::open(pid)?;
+        let monitor =
+            daemonize::fork_child(inherited, |[supervisor, calls, process, pipe, queue]| {
+                daemonize::set_thread_name(c"peername-guard");
+                // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
+                if caps::is_effective(CapabilitySet::SYS_PTRACE) {
+                    let _ = caps::keep_only(CapabilitySet::KILL);
+                }
+                let _inhibitor = KillInhibitor::from([pipe, queue]);
+                let guard = Guard {
+                    calls: calls.into(),
+                    inflight,
+                    first: FirstProcess {
+                        pid,
+                        process: process.into(),
+                    },
+                };
+                u8::from(guard.run(&supervisor.into()).is_err())
+            })?;
+        let process = PidFd::open(monitor)?;
         epoll.add(
             &process,
             EpollToken::MonitorExited.into(),
             Interest::Readable,
         )?;
-        Ok(Self { pid, process })
+        Ok(Self {
+            pid: monitor,
+            process,
+        })
     }
 
     /// Replaces the monitor after its exit; the epoll instance watches the new one.
@@ -76,21 +84,29 @@ impl SupervisorMonitor {
     /// As [`SupervisorMonitor::start`].
     pub(super) fn replace(
         &mut self,
-        supervised: &SupervisedProcess,
+        supervised: &SupervisedCalls,
+        first: &FirstProcess,
         inhibitor: KillInhibitor,
         epoll: &Epoll,
     ) -> Result<()> {
         eprintln!("peername: the monitor of the supervisor was killed; starting another");
-        let old = std::mem::replace(self, Self::start(supervised, inhibitor, epoll)?);
+        let old = std::mem::replace(self, Self::start(supervised, first, inhibitor, epoll)?);
         let _ = epoll.delete(&old.process);
         daemonize::reap(old.pid);
         Ok(())
     }
 }
 
-impl SupervisedProcess {
+/// The monitor, from inside.
+struct Guard {
+    calls: NotificationListener,
+    inflight: InflightCalls,
+    first: FirstProcess,
+}
+
+impl Guard {
     /// Waits for the supervisor's exit. If processes with the filter are left then, ends them.
-    fn guard(&self, supervisor: &PidFd) -> Result<()> {
+    fn run(&self, supervisor: &PidFd) -> Result<()> {
         wait_for(supervisor)?;
         if self.wait_all_exited(Duration::ZERO)? {
             return Ok(());
@@ -101,7 +117,9 @@ impl SupervisedProcess {
             return Ok(());
         }
         self.signal_all(Signal::KILL);
-        self.inflight.iter().for_each(|call| self.kill(call));
+        self.inflight
+            .iter()
+            .for_each(|inflight| self.kill(&inflight.call));
         // An orphaned process without a pending call is found at its next call.
         while !self.wait_all_exited(Duration::ZERO)? {
             wait_for(&self.calls)?;
@@ -109,29 +127,26 @@ impl SupervisedProcess {
                 break;
             }
             if let Ok(call) = self.calls.receive() {
-                self.kill(InflightCall {
-                    id: call.id,
-                    tid: call.tid,
-                });
+                self.kill(&call);
             }
         }
         Ok(())
     }
 
     fn signal_all(&self, signal: Signal) {
-        let mut family = descendants(self.program);
+        let mut family = descendants(self.first.pid);
         // Another process may have its id by now, with other descendants. Its own were reparented.
-        if self.target.has_exited() {
+        if self.first.process.has_exited() {
             family.clear();
         }
-        let _ = self.target.signal(signal);
+        let _ = self.first.process.signal(signal);
         for process in family.into_iter().flat_map(PidFd::open) {
             let _ = process.signal(signal);
         }
     }
 
     /// Kills the process of a thread, if the thread still waits for the answer to this call.
-    fn kill(&self, call: InflightCall) {
+    fn kill(&self, call: &Notification) {
         let Ok(process) = PidFd::of_thread(call.tid) else {
             return;
         };

@@ -26,12 +26,40 @@ pub struct InheritedSocket {
     pub label: String,
 }
 
+/// A descriptor that this process inherited.
+#[derive(Debug)]
+pub struct NamedDescriptor {
+    /// Its number, from 3 on.
+    pub number: RawFd,
+    /// The name that the service manager has for it; may be empty.
+    pub name: String,
+    /// The descriptor, close-on-exec.
+    pub fd: OwnedFd,
+}
+
 /// Takes the sockets that were passed to this process, close-on-exec from now on; none at the second call.
 ///
 /// # Errors
 ///
 /// A descriptor is not open (EBADF), or is not a bound IPv4 or IPv6 socket: the service manager is misconfigured.
 pub fn receive() -> Result<Vec<InheritedSocket>> {
+    let all = receive_any()?.into_iter();
+    all.map(|NamedDescriptor { number, name, fd }| {
+        let label = match name.as_str() {
+            "" => number.to_string(),
+            name => format!("{number} ({name})"),
+        };
+        InheritedSocket::new(fd, label)
+    })
+    .collect()
+}
+
+/// Takes the descriptors of any kind that were passed to this process; none at the second call.
+///
+/// # Errors
+///
+/// A descriptor is not open (EBADF): the service manager is misconfigured.
+pub fn receive_any() -> Result<Vec<NamedDescriptor>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let ours = variable("LISTEN_PID") == Some(u64::from(std::process::id()));
     if !ours || TAKEN.swap(true, Relaxed) {
@@ -44,17 +72,14 @@ pub fn receive() -> Result<Vec<InheritedSocket>> {
         .map(|number| {
             // SAFETY: only an open descriptor becomes an owned one. This process alone owns the number: the
             // service manager passed it by the environment, and it is taken once.
-            let socket = unsafe {
+            let fd = unsafe {
                 let there = BorrowedFd::borrow_raw(number);
                 fcntl_getfd(there).call("LISTEN_FDS: fcntl(F_GETFD)")?;
                 OwnedFd::from_raw_fd(number)
             };
-            let name = names.next().filter(|name| !name.is_empty());
-            let label = match name {
-                Some(name) => format!("{number} ({name})"),
-                None => number.to_string(),
-            };
-            InheritedSocket::new(socket, label)
+            fcntl_setfd(&fd, FdFlags::CLOEXEC).call("fcntl(FD_CLOEXEC)")?;
+            let name = names.next().unwrap_or_default().to_owned();
+            Ok(NamedDescriptor { number, name, fd })
         })
         .collect()
 }

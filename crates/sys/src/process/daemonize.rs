@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
 
-use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
 use crate::{NameCall, Result, SyscallError};
@@ -108,15 +108,14 @@ pub fn reap(child: u32) {
     }
 }
 
-/// Sends this process SIGTERM when its parent exits (PR_SET_PDEATHSIG, prctl(2)). The setting survives exec,
-/// unless that gains privileges.
+/// Sends this process a signal when its parent exits (PR_SET_PDEATHSIG, prctl(2)). The setting survives exec, unless that gains
+/// privileges; a change of credentials ends it.
 ///
 /// # Errors
 ///
 /// Only where a sandbox forbids prctl(2).
-pub fn set_parent_death_signal() -> Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
-        .call("prctl(PR_SET_PDEATHSIG)")
+pub fn set_parent_death_signal(signal: Signal) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(signal)).call("prctl(PR_SET_PDEATHSIG)")
 }
 
 /// Sets this thread's name, as ps(1) and /proc show it (at most 15 bytes; prctl(PR_SET_NAME)).

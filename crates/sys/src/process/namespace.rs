@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use super::caps::{CapabilitySet, is_effective};
@@ -29,6 +30,16 @@ impl NetworkNamespace {
         let file =
             fs::File::open("/proc/thread-self/ns/net").call("open(/proc/thread-self/ns/net)")?;
         Ok(Self(file.into()))
+    }
+
+    /// Opens the namespace of a thread. Before this call the thread may have exited and its id been reused: check afterwards.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT once it has exited; EACCES without the rights of ptrace(2).
+    pub fn of_thread(tid: u32) -> Result<Self> {
+        let file = fs::File::open(format!("/proc/{tid}/ns/net"));
+        Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
     }
 
     /// Makes a new, empty network namespace (loopback down, no routes) and moves the calling thread
@@ -148,7 +159,7 @@ fn unshare_and_map(
     let (mut reader, mut writer) = io::pipe().call("pipe2(2)")?;
     let process = std::process::id();
     let child = fork_to_exec(|| {
-        let waited = set_parent_death_signal()
+        let waited = set_parent_death_signal(Signal::TERM)
             .map_err(|error| error.source)
             .and_then(|()| reader.read_exact(&mut [0]));
         let maps = [("uid_map", users), ("gid_map", groups)];
@@ -203,6 +214,18 @@ impl UserNamespace {
     pub fn of_process(pid: u32) -> Result<Self> {
         let file = fs::File::open(format!("/proc/{pid}/ns/user"));
         file.map(Self).call("open(/proc/PID/ns/user)")
+    }
+
+    /// Moves this process, which must have one thread only, into this namespace (setns(2)), in which it has every capability
+    /// until it executes another program.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL where the process is in it already, or has several threads; EPERM without CAP_SYS_ADMIN in it, as its owner in
+    /// the parent namespace has.
+    pub fn enter(&self) -> Result<()> {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::User))
+            .call("setns(CLONE_NEWUSER)")
     }
 
     /// Whether this is that namespace, or below it (NS_GET_PARENT, ioctl_nsfs(2), since Linux 4.9).

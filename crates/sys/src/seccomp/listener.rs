@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,6 +50,22 @@ pub enum Waited {
     Exited,
 }
 
+/// Whether no process with the filter of this listener is left.
+pub fn is_over(listener: impl AsFd) -> bool {
+    let now = Timespec::try_from(Duration::ZERO).ok();
+    let mut polled = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+    let ready = poll(&mut polled, now.as_ref());
+    let [calls] = polled;
+    ready.is_ok() && calls.revents().contains(PollFlags::HUP)
+}
+
+/// Whether a descriptor is the listener of a filter.
+pub fn is_listener(fd: impl AsFd) -> bool {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let file = std::fs::read_link(link);
+    file.is_ok_and(|file| file == Path::new("anon_inode:seccomp notify"))
+}
+
 /// The listener of a filter that was just installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
 pub(super) fn listener_from(fd: libc::c_long) -> Result<NotificationListener> {
     let fd = RawFd::try_from(fd)
@@ -59,6 +76,35 @@ pub(super) fn listener_from(fd: libc::c_long) -> Result<NotificationListener> {
 }
 
 impl Notification {
+    /// The number of words of [`Notification::to_words`].
+    pub const WORDS: usize = 9;
+
+    /// The call as words, for memory that outlives this process: another holder of the listener can answer it by them.
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let [first, second, third, fourth, fifth, sixth] = self.data.args;
+        let number = u64::from(self.data.nr.cast_unsigned());
+        let call = number << 32 | u64::from(self.data.arch);
+        let tid = u64::from(self.tid);
+        [
+            self.id, tid, call, first, second, third, fourth, fifth, sixth,
+        ]
+    }
+
+    /// The call that [`Notification::to_words`] has written.
+    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [id, tid, call, args @ ..] = words;
+        Self {
+            id,
+            tid: tid as u32,
+            data: libc::seccomp_data {
+                nr: ((call >> 32) as u32).cast_signed(),
+                arch: call as u32,
+                instruction_pointer: 0,
+                args,
+            },
+        }
+    }
+
     /// The fifth and sixth argument, which the intercepted calls do not have. `None` for a call of another ABI.
     pub fn spare_arguments(&self) -> Option<[u64; 2]> {
         let [_, _, _, _, fifth, sixth] = self.data.args;

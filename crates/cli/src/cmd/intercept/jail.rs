@@ -40,7 +40,7 @@ use peername_jail::mediator::{self, allowed::AllowedSockets, ports::ListenerPort
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::secrets;
 use peername_sys::random;
 use peername_sys::seccomp::UnixSockets;
@@ -128,7 +128,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     }
     if let Some(parent) = parent {
         // Nothing would wait for it, nor pass on what was denied.
-        daemonize::set_parent_death_signal()?;
+        daemonize::set_parent_death_signal(Signal::TERM)?;
         if parent_id() != parent {
             bail!("the process that waits for the program was killed");
         }

@@ -1,0 +1,55 @@
+//! Signals as events (signalfd(2)), for code without a runtime.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::Signal;
+
+use crate::{NameCall, Result};
+
+/// Signals that are blocked, and read instead. Readable when one is pending.
+#[derive(Debug)]
+pub struct SignalFd(OwnedFd);
+
+impl SignalFd {
+    /// Blocks these signals in the calling thread, which must be the only one; processes that it forks inherit that.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM.
+    pub fn open(signals: &[Signal]) -> Result<Self> {
+        // SAFETY: a sigset_t has no invalid bits, and each call gets one that lives across it.
+        let fd = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, signal.as_raw());
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
+        };
+        match fd {
+            0.. => {
+                // SAFETY: the kernel has just made this descriptor for us alone.
+                Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+            }
+            _ => Err(io::Error::last_os_error()).call("signalfd(2)"),
+        }
+    }
+
+    /// Reads the next pending signal; `None` if there is none.
+    pub fn next(&self) -> Option<Signal> {
+        let mut info = [MaybeUninit::uninit(); size_of::<libc::signalfd_siginfo>()];
+        let (info, _) = rustix::io::read(&self.0, &mut info[..]).ok()?;
+        // `ssi_signo` is the first member.
+        let number = info.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
+        Signal::from_named_raw(number.cast_signed())
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
