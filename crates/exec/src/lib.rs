@@ -15,10 +15,12 @@
 //! | [`connect`] | `--connect`: starts a client with PROXY headers on its connections |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | [`header_waiter`] | keeps connections with an incomplete header, so that accept(2) never waits for one |
+//! | [`agent`] | supervises containers that a container runtime has started |
 //! | [`admin`] | a process beside the program that serves its admin endpoint |
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod agent;
 pub mod client_judge;
 pub mod connect;
 pub mod header_peek;

@@ -1,0 +1,24 @@
+//! What the agent does for the containers that name a policy.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::client_judge::ClientJudge;
+use crate::table::Rules;
+
+/// A policy, which containers name by `listenerMetadata` in their seccomp profile.
+#[derive(Clone, Debug)]
+pub struct AgentPolicy {
+    /// The name.
+    pub name: String,
+    /// Which headers are expected, and where. `listing` is found out for each container.
+    pub rules: Rules,
+    /// Connections of a container that may be open at the same time: a power of two, and at least 64.
+    pub slots: usize,
+    /// From accept to the complete header.
+    pub header_timeout: Duration,
+    /// Which clients may connect; `None` for all.
+    pub clients: Option<Rc<dyn ClientJudge>>,
+    /// Log each refused connection, not only the first of each reason in ten seconds.
+    pub verbose: bool,
+}
