@@ -92,7 +92,7 @@ fn supervise(
     Ok(notify::start(notify::SupervisorConfig {
         admin: admin::start(given, table.table())?,
         table: table.table(),
-        header_timeout: args.header_timeout,
+        header_timeout: args.headers.timeout(),
         library: None,
         clients,
         verbose: args.verbose > 0,
@@ -111,7 +111,7 @@ fn preload(
     Ok(Preload {
         library,
         table,
-        header_timeout: args.header_timeout,
+        header_timeout: args.headers.timeout(),
         clients,
         verbose: args.verbose > 0,
         admin,
