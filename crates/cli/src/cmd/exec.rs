@@ -19,9 +19,10 @@ use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::Mechanism;
 use peername_exec::table::Rules;
+use peername_sys::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
-use crate::launcher::{self, LAUNCHER_FAILED, execute};
+use crate::launcher::{self, execute};
 pub(crate) use options::Args;
 use options::Mode;
 
