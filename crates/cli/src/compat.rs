@@ -24,6 +24,7 @@ use std::thread::available_parallelism;
 use clap::Parser;
 
 use peername_daemon::command::block_on;
+use peername_sys::exit_code::FAILURE;
 
 use crate::Args;
 use program::Program;
@@ -115,7 +116,7 @@ impl Translation {
             }
         };
         self.announce();
-        crate::code_of(self.serve(args), 1)
+        crate::code_of(self.serve(args), FAILURE)
     }
 
     fn serve(&self, args: Args) -> anyhow::Result<ExitCode> {

@@ -3,12 +3,10 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
+use peername_sys::exit_code::LAUNCHER_FAILED;
 use peername_sys::process::launch::become_program;
 
 use peername_daemon::usage::Usage;
-
-/// The exit code of a failure of the launcher, as in env(1) and timeout(1): 126 and 127 mean a program that can't be run.
-pub(crate) const LAUNCHER_FAILED: u8 = 125;
 
 /// The command of these words.
 pub(crate) fn command(words: &[OsString]) -> Command {

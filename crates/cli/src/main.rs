@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use peername_daemon::usage::Usage;
 use peername_daemon::{handover, logging, value};
+use peername_sys::exit_code::{FAILURE, WRONG_USAGE};
 use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::cmd::Command;
@@ -30,8 +31,7 @@ struct Args {
     command: Command,
 }
 
-/// Exit codes: 0 success, 1 a failure at the start or later, 2 wrong usage; subcommands add their own. With `--compat`,
-/// wrong usage has the other program's code.
+/// The exit codes are those of [`peername_sys::exit_code`]. With `--compat`, wrong usage has the other program's code.
 fn main() -> ExitCode {
     // Where the file's capabilities have no effective bit, as in the container image: with it, execve(2) fails wherever one
     // of them is not to be had, also for commands that need none. A failure shows at the first call that needs one.
@@ -99,23 +99,21 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
             ExitCode::from(if error.is::<Usage>() {
                 lasting(wrong_usage)
             } else {
-                1
+                FAILURE
             })
         }
     }
 }
 
 /// The exit code of a permanent error, which tells a service manager not to retry. A name that does not resolve may resolve
-/// later, so that is 1.
+/// later, so that is [`FAILURE`].
 fn lasting(code: u8) -> u8 {
     match code {
-        WRONG_USAGE if value::is_name_unresolved() => 1,
+        WRONG_USAGE if value::is_name_unresolved() => FAILURE,
         code => code,
     }
 }
 
-/// The exit code of wrong usage.
-const WRONG_USAGE: u8 = 2;
 const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
     takes the options of that program; so does a link to this binary by its name.";
 

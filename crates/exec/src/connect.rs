@@ -8,6 +8,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
 
+use peername_sys::exit_code;
+
 use crate::library::{Library, LibraryError, preloaded};
 use crate::program::{Program, ProgramError, Reason};
 
@@ -110,7 +112,7 @@ impl ConnectError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Program(error) => error.exit_code(),
-            _ => 125,
+            _ => exit_code::LAUNCHER_FAILED,
         }
     }
 }

@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use peername_sys::exit_code;
 use peername_sys::process::executable::{PrivilegeGain, privilege_gain};
 
 use elf::Elf;
@@ -151,9 +152,11 @@ impl ProgramError {
     /// The exit code: that of shells for a program that can't be run (126, 127), else the launcher's own (125).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound(_) => 127,
-            Self::NotExecutable(_) | Self::Unreadable { .. } | Self::TooManyInterpreters(_) => 126,
-            Self::Privileged { .. } => 125,
+            Self::NotFound(_) => exit_code::NOT_FOUND,
+            Self::NotExecutable(_) | Self::Unreadable { .. } | Self::TooManyInterpreters(_) => {
+                exit_code::NOT_EXECUTABLE
+            }
+            Self::Privileged { .. } => exit_code::LAUNCHER_FAILED,
         }
     }
 }

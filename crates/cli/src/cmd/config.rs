@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use peername_daemon::options::Given;
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
+use peername_sys::exit_code::PROBLEM_FOUND;
 
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
@@ -76,7 +77,7 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
     for problem in problems {
         writeln!(out, "{problem}")?;
     }
-    Ok(ExitCode::from(EXIT_PROBLEM_FOUND))
+    Ok(ExitCode::from(PROBLEM_FOUND))
 }
 
 /// The keys of the file that a reload can't change.
@@ -123,6 +124,3 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         false => Err(Problems(problems)),
     }
 }
-
-/// The exit code that `doctor` has, too.
-const EXIT_PROBLEM_FOUND: u8 = 3;

@@ -37,6 +37,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
+use peername_sys::exit_code::PROBLEM_FOUND;
 
 use super::proxy::setup::Setup;
 use super::routes::BackendArgs;
@@ -134,7 +135,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     });
     Ok(if failed {
-        ExitCode::from(EXIT_PROBLEM_FOUND)
+        ExitCode::from(PROBLEM_FOUND)
     } else {
         ExitCode::SUCCESS
     })
@@ -342,5 +343,3 @@ fn report(finding: &Finding) -> Verdict {
 const PACKAGED_CONFIG: &str = "/etc/peername/proxy.toml";
 const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Exit code of `doctor` and `config check`, part of the command line's contract.
-const EXIT_PROBLEM_FOUND: u8 = 3;

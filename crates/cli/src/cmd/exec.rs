@@ -19,9 +19,10 @@ use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::Mechanism;
 use peername_exec::table::Rules;
+use peername_sys::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
-use crate::launcher::{self, LAUNCHER_FAILED, execute};
+use crate::launcher::{self, execute};
 pub(crate) use options::Args;
 use options::Mode;
 
@@ -92,7 +93,7 @@ fn supervise(
     Ok(notify::start(notify::SupervisorConfig {
         admin: admin::start(given, table.table())?,
         table: table.table(),
-        header_timeout: args.header_timeout,
+        header_timeout: args.headers.timeout(),
         library: None,
         clients,
         verbose: args.verbose > 0,
@@ -112,7 +113,7 @@ fn preload(
     Ok(Preload {
         library,
         table,
-        header_timeout: args.header_timeout,
+        header_timeout: args.headers.timeout(),
         clients,
         verbose: args.verbose > 0,
         admin,

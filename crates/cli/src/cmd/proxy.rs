@@ -3,7 +3,7 @@
 pub(crate) mod clients;
 mod control;
 mod destination;
-pub(crate) mod header_policy;
+pub(crate) mod header_args;
 mod load;
 pub(crate) mod options;
 mod privileges;

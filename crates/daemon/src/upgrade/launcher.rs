@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use peername_sys::event::wait_readable;
+use peername_sys::exit_code;
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize::{
     fork_launcher, fork_to_exec, set_thread_name, unblock_signals, wait_exit,
@@ -163,7 +164,7 @@ impl Program {
             .env_remove("WATCHDOG_PID")
             .exec();
         eprintln!("{}: {error}", self.path.display());
-        CANNOT_EXECUTE
+        exit_code::NOT_EXECUTABLE
     }
 }
 
@@ -244,8 +245,6 @@ fn is_readable(fd: &impl AsFd) -> bool {
 /// The name of its process.
 pub(crate) const NAME: &str = "launcher";
 const THREAD_NAME: &CStr = c"launcher";
-/// As shells have it (POSIX, 2.8.2).
-const CANNOT_EXECUTE: u8 = 126;
 /// The launcher itself answers at once.
 const LAUNCHER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_LINE: usize = 4096;

@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::exit_code;
+
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", name.display())]
@@ -27,8 +29,8 @@ impl ExecError {
     /// The exit code of shells and env(1) for this error: 127 if there is no such program, else 126.
     pub fn exit_code(&self) -> u8 {
         match self.source.kind() {
-            ErrorKind::NotFound => 127,
-            _ => 126,
+            ErrorKind::NotFound => exit_code::NOT_FOUND,
+            _ => exit_code::NOT_EXECUTABLE,
         }
     }
 }

@@ -16,8 +16,8 @@ use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
-use super::clients::with_absolute_path;
 use super::options::{Args, Header, Sources};
+use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
 ///
@@ -125,37 +125,22 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         format!("--protocol={protocol}"),
         "--target=127.0.0.1:same".to_owned(),
         "--target=[::1]:same".to_owned(),
-        format!("--header-timeout={}ms", args.header_timeout.as_millis()),
-        format!("--max-header={}", args.max_header),
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    words.extend(
-        args.trust
-            .iter()
-            .map(|network| format!("--trust={}", with_absolute_path(network))),
-    );
-    words.extend(args.client_lists().words());
-    let health_checks = args.health_checks.map_values(with_absolute_path);
-    words.extend(health_checks.words());
+    words.extend(args.headers_with_absolute_paths().network_words());
     let mut words: Vec<_> = words.into_iter().map(OsString::from).collect();
     words.extend(
-        AS_GIVEN
+        HeaderArgs::OTHER_IDS
             .iter()
+            .chain(&AS_GIVEN)
             .flat_map(|option| given.words_of(option).cloned()),
     );
     words
 }
 
-/// The options that the proxy gets as they were given, by their ids.
-const AS_GIVEN: [&str; 6] = [
-    "require_tlv",
-    "strict_header",
-    "without_client",
-    "admin",
-    "admin_host",
-    "verbose",
-];
+/// Further options that the proxy gets as they were given, by their ids.
+const AS_GIVEN: [&str; 3] = ["admin", "admin_host", "verbose"];
 /// `[::]` takes IPv6 only, so that `0.0.0.0` can be bound beside it.
 const V6_ONLY: BindOptions = BindOptions {
     reuse_port: false,

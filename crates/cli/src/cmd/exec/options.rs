@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::time::Duration;
 
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::usage::Usage;
@@ -13,11 +12,9 @@ use peername_exec::client_judge::ClientJudge;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
 use peername_exec::table::{Rules, SharedTable, TableError};
 use peername_identity::{Network, SocketListing, SourcePolicy};
-use peername_server::access::clients::RequiredTlv;
-use peername_server::access::network_set::NetworkSet;
 
 use super::clients::{self, ListJudge};
-use crate::cmd::proxy;
+use crate::cmd::proxy::header_args::HeaderArgs;
 use crate::cmd::routes::Protocol;
 
 /// Options of `peername exec`.
@@ -26,18 +23,8 @@ pub(crate) struct Args {
     /// The mechanism that gives the server its clients' addresses
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) mode: Mode,
-    /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
-    #[arg(short, long, value_name = "NETWORK")]
-    pub(super) trust: Vec<String>,
     #[command(flatten)]
-    pub(super) clients: proxy::clients::Args,
-    #[command(flatten)]
-    pub(super) health_checks: proxy::clients::HealthCheckArgs,
-    /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub(super) require_tlv: Vec<RequiredTlv>,
-    #[command(flatten)]
-    pub(super) headers: proxy::header_policy::Args,
+    pub(super) headers: HeaderArgs,
     /// Treatment of connections without a header, and of those from untrusted peers
     #[arg(long, value_name = "WHAT", default_value = "require")]
     pub(super) header: Header,
@@ -53,12 +40,6 @@ pub(crate) struct Args {
     /// With --mode netns: the transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// The time from accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
-    pub(super) header_timeout: Duration,
-    /// The largest header that is accepted, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65551))]
-    pub(super) max_header: u32,
     /// Connections that may be open at the same time, rounded up to a power of two
     #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(super) max_connections: u32,
@@ -158,16 +139,13 @@ impl Args {
 
     /// Which clients may connect; `None` for all. Reads the files of the lists.
     pub(super) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
-        let required = self.require_tlv.iter().cloned();
-        let health_checks = self.health_checks.map_values(clients::with_absolute_path);
-        let lists = self.client_lists();
-        let access = lists.access(&health_checks, required.collect())?;
+        let access = self.headers_with_absolute_paths().access()?;
         Ok(ListJudge::for_access(access))
     }
 
-    /// The lists of clients, for a process with another working directory.
-    pub(super) fn client_lists(&self) -> proxy::clients::Args {
-        self.clients.map_values(clients::with_absolute_path)
+    /// The options on headers, for a process with another working directory.
+    pub(super) fn headers_with_absolute_paths(&self) -> HeaderArgs {
+        self.headers.map_networks(clients::with_absolute_path)
     }
 
     pub(super) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
@@ -182,14 +160,14 @@ impl Args {
                 Sources::Strict => SourcePolicy::Strict,
                 Sources::AllowLocal => SourcePolicy::AllowLocal,
             },
-            max_header: self.max_header as usize,
+            max_header: self.headers.max_len(),
             listing: SocketListing::default(),
         })
     }
 
     pub(super) fn networks(&self) -> Result<Vec<Network>, Usage> {
-        let list = NetworkSet::read_required("--trust", &self.trust).map_err(Usage::from_error)?;
-        Ok(list
+        let trust = self.headers.trust()?;
+        Ok(trust
             .iter()
             .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
             .collect())

@@ -106,10 +106,7 @@ impl Forward {
             }
         });
         let target = errors.note(self.target());
-        let clients = errors.note({
-            let no_checks = clients::HealthCheckArgs::default();
-            self.clients.access(&no_checks, RequiredTlvs::default())
-        });
+        let clients = errors.note(self.clients.access(&[], RequiredTlvs::default()));
         errors.build(|| {
             Some(ForwardService {
                 target: Target(target?),

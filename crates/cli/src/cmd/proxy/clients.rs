@@ -19,31 +19,21 @@ pub(crate) struct Args {
     deny_client: Vec<String>,
 }
 
-/// Which peers may name themselves as the client.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-#[group(skip)]
-pub(crate) struct HealthCheckArgs {
-    /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv
-    /// [default: those on this host]: as --allow-client
-    #[arg(long, value_name = "NETWORK")]
-    health_checks_from: Vec<String>,
-}
-
 impl Args {
-    /// The policy by these options. Reads the files that they name.
+    /// The policy by these options, and by the peers that may name themselves as the client. Reads the files that they name.
     ///
     /// # Errors
     ///
     /// Each value that is invalid, or whose file is.
     pub(crate) fn access(
         &self,
-        health_checks: &HealthCheckArgs,
+        health_checks: &[String],
         required_tlvs: RequiredTlvs,
     ) -> Result<Arc<ClientAccess>, Usage> {
         let options = ListOptions {
             allow: self.allow_client.clone(),
             deny: self.deny_client.clone(),
-            health_checks: health_checks.health_checks_from.clone(),
+            health_checks: health_checks.to_vec(),
         };
         match ClientAccess::new(options.clone(), required_tlvs) {
             Ok(access) => Ok(Arc::new(access)),
@@ -92,7 +82,7 @@ pub(crate) fn list_errors<T>(
 #[cfg(feature = "exec")]
 impl Args {
     /// These options with other values.
-    pub(crate) fn map_values(&self, value: fn(&str) -> String) -> Self {
+    pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {
         let map = |values: &[String]| values.iter().map(|text| value(text)).collect();
         Self {
             allow_client: map(&self.allow_client),
@@ -101,31 +91,10 @@ impl Args {
     }
 
     /// These options as words of a command line.
-    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn network_words(&self) -> impl Iterator<Item = String> {
         let allow = self.allow_client.iter();
         let allow = allow.map(|value| format!("--allow-client={value}"));
         let deny = self.deny_client.iter();
         allow.chain(deny.map(|value| format!("--deny-client={value}")))
-    }
-}
-
-#[cfg(feature = "exec")]
-impl HealthCheckArgs {
-    /// These options with other values.
-    pub(crate) fn map_values(&self, value: fn(&str) -> String) -> Self {
-        Self {
-            health_checks_from: self
-                .health_checks_from
-                .iter()
-                .map(|text| value(text))
-                .collect(),
-        }
-    }
-
-    /// These options as words of a command line.
-    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
-        self.health_checks_from
-            .iter()
-            .map(|value| format!("--health-checks-from={value}"))
     }
 }

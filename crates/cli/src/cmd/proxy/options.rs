@@ -9,19 +9,17 @@ use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{
-    AllowDestination, Listen, MAX_INTEGER, Mark, Number, Timeout, TlvKind, list_file,
+    AllowDestination, Listen, MAX_INTEGER, Mark, Number, Timeout, TlvKind,
 };
+use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method, check_uring};
-use peername_server::access::clients::RequiredTlv;
-use peername_server::access::network_set::NetworkSet;
 use peername_server::header_limits::HeaderLimits;
 
-use super::clients;
 use super::destination::destinations;
-use super::header_policy;
+use super::header_args::HeaderArgs;
 use super::udp;
 use crate::cmd::routes::{Protocol, target_args};
 use peername_daemon::options::{Given, NotWithFile};
@@ -96,30 +94,14 @@ pub(crate) struct Listener {
     /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     allow_destination: Vec<AllowDestination>,
-    /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
-    #[arg(short, long, value_name = "NETWORK")]
-    trust: Vec<String>,
     #[command(flatten)]
-    clients: clients::Args,
-    #[command(flatten)]
-    health_checks: clients::HealthCheckArgs,
-    /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    require_tlv: Vec<RequiredTlv>,
-    #[command(flatten)]
-    headers: header_policy::Args,
+    headers: HeaderArgs,
     /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
     #[arg(long)]
     listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0")]
     mark: Mark,
-    /// The time from accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
-    header_timeout: Timeout,
-    /// Maximum length of a header in bytes
-    #[arg(long, value_name = "BYTES", default_value = "4096")]
-    max_header: Number<16, 65551>,
     /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
     #[arg(long, value_name = "N")]
     max_pending: Option<Number<1, MAX_INTEGER>>,
@@ -128,7 +110,7 @@ pub(crate) struct Listener {
     max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
     /// Which claimed sources are refused
     #[arg(long, value_name = "POLICY", default_value = "strict")]
-    source_policy: header_policy::Sources,
+    source_policy: Sources,
     /// The source port of connections to the backend
     #[arg(long, value_name = "PORT", default_value = "keep")]
     source_port: Port,
@@ -155,6 +137,16 @@ pub(crate) struct Listener {
     /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
     #[arg(long, value_name = "TYPE")]
     log_tlv: Vec<TlvKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sources {
+    /// Refuse special, loopback and own addresses
+    Strict,
+    /// Refuse special addresses only
+    AllowLocal,
+    /// As `strict`, but accept 240.0.0.0/4
+    AllowReserved,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -202,16 +194,12 @@ impl Listener {
     pub(super) fn config(&self) -> Result<Config, Usage> {
         let mut errors = UsageErrors::default();
         self.note_contradictions(&mut errors);
-        let required_tlvs = self.require_tlv.iter().cloned();
-        let clients = errors.note(
-            self.clients
-                .access(&self.health_checks, required_tlvs.collect()),
-        );
+        let clients = errors.note(self.headers.access());
         let destination_policy = errors.note(destinations(
             self.dynamic_destination,
             &self.allow_destination,
         ));
-        let trust = errors.note(self.trust());
+        let trust = errors.note(self.headers.trust());
         let upstream = errors.note(self.upstream());
         let relay = errors.note(self.relay_method());
         errors.build(|| {
@@ -246,21 +234,11 @@ impl Listener {
             );
         }
         let is_spp = self.udp.udp_header == udp::UdpHeader(Dialect::Spp);
-        if !self.require_tlv.is_empty() && has_udp && is_spp {
+        if self.headers.requires_tlv() && has_udp && is_spp {
             errors.push(
                 "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",
             );
         }
-    }
-
-    fn trust(&self) -> Result<NetworkSet, Usage> {
-        NetworkSet::read_required("--trust", &self.trust).map_err(|first| {
-            let by_itself = self
-                .trust
-                .iter()
-                .map(|value| NetworkSet::read_required("--trust", &[value]));
-            clients::list_errors(by_itself, first)
-        })
     }
 
     fn relay_method(&self) -> Result<Method, Usage> {
@@ -279,7 +257,7 @@ impl Listener {
 
     /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.trust.iter().filter_map(|word| list_file(word))
+        self.headers.trust_files()
     }
 
     /// Whether clients of this family are expected from the start. They are if their target is named; IPv4 clients also if no
@@ -306,8 +284,8 @@ impl Listener {
 
     fn header_limits(&self) -> HeaderLimits {
         HeaderLimits {
-            timeout: self.header_timeout.0,
-            max_len: self.max_header.get(),
+            timeout: self.headers.timeout(),
+            max_len: self.headers.max_len(),
             policy: self.headers.policy(),
             pending_per_peer: self.max_pending_per_peer.map(|number| number.get()),
             pending: self.max_pending.map(|number| number.get()),
@@ -347,6 +325,16 @@ impl HostArgs {
 
     pub(super) fn is_in_kernel(&self) -> bool {
         self.data_path == DataPath::Kernel
+    }
+}
+
+impl From<Sources> for SourcePolicy {
+    fn from(sources: Sources) -> Self {
+        match sources {
+            Sources::Strict => Self::Strict,
+            Sources::AllowLocal => Self::AllowLocal,
+            Sources::AllowReserved => Self::AllowReserved,
+        }
     }
 }
 

@@ -14,21 +14,15 @@ use std::process::{ExitCode, ExitStatus};
 
 use peername_daemon::command::block_on;
 use peername_daemon::usage::Usage;
+use peername_sys::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::WRONG_USAGE;
-use crate::launcher::LAUNCHER_FAILED;
-
-/// The exit code of a run in which something was denied, although the program itself reports success. timeout(1) has 124, env(1)
-/// 125 to 127.
-pub(super) const DENIED: u8 = 122;
-
 /// Runs `start` in a child, which passes the channel to the interceptor and becomes the program. Returns the exit code of the
-/// program, or [`DENIED`].
+/// program, or [`REQUEST_DENIED`].
 ///
 /// # Errors
 ///
@@ -42,7 +36,7 @@ pub(super) fn run(start: impl FnOnce(OwnedFd) -> anyhow::Result<u8>) -> anyhow::
     let mut verdict = [0];
     let is_known = receive_bytes(&verdicts, &mut verdict)?.0 == verdict.len();
     Ok(match (code, is_known, verdict) {
-        (0, true, [SOMETHING]) => ExitCode::from(DENIED),
+        (0, true, [SOMETHING]) => ExitCode::from(REQUEST_DENIED),
         (0, false, _) => {
             eprintln!("peername: the interceptor was killed: it is not known what was denied");
             ExitCode::from(LAUNCHER_FAILED)

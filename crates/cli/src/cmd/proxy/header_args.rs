@@ -1,0 +1,142 @@
+//! The options on PROXY headers, on the peers that send them, and on the clients that they name. `proxy` and `exec` have them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peername_daemon::usage::Usage;
+use peername_daemon::value::{Number, Timeout, list_file};
+use peername_proto::HeaderPolicy;
+use peername_server::access::clients::{ClientAccess, RequiredTlv};
+use peername_server::access::network_set::NetworkSet;
+use peername_server::header_limits::HeaderLimits;
+
+use super::clients;
+
+/// Which peers may send headers, which headers are valid, and which clients may connect.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[group(skip)]
+pub(crate) struct HeaderArgs {
+    /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
+    #[arg(short, long, value_name = "NETWORK")]
+    trust: Vec<String>,
+    #[command(flatten)]
+    clients: clients::Args,
+    /// Balancers whose health checks name themselves as the client, and need neither --allow-client nor --require-tlv
+    /// [default: those on this host]: as --allow-client
+    #[arg(long, value_name = "NETWORK")]
+    health_checks_from: Vec<String>,
+    /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    require_tlv: Vec<RequiredTlv>,
+    /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
+    /// CRLF, source port 0
+    #[arg(long)]
+    strict_header: bool,
+    /// Headers without a client (LOCAL, UNKNOWN), as health checks have them
+    #[arg(long, value_name = "WHAT", default_value = "serve")]
+    without_client: WithoutClient,
+    /// The time from accept to the complete header
+    #[arg(long, value_name = "DURATION", default_value_t = Timeout(HeaderLimits::default().timeout))]
+    header_timeout: Timeout,
+    /// Maximum length of a header in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = Number::clamp(HeaderLimits::default().max_len))]
+    max_header: Number<16, 65551>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WithoutClient {
+    /// Serve them, from an address of this host
+    Serve,
+    /// Refuse them
+    Refuse,
+}
+
+impl HeaderArgs {
+    /// Which peers may send headers. Reads the files that the option names.
+    ///
+    /// # Errors
+    ///
+    /// There is no network; or each value that is invalid, or whose file is.
+    pub(crate) fn trust(&self) -> Result<NetworkSet, Usage> {
+        NetworkSet::read_required("--trust", &self.trust).map_err(|first| {
+            let by_itself = self
+                .trust
+                .iter()
+                .map(|value| NetworkSet::read_required("--trust", &[value]));
+            clients::list_errors(by_itself, first)
+        })
+    }
+
+    /// The files of `--trust`. Those of lists of clients are left out: a change of them is no reload.
+    pub(super) fn trust_files(&self) -> impl Iterator<Item = &Path> {
+        self.trust.iter().filter_map(|word| list_file(word))
+    }
+
+    /// Which clients may connect. Reads the files that the options name.
+    ///
+    /// # Errors
+    ///
+    /// As [`clients::Args::access`].
+    pub(crate) fn access(&self) -> Result<Arc<ClientAccess>, Usage> {
+        let required_tlvs = self.require_tlv.iter().cloned().collect();
+        self.clients.access(&self.health_checks_from, required_tlvs)
+    }
+
+    /// Whether headers must have a TLV.
+    pub(super) fn requires_tlv(&self) -> bool {
+        !self.require_tlv.is_empty()
+    }
+
+    /// Which valid headers are accepted.
+    pub(crate) fn policy(&self) -> HeaderPolicy {
+        HeaderPolicy {
+            strict: self.strict_header,
+            require_client: self.without_client == WithoutClient::Refuse,
+        }
+    }
+
+    /// The time from accept(2) to the complete header.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.header_timeout.0
+    }
+
+    /// The maximum length of a header in bytes.
+    pub(crate) fn max_len(&self) -> usize {
+        self.max_header.get()
+    }
+}
+
+#[cfg(feature = "exec")]
+impl HeaderArgs {
+    /// These options with other values of those that list networks.
+    pub(crate) fn map_networks(&self, value: fn(&str) -> String) -> Self {
+        let map = |values: &[String]| values.iter().map(|text| value(text)).collect();
+        Self {
+            trust: map(&self.trust),
+            clients: self.clients.map_networks(value),
+            health_checks_from: map(&self.health_checks_from),
+            ..self.clone()
+        }
+    }
+
+    /// The options that list networks, as words of a command line.
+    pub(crate) fn network_words(&self) -> Vec<String> {
+        let word = |option: &'static str| move |value: &String| format!("--{option}={value}");
+        let trust = self.trust.iter().map(word("trust"));
+        let health_checks = self.health_checks_from.iter();
+        trust
+            .chain(self.clients.network_words())
+            .chain(health_checks.map(word("health-checks-from")))
+            .collect()
+    }
+
+    /// The ids of the other options.
+    pub(crate) const OTHER_IDS: [&str; 5] = [
+        "require_tlv",
+        "strict_header",
+        "without_client",
+        "header_timeout",
+        "max_header",
+    ];
+}
