@@ -7,6 +7,7 @@ mod clients;
 mod connect;
 mod netns;
 mod options;
+pub(crate) mod rule_args;
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use peername_exec::library::Library;
 use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::Mechanism;
-use peername_exec::table::Rules;
+use peername_exec::table::{Rules, SharedTable};
 use peername_sys::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
@@ -37,7 +38,7 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         return Ok(connect::run(args, source));
     }
     args.check_mode()?;
-    if let Some(fd) = accepted::find(|port| args.covers(port)) {
+    if let Some(fd) = accepted::find(|port| args.rules.covers(port)) {
         eprintln!(
             "peername: descriptor {fd} is a connection that was accepted before, as by inetd or a systemd socket with \
              Accept=yes: exec reads the headers of connections that the server itself accepts, so the server would take its \
@@ -45,8 +46,11 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(LAUNCHER_FAILED));
     }
-    let clients = args.client_judge()?;
-    let rules = args.rules(clients.is_some())?;
+    let clients = args.rules.client_judge()?;
+    let rules = Rules {
+        show_destination: args.dst,
+        ..args.rules.rules(clients.is_some())?
+    };
     let mut command = launcher::command(&args.command);
     if args.mode == Mode::Netns {
         netns::start(given)?;
@@ -88,12 +92,12 @@ fn supervise(
     clients: Option<Rc<dyn ClientJudge>>,
 ) -> anyhow::Result<NoNewPrivs> {
     let args = &given.options;
-    let table = args.table(rules)?;
+    let table = SharedTable::create(args.rules.slots(), rules)?;
     table.remove();
     Ok(notify::start(notify::SupervisorConfig {
         admin: admin::start(given, table.table())?,
         table: table.table(),
-        header_timeout: args.headers.timeout(),
+        header_timeout: args.rules.header_timeout(),
         library: None,
         clients,
         verbose: args.verbose > 0,
@@ -108,12 +112,12 @@ fn preload(
 ) -> anyhow::Result<Preload> {
     let args = &given.options;
     let library = Library::Accept.find()?;
-    let table = args.table(rules)?;
+    let table = SharedTable::create(args.rules.slots(), rules)?;
     let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
     Ok(Preload {
         library,
         table,
-        header_timeout: args.headers.timeout(),
+        header_timeout: args.rules.header_timeout(),
         clients,
         verbose: args.verbose > 0,
         admin,

@@ -28,7 +28,7 @@ fn prepare(args: &Args, source: SocketAddr, command: &mut Command) -> Result<Rea
     let connect = Connect {
         source,
         version: args.client.version(),
-        ports: args.ports.clone(),
+        ports: args.rules.ports.clone(),
     };
     connect.prepare(&program, command)?;
     Ok(program.reason)

@@ -16,7 +16,8 @@ use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
-use super::options::{Args, Header, Sources};
+use super::options::Args;
+use super::rule_args::{Header, Sources};
 use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Opens the listening sockets and moves this process into its private network.
@@ -26,7 +27,7 @@ use crate::cmd::proxy::header_args::HeaderArgs;
 /// [`Usage`], an address that can't be bound, or a network that can't be created.
 pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
     let args = &given.options;
-    if args.header == Header::Optional {
+    if args.rules.header == Header::Optional {
         let text = "--mode netns goes with --header require only";
         return Err(Usage(text.to_owned()).into());
     }
@@ -68,7 +69,7 @@ fn admin_sockets(args: &Args) -> anyhow::Result<impl Iterator<Item = OwnedFd>> {
 
 fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
     if !args.listen.is_empty() {
-        if let Some(port) = disagreement(&args.listen, &args.ports) {
+        if let Some(port) = disagreement(&args.listen, &args.rules.ports) {
             return Err(Usage(format!(
                 "--ports and --listen name different ports ({port} is in one of them only): with --mode \
                  netns give --listen alone, or the same ports in both"
@@ -83,6 +84,7 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
         ]
     };
     let addrs: Vec<_> = args
+        .rules
         .ports
         .iter()
         .cloned()
@@ -115,7 +117,7 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         (_, true) => "udp",
         _ => "tcp",
     };
-    let sources = match args.source_policy {
+    let sources = match args.rules.source_policy {
         Sources::Strict => "strict",
         Sources::AllowLocal => "allow-local",
     };
@@ -128,7 +130,7 @@ fn proxy(given: &Given<Args>, addrs: &[SocketAddr]) -> Vec<OsString> {
         format!("--source-policy={sources}"),
     ];
     words.extend(addrs.iter().map(|addr| format!("--listen={addr}")));
-    words.extend(args.headers_with_absolute_paths().network_words());
+    words.extend(args.rules.headers_with_absolute_paths().network_words());
     let mut words: Vec<_> = words.into_iter().map(OsString::from).collect();
     words.extend(
         HeaderArgs::OTHER_IDS

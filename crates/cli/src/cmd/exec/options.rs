@@ -2,19 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
-use std::rc::Rc;
 
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
-use peername_exec::client_judge::ClientJudge;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
-use peername_exec::table::{Rules, SharedTable, TableError};
-use peername_identity::{Network, SocketListing, SourcePolicy};
 
-use super::clients::{self, ListJudge};
-use crate::cmd::proxy::header_args::HeaderArgs;
+use super::rule_args::RuleArgs;
 use crate::cmd::routes::Protocol;
 
 /// Options of `peername exec`.
@@ -24,25 +18,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) mode: Mode,
     #[command(flatten)]
-    pub(super) headers: HeaderArgs,
-    /// Treatment of connections without a header, and of those from untrusted peers
-    #[arg(long, value_name = "WHAT", default_value = "require")]
-    pub(super) header: Header,
-    /// Client addresses in headers that are refused
-    #[arg(long, value_name = "POLICY", default_value = "strict")]
-    pub(super) source_policy: Sources,
-    /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
-    pub(super) ports: Vec<RangeInclusive<u16>>,
+    pub(super) rules: RuleArgs,
     /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     pub(super) listen: Vec<SocketAddr>,
     /// With --mode netns: the transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// Connections that may be open at the same time, rounded up to a power of two
-    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub(super) max_connections: u32,
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     pub(super) dst: bool,
@@ -73,22 +55,6 @@ pub(super) enum Mode {
     Netns,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Header {
-    /// Refuse them
-    Require,
-    /// Pass them through unchanged
-    Optional,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Sources {
-    /// Refuse special and loopback addresses
-    Strict,
-    /// Refuse special addresses only
-    AllowLocal,
-}
-
 /// Options for the contents of the client's headers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Client {
@@ -116,10 +82,6 @@ pub(super) enum Version {
 }
 
 impl Args {
-    pub(super) fn covers(&self, port: u16) -> bool {
-        self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
-    }
-
     /// Refuses options that the mode ignores: the user would take them for effective.
     ///
     /// # Errors
@@ -137,42 +99,6 @@ impl Args {
         Err(Usage(text.to_owned()))
     }
 
-    /// Which clients may connect; `None` for all. Reads the files of the lists.
-    pub(super) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
-        let access = self.headers_with_absolute_paths().access()?;
-        Ok(ListJudge::for_access(access))
-    }
-
-    /// The options on headers, for a process with another working directory.
-    pub(super) fn headers_with_absolute_paths(&self) -> HeaderArgs {
-        self.headers.map_networks(clients::with_absolute_path)
-    }
-
-    pub(super) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
-        Ok(Rules {
-            judged_by_waiter,
-            networks: self.networks()?,
-            ports: self.ports.iter().cloned().flatten().collect(),
-            header_required: self.header == Header::Require,
-            show_destination: self.dst,
-            headers: self.headers.policy(),
-            sources: match self.source_policy {
-                Sources::Strict => SourcePolicy::Strict,
-                Sources::AllowLocal => SourcePolicy::AllowLocal,
-            },
-            max_header: self.headers.max_len(),
-            listing: SocketListing::default(),
-        })
-    }
-
-    pub(super) fn networks(&self) -> Result<Vec<Network>, Usage> {
-        let trust = self.headers.trust()?;
-        Ok(trust
-            .iter()
-            .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
-            .collect())
-    }
-
     pub(super) fn mechanism(&self, program: &OsStr) -> Result<(Mechanism, Reason), ProgramError> {
         let examined = examine(program, &search_path())?;
         let chosen = match self.mode {
@@ -184,11 +110,6 @@ impl Args {
             eprintln!("peername: mode {chosen}; {}", examined.reason);
         }
         Ok((chosen, examined.reason))
-    }
-
-    pub(super) fn table(&self, rules: &Rules) -> Result<SharedTable, TableError> {
-        let wanted = self.max_connections as usize;
-        SharedTable::create(wanted.next_power_of_two().max(MIN_SLOTS), rules)
     }
 }
 
@@ -213,5 +134,3 @@ const OF_SERVERS: [&str; 18] = [
     "admin",
     "admin_host",
 ];
-/// The minimum number of slots of a table.
-const MIN_SLOTS: usize = 64;

@@ -1,0 +1,111 @@
+//! The options on a server's listeners: which expect headers, and which headers. `exec` and `agent` have them.
+
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+use std::time::Duration;
+
+use peername_daemon::usage::Usage;
+use peername_daemon::value;
+use peername_exec::client_judge::ClientJudge;
+use peername_exec::table::Rules;
+use peername_identity::{Network, SocketListing, SourcePolicy};
+
+use super::clients::{self, ListJudge};
+use crate::cmd::proxy::header_args::HeaderArgs;
+
+/// Which listeners expect headers, and which headers.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[group(skip)]
+pub(crate) struct RuleArgs {
+    #[command(flatten)]
+    pub(super) headers: HeaderArgs,
+    /// Treatment of connections without a header, and of those from untrusted peers
+    #[arg(long, value_name = "WHAT", default_value = "require")]
+    pub(super) header: Header,
+    /// Client addresses in headers that are refused
+    #[arg(long, value_name = "POLICY", default_value = "strict")]
+    pub(super) source_policy: Sources,
+    /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
+    pub(super) ports: Vec<RangeInclusive<u16>>,
+    /// Connections that may be open at the same time, rounded up to a power of two
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    max_connections: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Header {
+    /// Refuse them
+    Require,
+    /// Pass them through unchanged
+    Optional,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Sources {
+    /// Refuse special and loopback addresses
+    Strict,
+    /// Refuse special addresses only
+    AllowLocal,
+}
+
+impl RuleArgs {
+    pub(super) fn covers(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
+    }
+
+    /// Which clients may connect; `None` for all. Reads the files of the lists.
+    ///
+    /// # Errors
+    ///
+    /// Each value that is invalid, or whose file is.
+    pub(crate) fn client_judge(&self) -> Result<Option<Rc<dyn ClientJudge>>, Usage> {
+        let access = self.headers_with_absolute_paths().access()?;
+        Ok(ListJudge::for_access(access))
+    }
+
+    /// The options on headers, for a process with another working directory.
+    pub(super) fn headers_with_absolute_paths(&self) -> HeaderArgs {
+        self.headers.map_networks(clients::with_absolute_path)
+    }
+
+    /// The rules. Reads the files of `--trust`.
+    ///
+    /// # Errors
+    ///
+    /// Each value of `--trust` that is invalid, or whose file is.
+    pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
+        let trust = self.headers.trust()?;
+        Ok(Rules {
+            judged_by_waiter,
+            networks: trust
+                .iter()
+                .filter_map(|network| Network::new(network.addr(), network.prefix_len()))
+                .collect(),
+            ports: self.ports.iter().cloned().flatten().collect(),
+            header_required: self.header == Header::Require,
+            show_destination: false,
+            headers: self.headers.policy(),
+            sources: match self.source_policy {
+                Sources::Strict => SourcePolicy::Strict,
+                Sources::AllowLocal => SourcePolicy::AllowLocal,
+            },
+            max_header: self.headers.max_len(),
+            listing: SocketListing::default(),
+        })
+    }
+
+    /// The slots of the table of clients.
+    pub(crate) fn slots(&self) -> usize {
+        let wanted = self.max_connections as usize;
+        wanted.next_power_of_two().max(MIN_SLOTS)
+    }
+
+    /// The time from accept(2) to the complete header.
+    pub(crate) fn header_timeout(&self) -> Duration {
+        self.headers.timeout()
+    }
+}
+
+/// The minimum number of slots of a table.
+const MIN_SLOTS: usize = 64;
