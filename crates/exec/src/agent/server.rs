@@ -360,7 +360,6 @@ impl Agent {
         if self.store.next_event() == StoreEvent::TakenOver {
             return Ok(true);
         }
-        try_write_line("peername: the holder of descriptors was killed; starting another");
         match self.host.reopen_store() {
             Ok(store) => {
                 self.store = store;
@@ -369,9 +368,12 @@ impl Agent {
                 for (&number, container) in &self.containers {
                     keep_in(&mut *self.store, number, container);
                 }
+                try_write_line(
+                    "peername: the holder of descriptors was killed; another one has them now",
+                );
             }
             Err(error) => try_write_line(&format!(
-                "peername: {error}; containers fail if the agent dies"
+                "peername: the holder of descriptors was killed: {error}; containers fail if the agent dies"
             )),
         }
         Ok(false)

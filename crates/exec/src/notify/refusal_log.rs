@@ -203,7 +203,7 @@ mod tests {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
-        let (mut log, start) = (RefusalLog::new(), Instant::now());
+        let (mut log, start) = (RefusalLog::new(String::new()), Instant::now());
         let mut after = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
@@ -230,7 +230,7 @@ mod tests {
         ] {
             settings.set_refusal_verbosity(verbosity);
             settings.refused(refusal(Counter::Closed));
-            let logged = RefusalLog::new().lines(settings, Instant::now());
+            let logged = RefusalLog::new(String::new()).lines(settings, Instant::now());
             assert_eq!(logged.len(), lines, "{verbosity:?}: {logged:?}");
         }
     }

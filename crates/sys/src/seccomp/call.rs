@@ -23,7 +23,7 @@ pub enum NotifiedCall {
         /// Of accept4(2): SOCK_CLOEXEC.
         close_on_exec: bool,
     },
-    /// listen(2), native.
+    /// listen(2).
     Listen {
         /// The socket that is about to listen, a descriptor of the program.
         socket: RawFd,
@@ -62,7 +62,7 @@ impl Notification {
     ///
     /// # Errors
     ///
-    /// EINVAL for flags that accept4(2) does not know; EFAULT, ESRCH or EPERM where the arguments of a
+    /// EINVAL for flags that accept4(2) does not know; ENOSYS for another call; EFAULT, ESRCH or EPERM where the arguments of a
     /// 32-bit program can't be read.
     pub fn call(&self) -> io::Result<NotifiedCall> {
         #[cfg(target_arch = "x86_64")]
@@ -77,7 +77,8 @@ impl Notification {
                 socket: first as RawFd,
             }),
             libc::SYS_getsockname => Ok(self.name(Endpoint::Local, first, second, third)),
-            _ => Ok(self.name(Endpoint::Peer, first, second, third)),
+            libc::SYS_getpeername => Ok(self.name(Endpoint::Peer, first, second, third)),
+            _ => Err(unknown_call()),
         }
     }
 
@@ -88,7 +89,11 @@ impl Notification {
             i386::ACCEPT4 => self.accept(first, second, third, fourth),
             i386::GETPEERNAME => Ok(self.name(Endpoint::Peer, first, second, third)),
             i386::GETSOCKNAME => Ok(self.name(Endpoint::Local, first, second, third)),
-            _ => self.socketcall(first as u32, second),
+            i386::LISTEN => Ok(NotifiedCall::Listen {
+                socket: first as RawFd,
+            }),
+            i386::SOCKETCALL => self.socketcall(first as u32, second),
+            _ => Err(unknown_call()),
         }
     }
 
@@ -108,7 +113,12 @@ impl Notification {
         match which {
             i386::SYS_GETPEERNAME => Ok(self.name(Endpoint::Peer, word(0), word(1), word(2))),
             i386::SYS_GETSOCKNAME => Ok(self.name(Endpoint::Local, word(0), word(1), word(2))),
-            _ => self.accept(word(0), word(1), word(2), word(3)),
+            i386::SYS_LISTEN => Ok(NotifiedCall::Listen {
+                socket: word(0) as RawFd,
+            }),
+            i386::SYS_ACCEPT => self.accept(word(0), word(1), word(2), 0),
+            i386::SYS_ACCEPT4 => self.accept(word(0), word(1), word(2), word(3)),
+            _ => Err(unknown_call()),
         }
     }
 
@@ -147,6 +157,11 @@ impl Notification {
             length,
         }
     }
+}
+
+/// A call of another ABI, or one that the profile of a container names by mistake.
+fn unknown_call() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOSYS)
 }
 
 impl AddressBuffer {
