@@ -6,6 +6,7 @@
 
 mod accept;
 mod admin;
+mod agent;
 mod clients;
 mod connect;
 mod coverage;

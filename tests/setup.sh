@@ -35,6 +35,8 @@ packages=(
     sudo             # and a program that does it on purpose
     cron             # what starts servers with an environment of its own
     runit            # the same, and starts them again
+    runc             # containers that the agent supervises
+    crun
     strace           # the order of system calls at a start
     man-db           # the manual pages
     netcat-openbsd   # the README's backend and balancer

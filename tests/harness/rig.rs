@@ -1,5 +1,6 @@
 //! The usual arrangements of hosts, programs and scripted peers: one for each subject.
 
+pub(crate) mod agent;
 pub(crate) mod ca;
 pub(crate) mod compat;
 pub(crate) mod exec;

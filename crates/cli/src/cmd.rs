@@ -1,5 +1,7 @@
 //! The subcommands, one file each: its options and its implementation. A build may lack some (`[features]` in Cargo.toml).
 
+#[cfg(feature = "exec")]
+pub(crate) mod agent;
 #[cfg(feature = "intercept")]
 pub(crate) mod ca;
 mod completions;
@@ -8,7 +10,7 @@ mod decode;
 mod demo;
 pub(crate) mod doctor;
 #[cfg(feature = "exec")]
-mod exec;
+pub(crate) mod exec;
 pub(crate) mod forward;
 #[cfg(feature = "intercept")]
 pub(crate) mod intercept;
@@ -35,6 +37,8 @@ use crate::separator;
 const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "exec"))]
     ("exec", "exec"),
+    #[cfg(not(feature = "exec"))]
+    ("agent", "exec"),
     #[cfg(not(feature = "intercept"))]
     ("intercept", "intercept"),
     #[cfg(not(feature = "intercept"))]
@@ -81,6 +85,9 @@ pub(crate) enum Command {
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     #[cfg(feature = "exec")]
     Exec(Box<Given<exec::Args>>),
+    /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile
+    #[cfg(feature = "exec")]
+    Agent(Box<agent::Args>),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
@@ -126,6 +133,8 @@ impl Command {
             Self::Proxy(args) => proxy::run(&args),
             #[cfg(feature = "exec")]
             Self::Exec(args) => exec::run(&args),
+            #[cfg(feature = "exec")]
+            Self::Agent(args) => agent::run(&args),
             Self::Forward(args) => forward::run(&args),
             #[cfg(feature = "intercept")]
             Self::Intercept(args) => intercept::run(&args),

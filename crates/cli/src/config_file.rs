@@ -1,6 +1,6 @@
 //! The configuration file of all long-running commands: TOML, its keys the names of the options. Those of the process are at
-//! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for `intercept`, and `[jail]` for
-//! `jail`, which takes nothing from the top.
+//! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for `intercept`; `[jail]` for
+//! `jail` and `[[agent]]` tables for `agent`, which take nothing from the top.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,6 +15,8 @@ use toml::Spanned;
 #[cfg(feature = "intercept")]
 use toml::de::DeValue;
 
+#[cfg(feature = "exec")]
+use crate::cmd::agent::Policy;
 use crate::cmd::forward::options::Forward;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::jail::options::Args as Jail;
@@ -36,6 +38,9 @@ pub(crate) struct Configuration {
     pub(crate) warnings: Vec<String>,
     #[cfg(feature = "intercept")]
     pub(crate) jail: Option<Table<Jail>>,
+    /// The policies of `peername agent`.
+    #[cfg(feature = "exec")]
+    pub(crate) agent: Vec<Table<Policy>>,
 }
 
 impl Configuration {
@@ -80,7 +85,11 @@ impl Configuration {
         let has_intercept = self.intercept.is_some() || self.jail.is_some();
         #[cfg(not(feature = "intercept"))]
         let has_intercept = false;
-        self.listen.is_empty() && self.forward.is_empty() && !has_intercept
+        #[cfg(feature = "exec")]
+        let has_agent = !self.agent.is_empty();
+        #[cfg(not(feature = "exec"))]
+        let has_agent = false;
+        self.listen.is_empty() && self.forward.is_empty() && !has_intercept && !has_agent
     }
 }
 
@@ -102,11 +111,19 @@ pub(crate) enum Kind {
     Intercept,
     /// `[jail]`, of `jail`.
     Jail,
+    /// `[[agent]]`, of `agent`.
+    Agent,
 }
 
 impl Kind {
     /// All kinds.
-    pub(crate) const ALL: [Self; 4] = [Self::Listen, Self::Forward, Self::Intercept, Self::Jail];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Listen,
+        Self::Forward,
+        Self::Intercept,
+        Self::Jail,
+        Self::Agent,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -114,6 +131,7 @@ impl Kind {
             Self::Forward => "[[forward]]",
             Self::Intercept => "[intercept]",
             Self::Jail => "[jail]",
+            Self::Agent => "[[agent]]",
         }
     }
 }
@@ -170,7 +188,7 @@ fn no_table(kinds: &[Kind]) -> String {
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     let names = names.join(" or ");
     match kinds {
-        [Kind::Jail] => format!("no {names} table"),
+        [Kind::Jail | Kind::Agent] => format!("no {names} table"),
         _ => format!("no {names} table: there is nothing to listen on"),
     }
 }
@@ -185,6 +203,12 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
     let forward = take(Kind::Forward, "forward");
     let intercept = take(Kind::Intercept, "intercept");
     let jail = take(Kind::Jail, "jail");
+    let agent = take(Kind::Agent, "agent");
+    #[cfg(not(feature = "exec"))]
+    if let Some(table) = &agent {
+        let why = "this build lacks `agent`: build with --features exec";
+        tables.refuse(table.span().start, why.to_owned());
+    }
     #[cfg(not(feature = "intercept"))]
     for table in [&intercept, &jail].into_iter().flatten() {
         let why = "this build lacks `intercept`: build with --features intercept";
@@ -207,6 +231,10 @@ fn parse(tables: &mut Tables<'_>, kinds: &[Kind]) -> Configuration {
         intercept: intercept.and_then(|value| tables.read_table(Kind::Intercept.name(), value)),
         #[cfg(feature = "intercept")]
         jail: jail.and_then(|value| tables.read_table(Kind::Jail.name(), value)),
+        #[cfg(feature = "exec")]
+        agent: agent.map_or_else(Vec::new, |value| {
+            tables.read_array(Kind::Agent.name(), value)
+        }),
     }
 }
 
@@ -232,6 +260,8 @@ fn places() -> Vec<Place> {
         Place::table::<Intercept>(Kind::Intercept.name()),
         #[cfg(feature = "intercept")]
         Place::table::<Jail>(Kind::Jail.name()),
+        #[cfg(feature = "exec")]
+        Place::table::<Policy>(Kind::Agent.name()),
     ]
 }
 
@@ -267,6 +297,12 @@ pub(crate) fn schema() -> Value {
         "jail",
         table(schema::properties::<Jail>()),
         "`peername jail`",
+    );
+    #[cfg(feature = "exec")]
+    add(
+        "agent",
+        array(schema::properties::<Policy>()),
+        "Policies of `peername agent`, for containers that name them",
     );
     let mut schema = table(all);
     for (key, value) in [

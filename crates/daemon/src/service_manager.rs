@@ -2,6 +2,7 @@
 //! errors are ignored.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use std::{env, io, thread};
 
 use peername_server::workers::liveness::Liveness;
+use peername_sys::ipc::fd_passing;
 use sd_notify::NotifyState::{self, MonotonicUsec, Ready, Reloading, Status, Stopping, Watchdog};
 
 /// Reports that the start or a reload is complete, with a summary for `systemctl status`.
@@ -60,6 +62,33 @@ pub fn keep_alive(liveness: Liveness) {
             tokio::time::sleep(every).await;
         }
     });
+}
+
+/// Whether there is a service manager.
+pub fn is_there() -> bool {
+    connect();
+    matches!(SOCKET.get(), Some(Some(_)))
+}
+
+/// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`] is
+/// called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
+///
+/// # Errors
+///
+/// Those of sendmsg(2).
+pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    connect();
+    let Some(Some(socket)) = SOCKET.get() else {
+        return Ok(());
+    };
+    let message = format!("FDSTORE=1\nFDNAME={name}\n");
+    let sent = fd_passing::send_bytes(socket, message.as_bytes(), Some(fd));
+    sent.map_err(|error| error.source)
+}
+
+/// Has the manager close the descriptors of this name.
+pub fn drop_stored(name: &str) {
+    let _ = send(format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes());
 }
 
 fn notify(state: &[NotifyState<'_>]) {

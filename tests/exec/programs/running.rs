@@ -12,6 +12,7 @@ use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_until};
 use crate::harness::peername::copy_executable;
+use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::exec::built_library;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +20,19 @@ pub(super) enum Mode {
     Preload,
     Notify,
     Netns,
+    /// In a container that `peername agent` supervises.
+    Agent,
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 3] = [Self::Preload, Self::Notify, Self::Netns];
+    pub(super) const ALL: [Self; 4] = [Self::Preload, Self::Notify, Self::Netns, Self::Agent];
 
-    fn option(self) -> &'static str {
+    fn option(self) -> Option<&'static str> {
         match self {
-            Self::Preload => "--mode=preload",
-            Self::Notify => "--mode=notify",
-            Self::Netns => "--mode=netns",
+            Self::Preload => Some("--mode=preload"),
+            Self::Notify => Some("--mode=notify"),
+            Self::Netns => Some("--mode=netns"),
+            Self::Agent => None,
         }
     }
 }
@@ -50,6 +54,7 @@ pub(super) struct Running<'a> {
     pub(super) scratch: Scratch,
     /// The name of the program's processes.
     name: String,
+    _agent: Option<Agent>,
 }
 
 impl<'a> Running<'a> {
@@ -67,14 +72,31 @@ impl<'a> Running<'a> {
         });
         let name = Path::new(&command[0]).file_name().and_then(OsStr::to_str);
         let name = name.expect("a file").to_owned();
-        let through = [OWN_PID_NAMESPACE, program.through].concat();
-        let args: Vec<&str> = ["exec", mode.option()]
-            .iter()
-            .chain(OPTIONS)
-            .copied()
-            .chain(command.iter().map(String::as_str))
-            .collect();
-        let process = Process::start_through(&lab.server, &through, &binary, &args);
+        let words = command.iter().map(String::as_str);
+        let (process, agent) = match mode.option() {
+            Some(option) => {
+                let through = [OWN_PID_NAMESPACE, program.through].concat();
+                let args = ["exec", option].into_iter();
+                let args = args
+                    .chain(OPTIONS.iter().copied())
+                    .chain(["--"])
+                    .chain(words);
+                let args: Vec<&str> = args.collect();
+                let process = Process::start_through(&lab.server, &through, &binary, &args);
+                (process, None)
+            }
+            None => {
+                let agent = Agent::start_with(OPTIONS);
+                // A container has a /run of its own already.
+                let through = match program.through {
+                    ["unshare", ..] => &[],
+                    through => through,
+                };
+                let words: Vec<&str> = through.iter().copied().chain(words).collect();
+                let container = Container::new("program", &scratch, agent.profile("default"));
+                (container.run(&lab.server, &words), Some(agent))
+            }
+        };
         let all = match listener {
             Listener::V4 => &[LISTEN_V4][..],
             Listener::Both => &[LISTEN_V4, LISTEN_V6],
@@ -90,6 +112,7 @@ impl<'a> Running<'a> {
             process,
             lab,
             scratch,
+            _agent: agent,
         }
     }
 
@@ -164,9 +187,4 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
 }
 
-const OPTIONS: &[&str] = &[
-    "--ports=8443",
-    "--trust=10.81.0.0/24",
-    "--trust=fd81::/64",
-    "--",
-];
+const OPTIONS: &[&str] = &["--ports=8443", "--trust=10.81.0.0/24", "--trust=fd81::/64"];

@@ -8,8 +8,12 @@ use std::process::ExitCode;
 use peername_daemon::options::Given;
 use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
+#[cfg(feature = "exec")]
+use peername_daemon::usage::Usage;
 use peername_sys::exit_code::PROBLEM_FOUND;
 
+#[cfg(feature = "exec")]
+use crate::cmd::agent;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;
@@ -108,6 +112,16 @@ fn validate(config: Configuration) -> Result<String, Problems> {
     if !config.forward.is_empty() {
         let setup = forward::setup::Setup::new(config.clone());
         note("forward: ", setup.map(|setup| setup.summary()));
+    }
+    #[cfg(feature = "exec")]
+    if !config.agent.is_empty() {
+        let policies = agent::policies(&config.agent);
+        let named = policies.map(|all| {
+            let names: Vec<_> = all.iter().map(|policy| policy.name.as_str()).collect();
+            names.join(", ")
+        });
+        let problems = |Usage(text): Usage| Problems(text.lines().map(str::to_owned).collect());
+        note("agent: ", named.map_err(problems));
     }
     #[cfg(feature = "intercept")]
     if config.jail.is_some() {

@@ -155,6 +155,16 @@ impl UnixSocketFile {
             }),
         })
     }
+
+    /// The socket; the path stays.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn into_socket(self) -> io::Result<OwnedFd> {
+        self.path.is_owner.store(false, Relaxed);
+        self.socket.as_fd().try_clone_to_owned()
+    }
 }
 
 impl Drop for UnixSocketFile {

@@ -1,0 +1,120 @@
+//! The options of `peername agent`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use peername_daemon::options::{Given, NotWithFile, Table};
+use peername_daemon::reload::file_watch::Fingerprints;
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
+
+use super::{SOCKET, profile, socket_path};
+use crate::cmd::exec::rule_args::RuleArgs;
+use crate::config_file::{self, Configuration, Kind};
+
+/// Options of `peername agent`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) action: Option<Action>,
+    #[command(flatten)]
+    pub(super) serve: Serve,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Action {
+    /// Print the seccomp profile that has a container runtime ask the agent, or check one
+    Profile(profile::Args),
+}
+
+/// Options of the agent itself.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Serve {
+    /// Read the policies in the `[[agent]]` tables of this file (docs/config.md); SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The Unix socket by which container runtimes announce containers: listenerPath of their seccomp profile
+    #[arg(short, long, value_name = "unix:PATH", default_value = SOCKET, value_parser = socket_path)]
+    pub(super) listen: PathBuf,
+    /// A user whose container runtimes may announce containers, beside root and the agent's own; may be repeated
+    #[arg(long, value_name = "UID")]
+    pub(super) runtime_uid: Vec<u32>,
+    #[command(flatten)]
+    policy: NotWithFile<Given<Policy>>,
+    /// Log each refused connection
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// A policy: which listeners of a container expect headers, and which headers.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[group(skip)]
+pub(crate) struct Policy {
+    /// The name of the policy: listenerMetadata of the containers' seccomp profile
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY)]
+    name: String,
+    #[command(flatten)]
+    rules: RuleArgs,
+}
+
+impl Serve {
+    /// The policies. Reads the files that they name.
+    ///
+    /// # Errors
+    ///
+    /// All errors, a line each.
+    pub(super) fn policies(&self, files: &mut Fingerprints) -> Result<Vec<AgentPolicy>, Usage> {
+        let config = match &self.config {
+            Some(path) => {
+                config_file::read(path, &[Kind::Agent], files).map_err(Usage::from_error)?
+            }
+            None => Configuration {
+                agent: vec![Table::of_command_line(self.policy.0.clone())],
+                ..Configuration::default()
+            },
+        };
+        let mut policies = policies(&config.agent)?;
+        for policy in &mut policies {
+            policy.verbose = self.verbose;
+        }
+        Ok(policies)
+    }
+}
+
+/// The policies of these tables. Reads the files that they name.
+///
+/// # Errors
+///
+/// All errors, a line each.
+pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Usage> {
+    let mut errors = UsageErrors::default();
+    let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
+    for table in tables {
+        match table.options().policy(&mut names) {
+            Ok(policy) => policies.push(policy),
+            Err(error) => table.located(&error).for_each(|error| errors.push(error)),
+        }
+    }
+    errors.into_result(Some(policies))
+}
+
+impl Policy {
+    fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, Usage> {
+        if !names.insert(self.name.clone()) {
+            return Err(Usage(format!(
+                "--name {:?} is that of another policy",
+                self.name
+            )));
+        }
+        let clients = self.rules.client_judge()?;
+        Ok(AgentPolicy {
+            name: self.name.clone(),
+            rules: self.rules.rules(clients.is_some())?,
+            slots: self.rules.slots(),
+            header_timeout: self.rules.header_timeout(),
+            clients,
+            verbose: false,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! `peername agent profile`: the seccomp profile of containers that the agent supervises (OCI runtime specification 1.1,
+//! config-linux.md, "Seccomp").
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use peername_exec::agent::DEFAULT_POLICY;
+use peername_sys::exit_code::PROBLEM_FOUND;
+use serde_json::{Map, Value, json};
+
+use super::socket_path;
+
+/// Options of `peername agent profile`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The policy of the containers: a name of the agent's configuration
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY)]
+    policy: String,
+    /// The agent's socket
+    #[arg(long, value_name = "PATH", default_value = super::SOCKET, value_parser = socket_path)]
+    socket: PathBuf,
+    /// Change this profile [default: that of podman]
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Say what this profile lacks, and exit with 3 if it lacks something
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    check: Option<PathBuf>,
+}
+
+/// Prints the profile, or what another one lacks.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let out = &mut stdout();
+    if let Some(path) = &args.check {
+        let lacks = missing(&read(path)?, args);
+        for line in &lacks {
+            writeln!(out, "{}: {line}", path.display())?;
+        }
+        if lacks.is_empty() {
+            writeln!(out, "{}: ok", path.display())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        return Ok(ExitCode::from(PROBLEM_FOUND));
+    }
+    let profile = match &args.from {
+        Some(path) => read(path)?,
+        None => default_profile()?,
+    };
+    writeln!(out, "{:#}", Value::from(with_agent(profile, args)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The default profile of podman, for containers with the usual capabilities.
+fn default_profile() -> anyhow::Result<Map<String, Value>> {
+    let mut profile = object(include_str!("default_profile.json"))?;
+    profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
+    Ok(profile)
+}
+
+fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    object(&text).with_context(|| format!("{}: no seccomp profile", path.display()))
+}
+
+fn object(text: &str) -> anyhow::Result<Map<String, Value>> {
+    match serde_json::from_str(text)? {
+        Value::Object(object) => Ok(object),
+        _ => bail!("no JSON object"),
+    }
+}
+
+/// The profile with the calls that the agent answers, and nothing else changed.
+fn with_agent(mut profile: Map<String, Value>, args: &Args) -> anyhow::Result<Map<String, Value>> {
+    let rules = profile.entry("syscalls").or_insert_with(|| json!([]));
+    let rules = rules.as_array_mut().context("`syscalls` is no array")?;
+    for rule in rules.iter_mut() {
+        if let Some(names) = rule.get_mut("names").and_then(Value::as_array_mut) {
+            names.retain(|name| !name.as_str().is_some_and(is_ours));
+        }
+    }
+    rules.retain(|rule| !names_of(rule).is_empty());
+    // libseccomp sees no argument of it but the first, and can't apply rules of several actions. Those after one without arguments
+    // are left out.
+    if actions_of(rules, "socket").iter().any(|one| !allows(one)) {
+        rules.insert(0, denial(&[MULTIPLEXED], EPERM));
+    }
+    rules.push(json!({ "names": NOTIFIED, "action": NOTIFY }));
+    rules.push(denial(&DENIED, ENOSYS));
+    profile.insert("listenerPath".to_owned(), json!(args.socket));
+    profile.insert("listenerMetadata".to_owned(), json!(args.policy));
+    Ok(profile)
+}
+
+fn denial(names: &[&str], errno: i32) -> Value {
+    json!({ "names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno })
+}
+
+/// What a profile lacks, a line each.
+fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
+    let mut lacks = Vec::new();
+    let text = |key: &str| profile.get(key).and_then(Value::as_str).unwrap_or_default();
+    if Path::new(text("listenerPath")) != args.socket {
+        lacks.push(format!(
+            "listenerPath is {:?}, not the agent's socket {:?}: the agent is not asked",
+            text("listenerPath"),
+            args.socket
+        ));
+    }
+    if text("listenerMetadata") != args.policy {
+        lacks.push(format!(
+            "listenerMetadata is {:?}: the containers get another policy than {:?}",
+            text("listenerMetadata"),
+            args.policy
+        ));
+    }
+    let rules = profile.get("syscalls").and_then(Value::as_array);
+    let rules = rules.map_or(&[][..], Vec::as_slice);
+    let default = text("defaultAction");
+    for name in NOTIFIED {
+        let actions = actions_of(rules, name);
+        if actions.is_empty() && allows(default) || actions.iter().any(|action| allows(action)) {
+            lacks.push(format!(
+                "{name} is allowed: connections are accepted without their header being read"
+            ));
+        } else if actions != [NOTIFY] {
+            lacks.push(format!(
+                "{name} is not {NOTIFY}: the server can't listen or accept"
+            ));
+        }
+    }
+    for name in DENIED.into_iter().chain([MULTIPLEXED]) {
+        let actions = actions_of(rules, name);
+        let by_default = actions.is_empty() && allows(default) && name != MULTIPLEXED;
+        if by_default || actions.iter().any(|action| allows(action)) {
+            lacks.push(format!(
+                "{name} is allowed: connections can be accepted past the filter"
+            ));
+        }
+    }
+    lacks
+}
+
+fn actions_of<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
+    let of_name = rules
+        .iter()
+        .filter(|rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)));
+    of_name
+        .filter_map(|rule| rule.get("action")?.as_str())
+        .collect()
+}
+
+fn names_of(rule: &Value) -> &[Value] {
+    let names = rule.get("names").and_then(Value::as_array);
+    names.map_or(&[], Vec::as_slice)
+}
+
+fn allows(action: &str) -> bool {
+    matches!(action, "SCMP_ACT_ALLOW" | "SCMP_ACT_LOG")
+}
+
+fn is_ours(name: &str) -> bool {
+    NOTIFIED.contains(&name) || DENIED.contains(&name) || name == MULTIPLEXED
+}
+
+/// The calls that the agent answers.
+const NOTIFIED: [&str; 4] = ["accept", "accept4", "getpeername", "listen"];
+/// A ring accepts past the filter.
+const DENIED: [&str; 1] = ["io_uring_setup"];
+/// The 32-bit call that multiplexes the socket calls. Without a rule of its own, libseccomp applies to it those of the calls.
+const MULTIPLEXED: &str = "socketcall";
+const NOTIFY: &str = "SCMP_ACT_NOTIFY";
+/// Also what runtimes have by default, and a rule like the default has no effect.
+const ENOSYS: i32 = 38;
+const EPERM: i32 = 1;
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURES: [&str; 2] = ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"];
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURES: [&str; 1] = ["SCMP_ARCH_AARCH64"];

@@ -1,0 +1,7 @@
+//! `peername agent`: containers that know nothing of peername, started by a container runtime, see their clients.
+//!
+//! [`super::programs`] has well-known programs in such containers.
+
+mod containers;
+mod faults;
+mod policies;

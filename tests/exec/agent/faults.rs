@@ -1,0 +1,150 @@
+//! Each process of peername is killed, and the containers go on.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::containers::{assert_sees, run, start};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::rig::exec_notify::{network_of, recv_addresses, wait_helper_pid};
+use crate::harness::rig::proxy::header_for;
+
+/// A blocking accept(2), which waits already, is answered by the next supervisor.
+#[test]
+fn killed_supervisor_is_replaced() {
+    let (agent, served) = (Agent::start(&[]), Served::new("block", "block"));
+    let _server = served.run(&agent);
+    for _ in 0..3 {
+        assert_sees(&served.lab, fresh_client_v4());
+        kill(supervisor(&served.lab));
+        assert_sees(&served.lab, fresh_client_v4());
+    }
+    agent
+        .process
+        .wait_logged_times("its supervisor was killed; starting another", 3);
+}
+
+/// Nothing is accepted while there is no agent, and the next one goes on with the calls that wait.
+#[test]
+fn containers_wait_for_the_next_agent() {
+    for accept in ["block", "level", "threads"] {
+        let (mut agent, served) = (Agent::start(&[]), Served::new("waits", accept));
+        let _server = served.run(&agent);
+        let kept = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, b"");
+        assert_sees(&served.lab, fresh_client_v4());
+        agent.process.signal(Signal::KILL);
+        agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+        let client = fresh_client_v4();
+        let early = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, &header_for(client));
+        early.assert_stays_open(Duration::from_millis(300));
+        agent.start_next(&[]);
+        assert_eq!(recv_addresses(&early), [client; 2], "{accept}");
+        assert_sees(&served.lab, fresh_client_v4());
+        drop(kept);
+    }
+}
+
+/// Its runtime does not wait for the agent, and it sees its clients as soon as there is one.
+#[test]
+fn container_that_is_started_without_an_agent_waits() {
+    let (mut agent, first) = (Agent::start(&[]), Served::new("first", "level"));
+    let _first = first.run(&agent);
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    let second = Served::new("second", "level");
+    let profile = agent.profile("default");
+    let container = Container::new("second", &second.scratch, profile);
+    let server = start(&container, &second.lab, "level");
+    agent.start_next(&[]);
+    let _server = server.wait_listening(&[LISTEN_V4]);
+    assert_sees(&second.lab, fresh_client_v4());
+    assert_sees(&first.lab, fresh_client_v4());
+}
+
+/// A second agent at the same socket is an upgrade of the first.
+#[test]
+fn next_agent_takes_over_from_the_one_that_runs() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("upgraded", "block"));
+    let _server = served.run(&agent);
+    assert_sees(&served.lab, fresh_client_v4());
+    let next = agent.next(&[]);
+    let mut first = std::mem::replace(&mut agent.process, next);
+    assert_sees(&served.lab, fresh_client_v4());
+    first.wait_success(WAIT_LIMIT);
+    first.wait_logged("another agent has taken over");
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// The holder of descriptors and the agent are killed in turn.
+#[test]
+fn killed_holder_is_replaced() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("held", "block"));
+    let _server = served.run(&agent);
+    kill(wait_helper_pid("peername-hold", &agent.network()));
+    agent
+        .process
+        .wait_logged("the holder of descriptors was killed; another one has them now");
+    assert_sees(&served.lab, fresh_client_v4());
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    agent.start_next(&[]);
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// A supervisor ends with its agent: two of them would answer one container's calls.
+#[test]
+fn supervisor_ends_with_its_agent() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("alone", "level"));
+    let _server = served.run(&agent);
+    assert_sees(&served.lab, fresh_client_v4());
+    let before = supervisor(&served.lab);
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    wait_until("the supervisor has ended", || {
+        !fs::exists(format!("/proc/{}", before.as_raw_nonzero())).unwrap_or(true)
+    });
+    agent.start_next(&[]);
+    assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// A server of `accept.c` in a container.
+struct Served {
+    lab: Lab,
+    scratch: Scratch,
+    name: &'static str,
+    accept: &'static str,
+}
+
+impl Served {
+    fn new(name: &'static str, accept: &'static str) -> Self {
+        Self {
+            lab: Lab::new(),
+            scratch: Scratch::new(),
+            name,
+            accept,
+        }
+    }
+
+    fn run(&self, agent: &Agent) -> Process {
+        let profile = agent.profile("default");
+        let container = Container::new(self.name, &self.scratch, profile);
+        run(&container, &self.lab, self.accept)
+    }
+}
+
+fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).expect("kill");
+}
+
+/// The supervisor of the container in the lab's server.
+fn supervisor(lab: &Lab) -> Pid {
+    let network = lab
+        .server
+        .enter(|| network_of("thread-self"))
+        .expect("a network");
+    wait_helper_pid("peername-notify", &network)
+}

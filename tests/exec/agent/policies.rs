@@ -1,0 +1,151 @@
+//! Which policy a container has, and who may announce one.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::containers::{assert_sees, run, start};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::{Conn, End};
+use crate::harness::lab::{Host, Lab, Scratch, assert_fails};
+use crate::harness::peername::Peername;
+use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::rig::proxy::header_for;
+
+const TWO: &str = r#"
+[[agent]]
+name = "strict"
+trust = ["10.81.0.0/24"]
+ports = [8443]
+
+[[agent]]
+name = "banned"
+trust = ["10.81.0.0/24"]
+deny-client = ["0.0.0.0/0"]
+"#;
+
+#[test]
+fn containers_have_the_policy_that_their_profile_names() {
+    let files = Scratch::new();
+    let config = format!("--config={}", files.write("agent.toml", TWO));
+    let agent = Agent::start_with(&[&config, "-v"]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    {
+        let container = Container::new("one", &scratch, agent.profile("strict"));
+        let _server = run(&container, &lab, "level");
+        assert_sees(&lab, fresh_client_v4());
+        Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
+        agent
+            .process
+            .wait_logged("container one: refused a connection");
+    }
+    let container = Container::new("two", &scratch, agent.profile("banned"));
+    let _server = run(&container, &lab, "level");
+    let header = header_for(fresh_client_v4());
+    Conn::assert_reset(&lab.balancer, LISTEN_V4, &header);
+    agent
+        .process
+        .wait_logged("container two: refused a connection");
+}
+
+/// Never a connection whose header nobody reads.
+#[test]
+fn container_of_an_unknown_policy_can_not_accept() {
+    let agent = Agent::start(&[]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("lost", &scratch, agent.profile("other"));
+    let mut server = start(&container, &lab, "block");
+    let status = server.wait_exit(crate::harness::lab::WAIT_LIMIT);
+    assert_eq!(status.and_then(|status| status.code()), Some(1));
+    server.wait_logged("Function not implemented");
+    agent
+        .process
+        .wait_logged("container lost: no policy has the name \"other\"");
+}
+
+#[test]
+fn reload_replaces_the_policies_and_keeps_the_clients() {
+    let files = Scratch::new();
+    let open = "[[agent]]\ntrust = [\"10.81.0.0/24\"]\n";
+    let config = format!("--config={}", files.write("agent.toml", open));
+    let agent = Agent::start_with(&[&config]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("one", &scratch, agent.profile("default"));
+    let _server = run(&container, &lab, "block");
+    assert_sees(&lab, fresh_client_v4());
+    files.write("agent.toml", "[[agent]]\ntrust = [\"192.0.2.0/24\"]\n");
+    agent.process.signal(Signal::HUP);
+    agent.process.wait_logged("the policies were reloaded");
+    let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    assert_eq!(conn.wait_closed().0, End::Reset);
+    files.write("agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
+    agent.process.signal(Signal::HUP);
+    agent
+        .process
+        .wait_logged("the policies of before stay in force");
+    files.write("agent.toml", open);
+    agent.process.signal(Signal::HUP);
+    agent
+        .process
+        .wait_logged_times("the policies were reloaded", 2);
+    assert_sees(&lab, fresh_client_v4());
+}
+
+#[test]
+fn other_users_can_not_announce_containers() {
+    let agent = Agent::start(&[]);
+    let socket = agent.socket();
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666))
+        .expect("chmod");
+    let output = Command::new("setpriv")
+        .args([
+            "--reuid=65534",
+            "--clear-groups",
+            "socat",
+            "-u",
+            "/dev/null",
+        ])
+        .arg(format!("UNIX-CONNECT:{socket}"))
+        .output()
+        .expect("socat (make setup)");
+    drop(output);
+    agent
+        .process
+        .wait_logged("by user 65534, who may not announce containers");
+}
+
+#[test]
+fn what_is_no_container_is_refused() {
+    let agent = Agent::start(&[]);
+    let send = |bytes: &[u8]| {
+        use std::io::Write as _;
+        let mut socket =
+            std::os::unix::net::UnixStream::connect(agent.socket()).expect("the agent");
+        socket.write_all(bytes).expect("a write");
+    };
+    send(b"{}");
+    agent.process.wait_logged("no container process state");
+    send(br#"{"fds":["seccompFd"],"metadata":"","state":{"id":"web"}}"#);
+    agent
+        .process
+        .wait_logged("its descriptor is no seccomp listener");
+}
+
+#[test]
+fn options_that_contradict_each_other_are_wrong_usage() {
+    let host = Host::new();
+    let files = Scratch::new();
+    let twice = "[[agent]]\ntrust = [\"any\"]\n[[agent]]\ntrust = [\"any\"]\n";
+    let config = format!("--config={}", files.write("agent.toml", twice));
+    let listen = format!("--listen=unix:{}", files.path_text("agent.sock"));
+    let run = |args: &[&str]| Peername::run(&host, &[&["agent", &listen], args].concat());
+    assert_fails(
+        &run(&[&config]),
+        2,
+        &["is that of another policy", "line 3"],
+    );
+    assert_fails(&run(&[]), 2, &["--trust"]);
+    let relative = Peername::run(&host, &["agent", "--trust=any", "--listen=agent.sock"]);
+    assert_fails(&relative, 2, &["absolute path"]);
+    assert_fails(&run(&["--config=/nonexistent"]), 2, &["no such file"]);
+}
