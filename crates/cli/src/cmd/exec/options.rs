@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use peername_daemon::admin::AdminArgs;
+use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
@@ -19,18 +20,11 @@ use crate::cmd::routes::Protocol;
 
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLE, next_help_heading = heading::LISTENING)]
 pub(crate) struct Args {
     /// The mechanism that gives the server its clients' addresses
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) mode: Mode,
-    #[command(flatten)]
-    pub(super) headers: HeaderArgs,
-    /// Treatment of connections without a header, and of those from untrusted peers
-    #[arg(long, value_name = "WHAT", default_value = "require")]
-    pub(super) header: Header,
-    /// Client addresses in headers that are refused
-    #[arg(long, value_name = "POLICY", default_value = "strict")]
-    pub(super) source_policy: Sources,
     /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
     pub(super) ports: Vec<RangeInclusive<u16>>,
@@ -40,24 +34,43 @@ pub(crate) struct Args {
     /// With --mode netns: the transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    /// Connections that may be open at the same time, rounded up to a power of two
-    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub(super) max_connections: u32,
+    #[command(flatten)]
+    pub(super) headers: HeaderArgs,
+    /// Treatment of connections without a header, and of those from untrusted peers
+    #[arg(long, value_name = "WHAT", default_value = "require")]
+    pub(super) header: Header,
+    /// Client addresses in headers that are refused
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "strict",
+        hide_short_help = true
+    )]
+    pub(super) source_policy: Sources,
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     pub(super) dst: bool,
-    #[command(flatten)]
-    pub(super) admin: AdminArgs,
     /// CMD is a client: each of its TCP connections begins with a header that names --source
-    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS)]
+    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS, help_heading = heading::SENT_HEADER)]
     pub(super) connect: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     pub(super) client: Client,
+    #[command(flatten, next_help_heading = heading::OPERATION)]
+    pub(super) admin: AdminArgs,
     /// Log the chosen mode and the reason, and each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    /// Connections that may be open at the same time, rounded up to a power of two
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 65536,
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216),
+        help_heading = heading::TUNING
+    )]
+    pub(super) max_connections: u32,
     /// The server, or client, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", help_heading = None)]
     pub(super) command: Vec<OsString>,
 }
 
@@ -215,3 +228,7 @@ const OF_SERVERS: [&str; 18] = [
 ];
 /// The minimum number of slots of a table.
 const MIN_SLOTS: usize = 64;
+const EXAMPLE: &str = "\
+Examples: a web server behind a balancer in 192.0.2.0/24; a client that names another address
+  peername exec --trust 192.0.2.0/24 --ports 443 -- nginx -g 'daemon off;'
+  peername exec --connect --source 198.51.100.7:4711 -- curl https://www.example.com";
