@@ -5,6 +5,7 @@ mod admin_client;
 mod cmd;
 mod compat;
 mod config_file;
+mod help;
 #[cfg(any(feature = "exec", feature = "intercept"))]
 mod launcher;
 #[cfg(any(feature = "exec", feature = "intercept"))]
@@ -25,7 +26,13 @@ use crate::cmd::Command;
 
 /// Gives a server behind a load balancer its true client back.
 #[derive(Debug, Parser)]
-#[command(name = "peername", version, max_term_width = 100, after_help = IN_THE_PLACE_OF_OTHERS)]
+#[command(
+    name = "peername",
+    version,
+    max_term_width = 100,
+    before_help = EXAMPLES,
+    after_help = IN_THE_PLACE_OF_OTHERS
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -38,7 +45,7 @@ fn main() -> ExitCode {
     let _ = caps::set_effective(CapabilitySet::from_bits_retain(u64::MAX));
     let argv: Vec<_> = env::args_os().collect();
     match compat::translate(&argv) {
-        None => match Args::try_parse() {
+        None => match help::parse(&argv) {
             Ok(args) => {
                 warn_of_older_names(&argv);
                 code_of(args.command.run(), WRONG_USAGE)
@@ -114,6 +121,11 @@ fn lasting(code: u8) -> u8 {
     }
 }
 
+const EXAMPLES: &str = "\
+Examples: see what it does; check this host; serve a web server on port 8080 behind a balancer
+  peername demo
+  peername doctor --target 127.0.0.1:8080
+  peername proxy --target 127.0.0.1:8080 --trust 192.0.2.0/24 --setup-routes";
 const IN_THE_PLACE_OF_OTHERS: &str = "`peername --compat go-mmproxy|mmproxy-rs|cloudflare-mmproxy|udppp …` \
     takes the options of that program; so does a link to this binary by its name.";
 
@@ -130,7 +142,7 @@ mod tests {
     /// clap checks the definition of a command only when it is used, and only in debug builds.
     #[test]
     fn the_command_line_is_well_defined() {
-        crate::Args::command().debug_assert();
+        crate::help::command_line().debug_assert();
     }
 
     /// `make test` runs this in a build without optional commands, too.

@@ -24,7 +24,7 @@ pub struct AdminArgs {
     #[arg(long, value_name = "ADDR|unix:PATH")]
     admin: Vec<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
-    #[arg(long, value_name = "NAME", requires = "admin")]
+    #[arg(long, value_name = "NAME", requires = "admin", hide_short_help = true)]
     admin_host: Vec<String>,
 }
 

@@ -21,6 +21,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
+use crate::options::heading;
 use batched::Batched;
 use go_mmproxy::GoMmproxyFormat;
 use journal::WithPriority;
@@ -30,11 +31,12 @@ pub use level::LevelHandle;
 
 /// Options of every long-running subcommand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = heading::LOG)]
 // Without a group: its name would be `Args`, like that of the command it is flattened into.
 #[group(skip)]
 pub struct Args {
     /// The format of the log [default: text on a terminal, fields in the journal, else json]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", hide_short_help = true)]
     pub log_format: Option<Format>,
     /// -v: log a line for each connection at its end; -vv: more
     #[arg(short, long, action = clap::ArgAction::Count)]

@@ -1,8 +1,10 @@
 //! Options, by a command line or by a table of the configuration file. clap alone judges both: a table becomes words of a
-//! command line ([`Tables`]), so values, defaults and contradictions are declared once.
+//! command line ([`Tables`]), so values, defaults and contradictions are declared once. Help texts list the options in the order
+//! of the code, each below its [`heading`].
 
 mod clap_error;
 mod given;
+pub mod heading;
 mod known_keys;
 mod place;
 pub mod schema;

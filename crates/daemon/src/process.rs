@@ -12,34 +12,46 @@ use anyhow::ensure;
 
 use crate::admin::AdminArgs;
 use crate::logging;
+use crate::options::heading;
 use crate::signals::drain::DrainLimits;
 use crate::value::{Number, Time};
 
 /// Options of the process, independent of its listeners.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::OPERATION)]
 #[group(skip)]
 pub struct Process {
-    /// Event loops, each with sockets of its own [default: one per core; forward: 1]
-    #[arg(long, alias = "listeners", value_name = "N")]
-    workers: Option<Number<1, 1024>>,
+    #[command(flatten)]
+    /// The admin endpoint.
+    pub admin: AdminArgs,
     /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them
     // Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     drain: Time,
     /// The time after SIGTERM for which clients are still accepted, while /readyz is 503 already
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        hide_short_help = true
+    )]
     drain_delay: Time,
     /// The time for which the old process of an upgrade keeps its open connections; SIGTERM shortens it to --drain
     // The old process holds nothing up: long transfers end by themselves, and an idle connection does not keep it for days.
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1h",
+        hide_short_help = true
+    )]
     upgrade_drain: Time,
     /// Time limit for the new process of an upgrade (SIGUSR2) to become ready
     // Longer than a name server takes that does not answer at first.
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    #[arg(long, value_name = "DURATION", default_value = "30s", help_heading = heading::TUNING)]
     upgrade_timeout: Time,
-    #[command(flatten)]
-    /// The admin endpoint.
-    pub admin: AdminArgs,
+    /// Event loops, each with sockets of its own [default: one per core; forward: 1]
+    #[arg(long, alias = "listeners", value_name = "N", help_heading = heading::TUNING)]
+    workers: Option<Number<1, 1024>>,
     #[command(flatten)]
     /// The confinement.
     pub sandbox: confinement::Args,

@@ -14,6 +14,7 @@ use peername_observe::admin::history::History;
 use tokio::time::timeout;
 
 use crate::listeners::running::RunningListeners;
+use crate::options::heading;
 use crate::process::Process;
 use crate::service_manager;
 use crate::signals::drain::Ending;
@@ -23,6 +24,7 @@ use file_watch::{FileWatch, Fingerprints};
 
 /// Where a long-running command has its configuration from.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = heading::OPERATION)]
 #[group(skip)]
 pub struct Source {
     /// Read this file (docs/config.md) instead of the options of listeners; SIGHUP reads it again

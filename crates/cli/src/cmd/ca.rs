@@ -19,6 +19,7 @@ use ca_dir::CaDir;
 
 /// Options of `peername ca`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername ca init --permit example.com")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
@@ -27,6 +28,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Create an authority; an existing one is never overwritten
+    #[command(before_help = "Example:\n  peername ca init --permit example.com")]
     Init {
         #[command(flatten)]
         dir: CaDir,
@@ -37,6 +39,7 @@ enum Action {
         if_missing: bool,
     },
     /// Print the contents of the certificate
+    #[command(before_help = "Example:\n  peername ca show")]
     Show {
         #[command(flatten)]
         dir: CaDir,
@@ -45,16 +48,19 @@ enum Action {
         json: bool,
     },
     /// Print the certificate as PEM, and those of its predecessors that are still valid
+    #[command(before_help = "Example:\n  peername ca export > authority.pem")]
     Export {
         #[command(flatten)]
         dir: CaDir,
     },
     /// Replace key and certificate; running proxies use the old ones until they are reloaded
+    #[command(before_help = "Example:\n  peername ca rotate")]
     Rotate {
         #[command(flatten)]
         dir: CaDir,
     },
     /// Print the shell commands that make programs trust the authority
+    #[command(before_help = "Example:\n  peername ca env > environment.sh")]
     Env {
         #[command(flatten)]
         dir: CaDir,

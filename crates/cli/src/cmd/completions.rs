@@ -3,11 +3,13 @@
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
 /// Options of `peername completions`.
 #[derive(Debug, clap::Args)]
+#[command(
+    before_help = "Example:\n  peername completions bash > /usr/share/bash-completion/completions/peername"
+)]
 pub(crate) struct Args {
     /// bash, zsh, fish, elvish or powershell
     shell: Shell,
@@ -18,7 +20,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     generate(
         args.shell,
-        &mut crate::Args::command(),
+        &mut crate::help::command_line(),
         "peername",
         &mut script,
     );

@@ -22,6 +22,7 @@ use crate::config_file::{self, Configuration, Kind, Problems};
 
 /// Options of `peername config`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername config check /etc/peername/proxy.toml")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
@@ -30,11 +31,13 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Print all errors in a file: unknown keys, invalid values, contradictions, and those of files it names; exit 0 or 3
+    #[command(before_help = "Example:\n  peername config check /etc/peername/proxy.toml")]
     Check {
         /// The file
         file: PathBuf,
     },
     /// Print the JSON schema of the configuration file, for editors
+    #[command(before_help = "Example:\n  peername config schema > peername.schema.json")]
     Schema,
 }
 

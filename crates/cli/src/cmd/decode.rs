@@ -19,6 +19,7 @@ mod report;
 
 /// Options of `peername decode`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername decode < header.bin")]
 pub(crate) struct Args {
     /// Read one message per line, as hex, instead of one message of raw bytes
     #[arg(long)]

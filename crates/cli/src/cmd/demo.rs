@@ -35,6 +35,7 @@ use peers::{ask, ask_in_datagrams, serve, serve_datagrams};
 
 /// Options of `peername demo`: none.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername demo")]
 pub(crate) struct Args {}
 
 /// # Errors

@@ -47,6 +47,7 @@ use finding::{Finding, Verdict};
 /// Options of `peername doctor`. Without a mode it checks what `peername proxy` needs.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(before_help = "Example:\n  peername doctor --listen 0.0.0.0:443 --target 127.0.0.1:8080")]
 pub(crate) struct Args {
     #[command(subcommand)]
     mode: Option<Mode>,
@@ -86,6 +87,7 @@ enum Mode {
     Intercept(Box<intercept::Args>),
     /// Check whether `peername jail` can run a program
     #[cfg(feature = "intercept")]
+    #[command(before_help = "Example:\n  peername doctor jail")]
     Jail,
     /// Report what confines `proxy`, `forward` and `intercept` on this host (docs/confinement.md)
     #[command(long_flag = "confinement")]

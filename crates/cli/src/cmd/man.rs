@@ -4,17 +4,38 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::Command;
+
+use crate::help;
 
 /// Options of `peername man`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername man /usr/local/share/man/man1")]
 pub(crate) struct Args {
     /// An existing folder; gets peername.1, and a page for each subcommand
     folder: PathBuf,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(crate::Args::command(), &args.folder)
+    clap_mangen::generate_to(for_manual(help::command_line()), &args.folder)
         .with_context(|| format!("writing manual pages to {}", args.folder.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes up for what clap_mangen leaves out: what is before the help, the example, and texts of options that `-h` hides.
+fn for_manual(command: Command) -> Command {
+    let description = command
+        .get_about()
+        .zip(command.get_before_help())
+        .map(|(about, example)| format!("{about}\n\n{example}"));
+    let command = match description {
+        Some(description) => command.long_about(description),
+        None => command,
+    };
+    command
+        .mut_args(|arg| {
+            let is_in_long_help = !arg.is_hide_long_help_set();
+            arg.hide_short_help(!is_in_long_help)
+        })
+        .mut_subcommands(for_manual)
 }

@@ -16,6 +16,7 @@ pub(crate) mod target_args;
 
 /// Options of `peername routes`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername routes add --target 127.0.0.1:8080")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
@@ -24,9 +25,11 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List the rules and routes of peername, in the syntax of ip-rule(8) and ip-route(8).
+    #[command(before_help = "Example:\n  peername routes show")]
     Show,
     /// Add the rules and routes that these backends need; they stay until they are removed or until the next boot. Without
     /// --target they apply to all backends on loopback.
+    #[command(before_help = "Example:\n  peername routes add --target 127.0.0.1:8080")]
     Add {
         #[command(flatten)]
         backends: BackendArgs,
@@ -34,6 +37,7 @@ enum Action {
         catch: filter_options::Args,
     },
     /// Remove the rules and routes that `add` created and those that a killed proxy left behind.
+    #[command(before_help = "Example:\n  peername routes remove")]
     Remove {
         /// Also those of running proxies, which then stop working.
         #[arg(long)]

@@ -19,6 +19,9 @@ use peername_sys::tcp::stream;
 
 /// Options of `peername send`.
 #[derive(Debug, clap::Args)]
+#[command(
+    before_help = "Example:\n  peername send --source 203.0.113.7:4711 127.0.0.1:8443 < request.txt"
+)]
 pub(crate) struct Args {
     /// The receiver
     #[arg(value_name = "ADDR", value_parser = value::address)]

@@ -27,6 +27,7 @@ use client::EventStream;
 
 /// Options of `peername top`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername top --admin 127.0.0.1:9100")]
 pub(crate) struct Args {
     /// The endpoint of the running command, as in its own --admin
     #[arg(long, value_name = "ADDR|unix:PATH")]

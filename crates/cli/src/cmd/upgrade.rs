@@ -8,6 +8,7 @@ use peername_sys::SyscallError;
 
 /// Options of `peername upgrade`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = "Example:\n  peername upgrade --pid 1234")]
 pub(crate) struct Args {
     /// The process: a `proxy`, `forward` or `intercept`
     #[arg(long, value_name = "PID", value_parser = process_id)]

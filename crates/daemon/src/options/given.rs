@@ -207,8 +207,11 @@ pub struct NotWithFile<T>(pub T);
 impl<T: clap::Args> clap::Args for NotWithFile<T> {
     fn augment_args(command: Command) -> Command {
         let own = T::augment_args(Command::new("options"));
-        let own = own.get_arguments().cloned();
-        command.args(own.map(|arg| arg.conflicts_with("config")))
+        // Added to the command itself, so that the options keep their place among the others in help texts.
+        own.get_arguments()
+            .fold(T::augment_args(command), |command, own| {
+                command.mut_arg(own.get_id(), |arg| arg.conflicts_with("config"))
+            })
     }
 
     fn augment_args_for_update(command: Command) -> Command {

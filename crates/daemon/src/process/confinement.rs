@@ -12,7 +12,7 @@ use crate::{logging, service_manager};
 #[group(skip)]
 pub struct Args {
     /// Do not confine the process after its start by Landlock and seccomp (docs/confinement.md)
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_sandbox: bool,
 }
 

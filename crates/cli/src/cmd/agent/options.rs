@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use peername_daemon::options::{Given, NotWithFile, Table};
+use peername_daemon::options::{Given, NotWithFile, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
@@ -14,7 +14,7 @@ use crate::config_file::{self, Configuration, Kind};
 
 /// Options of `peername agent`.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(before_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) action: Option<Action>,
@@ -30,6 +30,7 @@ pub(super) enum Action {
 
 /// Options of the agent itself.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = heading::CONTAINERS)]
 pub(super) struct Serve {
     /// Read the policies in the `[[agent]]` tables of this file (docs/config.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
@@ -43,12 +44,13 @@ pub(super) struct Serve {
     #[command(flatten)]
     policy: NotWithFile<Given<Policy>>,
     /// Log each refused connection
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = heading::OPERATION)]
     verbose: bool,
 }
 
 /// A policy: which listeners of a container expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct Policy {
     /// The name of the policy: listenerMetadata of the containers' seccomp profile
@@ -118,3 +120,8 @@ impl Policy {
         })
     }
 }
+
+const EXAMPLE: &str = "\
+Examples: the balancers of 192.0.2.0/24 in front of containers; the seccomp profile of those containers
+  peername agent --trust 192.0.2.0/24 --ports 443
+  peername agent profile > peername.json";

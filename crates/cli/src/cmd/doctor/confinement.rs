@@ -17,6 +17,7 @@ use super::intercept;
 /// Options of `peername doctor confinement`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
+#[command(before_help = "Example:\n  peername doctor confinement --pid 1234")]
 pub(super) struct Args {
     /// Report what confines this process
     #[arg(long, value_name = "PID", conflicts_with = "config")]

@@ -25,6 +25,7 @@ use crate::cmd::intercept::usual_needs;
 /// Options of `peername doctor intercept`: those of `peername intercept` that depend on this host.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
+#[command(before_help = "Example:\n  peername doctor intercept --check grpc://127.0.0.1:9191")]
 pub(super) struct Args {
     /// The address that it will listen on; may be repeated [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]

@@ -9,6 +9,7 @@ use super::finding::Finding;
 /// Without options: this build lacks it.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
+#[command(before_help = "Example:\n  peername doctor intercept")]
 pub(super) struct Args {}
 
 impl Args {

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 
 use peername_daemon::admin::AdminArgs;
+use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::program::{Mechanism, ProgramError, Reason, examine, search_path};
@@ -13,33 +14,34 @@ use crate::cmd::routes::Protocol;
 
 /// Options of `peername exec`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLE, next_help_heading = heading::LISTENING)]
 pub(crate) struct Args {
     /// The mechanism that gives the server its clients' addresses
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(super) mode: Mode,
-    #[command(flatten)]
-    pub(super) rules: RuleArgs,
     /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     pub(super) listen: Vec<SocketAddr>,
     /// With --mode netns: the transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
+    #[command(flatten)]
+    pub(super) rules: RuleArgs,
     /// Show the header's destination as the server's own address (getsockname)
     #[arg(long)]
     pub(super) dst: bool,
-    #[command(flatten)]
-    pub(super) admin: AdminArgs,
     /// CMD is a client: each of its TCP connections begins with a header that names --source
-    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS)]
+    #[arg(long, requires = "source", conflicts_with_all = OF_SERVERS, help_heading = heading::SENT_HEADER)]
     pub(super) connect: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     pub(super) client: Client,
+    #[command(flatten, next_help_heading = heading::OPERATION)]
+    pub(super) admin: AdminArgs,
     /// Log the chosen mode and the reason, and each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
     /// The server, or client, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", help_heading = None)]
     pub(super) command: Vec<OsString>,
 }
 
@@ -134,3 +136,7 @@ const OF_SERVERS: [&str; 18] = [
     "admin",
     "admin_host",
 ];
+const EXAMPLE: &str = "\
+Examples: a web server behind a balancer in 192.0.2.0/24; a client that names another address
+  peername exec --trust 192.0.2.0/24 --ports 443 -- nginx -g 'daemon off;'
+  peername exec --connect --source 198.51.100.7:4711 -- curl https://www.example.com";

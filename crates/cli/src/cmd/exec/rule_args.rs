@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
+use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
@@ -15,21 +16,34 @@ use crate::cmd::proxy::header_args::HeaderArgs;
 
 /// Which listeners expect headers, and which headers.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct RuleArgs {
+    /// Only listeners on these ports, such as 80,443,8000-8010; with `exec --connect`: connections to them [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
+    pub(super) ports: Vec<RangeInclusive<u16>>,
     #[command(flatten)]
     pub(super) headers: HeaderArgs,
     /// Treatment of connections without a header, and of those from untrusted peers
-    #[arg(long, value_name = "WHAT", default_value = "require")]
+    #[arg(long, value_name = "WHAT", default_value = "require", help_heading = heading::HEADERS)]
     pub(super) header: Header,
     /// Client addresses in headers that are refused
-    #[arg(long, value_name = "POLICY", default_value = "strict")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "strict",
+        hide_short_help = true,
+        help_heading = heading::HEADERS
+    )]
     pub(super) source_policy: Sources,
-    /// Only listeners on these ports, such as 80,443,8000-8010; with --connect: connections to them [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
-    pub(super) ports: Vec<RangeInclusive<u16>>,
     /// Connections that may be open at the same time, rounded up to a power of two
-    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 65536,
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216),
+        help_heading = heading::TUNING
+    )]
     max_connections: u32,
 }
 

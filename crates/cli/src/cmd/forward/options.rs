@@ -16,44 +16,49 @@ use peername_server::addr::Target;
 use crate::cmd::proxy::clients;
 use crate::cmd::proxy::udp;
 use crate::cmd::send::Header;
-use peername_daemon::options::{Given, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile, heading};
 
 /// Options of `peername forward`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    before_help = EXAMPLE,
+    mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: 1]"))
+)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) forward: NotWithFile<Given<Forward>>,
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
     pub(super) process: Given<Process>,
-    #[command(flatten)]
-    pub(super) forward: NotWithFile<Given<Forward>>,
 }
 
 /// The options of a group of listeners: on the command line all of them, in a file those of one table.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct Forward {
     /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<Listen>,
-    /// The server that connections are forwarded to, with a header
-    #[arg(long, value_name = "ADDR")]
-    to: Option<Address>,
     /// The transports to forward
     #[arg(short, long, default_value = "tcp")]
     protocol: Protocol,
-    #[command(flatten)]
-    clients: clients::Args,
-    #[command(flatten)]
-    header: Header,
-    #[command(flatten)]
-    udp: udp::Args,
+    /// The server that connections are forwarded to, with a header
+    #[arg(long, value_name = "ADDR", help_heading = heading::BACKEND)]
+    to: Option<Address>,
     /// Timeout for connecting to the server
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    #[arg(long, value_name = "DURATION", default_value = "5s", help_heading = heading::BACKEND)]
     connect_timeout: Timeout,
     /// Idle timeout of connections
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    #[arg(long, value_name = "DURATION", default_value = "1h", help_heading = heading::BACKEND)]
     idle_timeout: Timeout,
+    #[command(flatten, next_help_heading = heading::SENT_HEADER)]
+    header: Header,
+    #[command(flatten, next_help_heading = heading::CLIENTS)]
+    clients: clients::Args,
+    #[command(flatten)]
+    udp: udp::Args,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -156,3 +161,7 @@ impl Forward {
         }
     }
 }
+
+const EXAMPLE: &str = "\
+Example: the server at 192.0.2.20 reads the client's address from a header
+  peername forward --listen 0.0.0.0:8080 --to 192.0.2.20:443";

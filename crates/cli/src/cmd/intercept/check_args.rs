@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use http::HeaderName;
+use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Number, Time, Timeout};
 use peername_intercept::authz::{
@@ -24,8 +25,6 @@ pub(crate) struct CheckArgs {
     /// allowed]
     #[arg(long, value_name = "URL")]
     check: Vec<ServiceUrl>,
-    #[command(flatten)]
-    tls: CheckTlsArgs,
     /// Deadline of a check, from its request to the end of its response
     #[arg(
         long,
@@ -38,25 +37,52 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]
     on_check_failure: Failure,
     /// How long a response is cached for equal requests [default: no cache]
-    #[arg(long, value_name = "DURATION", requires = "check")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        requires = "check",
+        hide_short_help = true
+    )]
     check_cache: Option<Time>,
     /// A request header that is sent to the service, and no other; may be repeated [default: all but
     /// Authorization, Proxy-Authorization and Cookie]
-    #[arg(long, value_name = "HEADER", requires = "check")]
+    #[arg(
+        long,
+        value_name = "HEADER",
+        requires = "check",
+        hide_short_help = true
+    )]
     check_header: Vec<HeaderName>,
     /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
     /// ended, or the client sends no more for a second [default: none]
-    #[arg(long, value_name = "OCTETS", requires = "check")]
+    #[arg(
+        long,
+        value_name = "OCTETS",
+        requires = "check",
+        hide_short_help = true
+    )]
     check_body: Option<Number<1, 1_048_576>>,
     /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
-    #[arg(long, value_name = "TYPE", requires = "check_body")]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        requires = "check_body",
+        hide_short_help = true
+    )]
     check_body_exempt: Vec<MediaType>,
     /// A header that a request takes from a forwardAuth service's response; may be repeated
-    #[arg(long, value_name = "HEADER", requires = "check")]
+    #[arg(
+        long,
+        value_name = "HEADER",
+        requires = "check",
+        hide_short_help = true
+    )]
     check_take: Vec<HeaderName>,
     /// Checks in flight at a time; others wait, within --check-timeout
-    #[arg(long, value_name = "N", default_value = "256", requires = "check")]
+    #[arg(long, value_name = "N", default_value = "256", requires = "check", help_heading = heading::TUNING)]
     check_concurrency: Number<1, 65_536>,
+    #[command(flatten)]
+    tls: CheckTlsArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,13 +9,13 @@ use peername_intercept::authz::{CheckTlsFiles, ClientTls, ConfigError};
 #[group(skip)]
 pub(crate) struct CheckTlsArgs {
     /// Authorities (PEM) that check services with TLS are verified by; may be repeated [default: those that this host trusts]
-    #[arg(long, value_name = "FILE", requires = "check")]
+    #[arg(long, value_name = "FILE", requires = "check", hide_short_help = true)]
     check_ca: Vec<PathBuf>,
     /// Certificate (PEM, with its chain) that check services with TLS are shown
-    #[arg(long, value_name = "FILE", requires_all = ["check", "check_key"])]
+    #[arg(long, value_name = "FILE", requires_all = ["check", "check_key"], hide_short_help = true)]
     check_cert: Option<PathBuf>,
     /// Private key (PEM) of --check-cert
-    #[arg(long, value_name = "FILE", requires_all = ["check", "check_cert"])]
+    #[arg(long, value_name = "FILE", requires_all = ["check", "check_cert"], hide_short_help = true)]
     check_key: Option<PathBuf>,
 }
 

@@ -29,21 +29,27 @@ use super::host_timeout::{HostTimeoutArg, host_timeouts};
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::proxy::clients::list_errors;
-use peername_daemon::options::{Given, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile, heading};
 
 /// Options of `peername intercept`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    before_help = EXAMPLE,
+    // The text of a file names what differs.
+    mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
+)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) intercept: NotWithFile<Given<Intercept>>,
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
     pub(super) process: Given<Process>,
-    #[command(flatten)]
-    pub(super) intercept: NotWithFile<Given<Intercept>>,
 }
 
 /// The options of the proxy itself.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct Intercept {
     /// Listen here for clients that are configured with the proxy; may be repeated [default: 127.0.0.1:8080, unless
@@ -60,71 +66,106 @@ pub(crate) struct Intercept {
     /// Require name and password (Proxy-Authorization: Basic): a file of NAME:HASH lines, as `htpasswd -B` writes them
     #[arg(long, value_name = "FILE")]
     proxy_auth: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) ca: CaDir,
-    #[command(flatten)]
+    /// Peers that begin connections with a PROXY header that names the client: CIDR, address, @FILE, private,
+    /// loopback or any; may be repeated
+    #[arg(long, value_name = "NETWORK", hide_short_help = true)]
+    accept_proxy: Vec<String>,
+    #[command(flatten, next_help_heading = heading::RULES)]
     rules: RuleArgs,
-    #[command(flatten)]
-    pub(super) check: CheckArgs,
     /// A secret that is added to allowed requests to this host, the value of HEADER from FILE: `api.example.com=Authorization@FILE`,
     /// over TLS unless it begins with `http://`; may be repeated
     #[arg(long, value_name = "HOST=HEADER@FILE")]
     inject: Vec<Injection>,
-    /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
-    #[arg(long, value_name = "WHERE")]
-    allow_destination: Vec<AllowedDestination>,
+    /// A line for the answers to refused requests, such as where to ask for a rule: `Ask net@example.com`
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    contact: Option<String>,
+    #[command(flatten, next_help_heading = heading::CHECK)]
+    pub(super) check: CheckArgs,
+    #[command(flatten, next_help_heading = heading::TLS)]
+    pub(crate) ca: CaDir,
+    /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(super) extra_ca: Vec<PathBuf>,
     /// A host with TLS that is relayed unopened: example.com, *.example.com or a network; may be repeated
     #[arg(long, value_name = "HOST")]
     passthrough: Vec<HostPattern>,
     /// Relay a host's TLS unopened, for a day, for a client that has refused the proxy's certificate three times
-    #[arg(long, conflicts_with_all = ["check", "allow", "deny", "rules"])]
+    #[arg(long, conflicts_with_all = ["check", "allow", "deny", "rules"], hide_short_help = true)]
     auto_passthrough: bool,
-    /// Peers that begin connections with a PROXY header that names the client: CIDR, address, @FILE, private,
-    /// loopback or any; may be repeated
-    #[arg(long, value_name = "NETWORK")]
-    accept_proxy: Vec<String>,
-    /// Begin each connection to an origin with a PROXY header that names the client
-    #[arg(long, value_name = "VERSION", conflicts_with = "upstream_proxy")]
-    send_proxy: Option<SendProxy>,
+    /// A destination beyond ports 80 and 443 of public addresses: CIDR[:PORT[-PORT]]; may be repeated
+    #[arg(long, value_name = "WHERE", help_heading = heading::ORIGINS)]
+    allow_destination: Vec<AllowedDestination>,
     /// Upstream proxy for all connections to origins: `http://[USER:PASSWORD@]HOST:PORT`
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = heading::ORIGINS)]
     upstream_proxy: Option<UpstreamProxy>,
-    /// Authorities (PEM) to trust for origins, beside this host's; may be repeated
-    #[arg(long, value_name = "FILE")]
-    pub(super) extra_ca: Vec<PathBuf>,
+    /// Begin each connection to an origin with a PROXY header that names the client
+    #[arg(
+        long,
+        value_name = "VERSION",
+        conflicts_with = "upstream_proxy",
+        help_heading = heading::ORIGINS,
+        hide_short_help = true
+    )]
+    send_proxy: Option<SendProxy>,
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+    /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
+    /// `--features opentelemetry`
+    #[arg(long, value_name = "URL", help_heading = heading::OPERATION, hide_short_help = true)]
+    otlp: Option<CollectorUrl>,
+    /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
+    /// most, and is then refused (429)
+    #[arg(long, value_name = "N", default_value = "1000", help_heading = heading::TUNING)]
+    certificates_per_client: Number<1, 1_000_000>,
+}
+
+/// The limits of time of requests, all of them with defaults that suit most.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = heading::TIMEOUTS)]
+#[group(skip)]
+struct TimeoutArgs {
     /// For resolving a name; and again for connecting to the origin; and again for the TLS handshake
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10s",
+        hide_short_help = true
+    )]
     connect_timeout: Timeout,
     /// From the end of a request to the head of its response
-    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        hide_short_help = true
+    )]
     answer_timeout: Timeout,
     /// The same for a host that takes longer, or less: example.com, *.example.com or a network; may be repeated, the first one
     /// applies
-    #[arg(long, value_name = "HOST=DURATION")]
+    #[arg(long, value_name = "HOST=DURATION", hide_short_help = true)]
     host_answer_timeout: Vec<HostTimeoutArg>,
     /// Close connections without a request for so long, on both sides, and abort exchanges whose client sends nothing of its
     /// request, or reads nothing of the response, for so long
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        hide_short_help = true
+    )]
     idle_timeout: Timeout,
     /// Abort responses of a host that sends no byte for so long: example.com, *.example.com or a network; may be repeated, the
     /// first one applies [default: a response that has begun may be silent]
-    #[arg(long, value_name = "HOST=DURATION")]
+    #[arg(long, value_name = "HOST=DURATION", hide_short_help = true)]
     host_idle_timeout: Vec<HostTimeoutArg>,
     /// Close tunnels and WebSockets without a byte in either direction for so long, and abort gRPC and server-sent events whose
     /// client reads nothing for so long
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1h",
+        hide_short_help = true
+    )]
     tunnel_timeout: Timeout,
-    /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
-    /// most, and is then refused (429)
-    #[arg(long, value_name = "N", default_value = "1000")]
-    certificates_per_client: Number<1, 1_000_000>,
-    /// A line for the answers to refused requests, such as where to ask for a rule: `Ask net@example.com`
-    #[arg(long, value_name = "TEXT")]
-    contact: Option<String>,
-    /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
-    /// `--features opentelemetry`
-    #[arg(long, value_name = "URL")]
-    otlp: Option<CollectorUrl>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -176,9 +217,9 @@ impl Intercept {
             passthrough: Passthrough::new(self.passthrough.clone()),
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
-            idle_timeout: self.idle_timeout.0,
-            silent_responses: host_timeouts(&self.host_idle_timeout),
-            tunnel_timeout: self.tunnel_timeout.0,
+            idle_timeout: self.timeouts.idle_timeout.0,
+            silent_responses: host_timeouts(&self.timeouts.host_idle_timeout),
+            tunnel_timeout: self.timeouts.tunnel_timeout.0,
             contact: self.contact.as_deref().map(Arc::from),
         }
     }
@@ -277,11 +318,11 @@ impl Intercept {
             extra_ca: self.extra_ca.clone(),
             proxy: self.upstream_proxy.clone(),
             send_proxy: self.send_proxy.is_some(),
-            connect_timeout: self.connect_timeout.0,
-            handshake_timeout: self.connect_timeout.0,
-            response_timeout: self.answer_timeout.0,
-            response_timeouts: host_timeouts(&self.host_answer_timeout),
-            idle_timeout: self.idle_timeout.0,
+            connect_timeout: self.timeouts.connect_timeout.0,
+            handshake_timeout: self.timeouts.connect_timeout.0,
+            response_timeout: self.timeouts.answer_timeout.0,
+            response_timeouts: host_timeouts(&self.timeouts.host_answer_timeout),
+            idle_timeout: self.timeouts.idle_timeout.0,
             max_connections,
         }
     }
@@ -289,3 +330,7 @@ impl Intercept {
 
 /// Long enough for a phone with a bad connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+const EXAMPLE: &str = "\
+Example: clients whose proxy is 127.0.0.1:8080 and who trust the authority reach these hosts alone
+  peername ca init
+  peername intercept --allow example.com --allow 'GET,HEAD *.example.org'";

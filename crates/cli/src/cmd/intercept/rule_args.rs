@@ -82,7 +82,7 @@ impl clap::Args for RuleArgs {
         let arg = |name: &'static str, help: &'static str| {
             Arg::new(name)
                 .long(name)
-                .value_name("[METHOD[,METHOD] ]HOST[:PORT][/PATH]|@FILE")
+                .value_name("RULE")
                 .action(ArgAction::Append)
                 .value_parser(move |text: &str| format!("{name} {text}").parse::<Entry>())
                 .help(help)
@@ -101,10 +101,11 @@ impl clap::Args for RuleArgs {
         command
             .arg(arg(
                 ALLOW,
-                "Allow requests to this host: example.com, *.example.com, an address or a network, any for every host, or @FILE for \
-                 the rules of a file; `GET,HEAD example.com/pub` for these methods and this path, db.internal:5432 for a port, relayed \
-                 unopened unless it is one of HTTP's (80, 443, 8000, 8080, 8443). One exact name or address may be a private one. May \
-                 be repeated: the first match of --allow and --deny decides, and what matches none is denied",
+                "Allow requests to this host: example.com, *.example.com, an address or a network, or any for every host. One exact \
+                 name or address may be a private one. `GET,HEAD example.com/pub` is for these methods below this path, \
+                 db.internal:5432 for a port, which is relayed unopened unless it is one of HTTP's (80, 443, 8000, 8080, 8443), and \
+                 @FILE for the rules of a file. May be repeated: the first match of --allow and --deny decides, and what matches \
+                 none is denied",
             ))
             .arg(arg(
                 DENY,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Number, Timeout, list_file};
 use peername_proto::HeaderPolicy;
@@ -15,6 +16,7 @@ use super::clients;
 
 /// Which peers may send headers, which headers are valid, and which clients may connect.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::HEADERS)]
 #[group(skip)]
 pub(crate) struct HeaderArgs {
     /// Peers that may send headers: CIDR, address, @FILE, private, loopback or any; may be repeated
@@ -29,18 +31,23 @@ pub(crate) struct HeaderArgs {
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     require_tlv: Vec<RequiredTlv>,
-    /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
-    /// CRLF, source port 0
-    #[arg(long)]
-    strict_header: bool,
-    /// Headers without a client (LOCAL, UNKNOWN), as health checks have them
-    #[arg(long, value_name = "WHAT", default_value = "serve")]
-    without_client: WithoutClient,
     /// The time from accept to the complete header
     #[arg(long, value_name = "DURATION", default_value_t = Timeout(HeaderLimits::default().timeout))]
     header_timeout: Timeout,
+    /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
+    /// CRLF, source port 0
+    #[arg(long, hide_short_help = true)]
+    strict_header: bool,
+    /// Headers without a client (LOCAL, UNKNOWN), as health checks have them
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "serve",
+        hide_short_help = true
+    )]
+    without_client: WithoutClient,
     /// Maximum length of a header in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = Number::clamp(HeaderLimits::default().max_len))]
+    #[arg(long, value_name = "BYTES", default_value_t = Number::clamp(HeaderLimits::default().max_len), help_heading = heading::TUNING)]
     max_header: Number<16, 65551>,
 }
 

@@ -22,17 +22,22 @@ use super::destination::destinations;
 use super::header_args::HeaderArgs;
 use super::udp;
 use crate::cmd::routes::{Protocol, target_args};
-use peername_daemon::options::{Given, NotWithFile};
+use peername_daemon::options::{Given, NotWithFile, heading};
 
 /// Options of `peername proxy`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    before_help = EXAMPLE,
+    // The text of a file names what differs.
+    mut_arg("workers", |arg| arg.help("Event loops, each with sockets of its own [default: one per core]"))
+)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) listener: NotWithFile<Given<Listener>>,
     #[command(flatten)]
     pub(super) source: Source,
     #[command(flatten)]
     pub(super) top: Given<Top>,
-    #[command(flatten)]
-    pub(super) listener: NotWithFile<Given<Listener>>,
 }
 
 /// The options that are not of listeners: the keys at the top of a file.
@@ -50,10 +55,10 @@ pub(crate) struct Top {
 #[group(skip)]
 pub(crate) struct HostArgs {
     /// Add the routing rules that deliver replies to this host, and remove them at exit
-    #[arg(long)]
+    #[arg(long, help_heading = heading::BACKEND)]
     pub(super) setup_routes: bool,
     /// The data path of UDP sessions
-    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    #[arg(long, value_name = "WHERE", default_value = "auto", help_heading = heading::TUNING)]
     pub(super) data_path: DataPath,
     /// The listening sockets are inherited and belong to another network namespace: `exec`
     #[arg(long, hide = true)]
@@ -72,6 +77,7 @@ pub(crate) enum DataPath {
 
 /// The options of a group of listeners: on the command line all of them, in a file those of one table.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct Listener {
     /// The address to listen on, with one port or a range (0.0.0.0:10000-10100); may be repeated
@@ -86,7 +92,10 @@ pub(crate) struct Listener {
     /// The transports to listen on
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
-    #[command(flatten)]
+    /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
+    #[arg(long, hide_short_help = true)]
+    listen_transparent: bool,
+    #[command(flatten, next_help_heading = heading::BACKEND)]
     targets: target_args::Args,
     /// Connect to the destination in the header, if --allow-destination lists it
     #[arg(long)]
@@ -94,29 +103,9 @@ pub(crate) struct Listener {
     /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
     allow_destination: Vec<AllowDestination>,
-    #[command(flatten)]
-    headers: HeaderArgs,
-    /// Accept traffic that TPROXY rules redirect, for any destination (`peername routes add --tproxy-ports`)
-    #[arg(long)]
-    listen_transparent: bool,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0")]
     mark: Mark,
-    /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
-    #[arg(long, value_name = "N")]
-    max_pending: Option<Number<1, MAX_INTEGER>>,
-    /// Maximum of connections of one peer that wait for their header [default: 1024, at most a quarter of all connections]
-    #[arg(long, value_name = "N")]
-    max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
-    /// Which claimed sources are refused
-    #[arg(long, value_name = "POLICY", default_value = "strict")]
-    source_policy: Sources,
-    /// The source port of connections to the backend
-    #[arg(long, value_name = "PORT", default_value = "keep")]
-    source_port: Port,
-    /// The action if the client's address and port are in use on this host
-    #[arg(long, value_name = "WHAT", default_value = "ephemeral")]
-    on_port_collision: Collision,
     /// Send a header to the backend too (TCP)
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
@@ -126,17 +115,49 @@ pub(crate) struct Listener {
     /// Idle timeout of connections [default: none; keepalive detects dead peers]
     #[arg(long, value_name = "DURATION")]
     idle_timeout: Option<Timeout>,
-    /// Idle timeout of half-closed connections
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
-    half_closed_timeout: Timeout,
+    /// The source port of connections to the backend
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "keep",
+        hide_short_help = true
+    )]
+    source_port: Port,
+    /// The action if the client's address and port are in use on this host
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "ephemeral",
+        hide_short_help = true
+    )]
+    on_port_collision: Collision,
+    #[command(flatten)]
+    headers: HeaderArgs,
+    /// Which claimed sources are refused
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "strict",
+        hide_short_help = true
+    )]
+    source_policy: Sources,
+    /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
+    #[arg(long, value_name = "TYPE", hide_short_help = true)]
+    log_tlv: Vec<TlvKind>,
     #[command(flatten)]
     udp: udp::Args,
+    /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
+    #[arg(long, value_name = "N", help_heading = heading::TUNING)]
+    max_pending: Option<Number<1, MAX_INTEGER>>,
+    /// Maximum of connections of one peer that wait for their header [default: 1024, at most a quarter of all connections]
+    #[arg(long, value_name = "N", help_heading = heading::TUNING)]
+    max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
+    /// Idle timeout of half-closed connections
+    #[arg(long, value_name = "DURATION", default_value = "1h", help_heading = heading::TUNING)]
+    half_closed_timeout: Timeout,
     /// The relay method
-    #[arg(long, value_name = "HOW", default_value = "auto")]
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = heading::TUNING)]
     relay: Relay,
-    /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
-    #[arg(long, value_name = "TYPE")]
-    log_tlv: Vec<TlvKind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -350,3 +371,6 @@ impl From<Version> for SendProxy {
 /// It names the older options, too, so that it is not reported where one of them could not be read.
 const NO_TARGET: &str = "--target is missing: name the backend's address and port, as in 127.0.0.1:8080, once for each address \
     family of clients (--target-v4 and --target-v6 do, too)";
+const EXAMPLE: &str = "\
+Example: a balancer in 192.0.2.0/24 sends headers, the web server listens on port 8080
+  peername proxy --listen 0.0.0.0:443 --target 127.0.0.1:8080 --trust 192.0.2.0/24 --setup-routes";

@@ -4,24 +4,31 @@ use std::sync::LazyLock;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use peername_daemon::options::heading;
 use peername_daemon::value::{MAX_INTEGER, Number, Time};
 use peername_proxy::udp::{Dialect, UdpConfig};
 
 /// The options for UDP.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::UDP)]
 #[group(skip)]
 pub(crate) struct Args {
     /// UDP: which datagrams have a header
     #[arg(long, value_name = "DIALECT", default_value = "each")]
     pub(crate) udp_header: UdpHeader,
     /// UDP: idle timeout of a session
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        hide_short_help = true
+    )]
     close_after: Time,
     /// UDP: maximum of sessions in all; each takes a descriptor
-    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions))]
+    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions), help_heading = heading::TUNING)]
     max_sessions: Number<1, MAX_INTEGER>,
     /// UDP: maximum of sessions of one balancer
-    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions_per_balancer))]
+    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions_per_balancer), help_heading = heading::TUNING)]
     max_sessions_per_balancer: Number<1, MAX_INTEGER>,
 }
 

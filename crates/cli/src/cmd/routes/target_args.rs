@@ -13,10 +13,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     target: Vec<Target>,
     /// The backend of IPv4 clients: --target with an address or name of this family
-    #[arg(short = '4', long, value_name = "ADDR")]
+    #[arg(short = '4', long, value_name = "ADDR", hide_short_help = true)]
     target_v4: Option<TargetV4>,
     /// The backend of IPv6 clients: --target with an address or name of this family
-    #[arg(short = '6', long, value_name = "ADDR")]
+    #[arg(short = '6', long, value_name = "ADDR", hide_short_help = true)]
     target_v6: Option<TargetV6>,
     /// The backend of a family for which nothing else names one: of command lines of other programs, which have such defaults
     #[arg(long, value_name = "ADDR", hide = true)]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use peername_daemon::options::Given;
+use peername_daemon::options::{Given, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 
@@ -12,15 +12,16 @@ use crate::config_file::{self, Kind};
 
 /// The command line of `peername jail`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLE)]
 pub(crate) struct CommandLine {
-    /// Read the options of the `[jail]` table of this file (docs/config.md); those of the command line replace them, and its rules
-    /// follow those of the file
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     #[command(flatten)]
     options: Given<Args>,
+    /// Read the options of the `[jail]` table of this file (docs/config.md); those of the command line replace them, and its rules
+    /// follow those of the file
+    #[arg(long, value_name = "FILE", help_heading = heading::OPERATION)]
+    config: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", help_heading = None)]
     command: Vec<OsString>,
 }
 
@@ -46,3 +47,8 @@ impl CommandLine {
         Ok(args)
     }
 }
+
+const EXAMPLE: &str = "\
+Example: write the list of what a program needs; read it; from then on allow that and no more
+  peername jail --learn allow.txt -- npm ci
+  peername jail --allow @allow.txt -- npm ci";

@@ -11,6 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use ipnet::IpNet;
 use peername_daemon::logging;
+use peername_daemon::options::heading;
 use peername_daemon::process::confinement;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{Timeout, list_file};
@@ -24,56 +25,64 @@ use crate::cmd::intercept::rule_file;
 
 /// Options of `peername jail`, which are also the keys of the `[jail]` table.
 #[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("no_sandbox", |arg| {
+    arg.help("Do not confine the interceptor after its start by Landlock and seccomp (docs/confinement.md)")
+}))]
 #[group(skip)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) intercept: InJail<Intercept>,
+    /// Allow every request, and write the hosts and ports that the program asks for to FILE, as rules for --allow @FILE; a FILE
+    /// that exists is added to
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["ask", "allow", "deny", "rules", "check"],
+        help_heading = heading::RULES
+    )]
+    pub(super) learn: Option<PathBuf>,
+    /// Ask on the terminal about each host and port that no rule of --allow and --deny matches
+    #[arg(long, help_heading = heading::RULES)]
+    pub(super) ask: bool,
+    /// Deny what is not answered in this time
+    #[arg(long, value_name = "DURATION", default_value = "30s", help_heading = heading::RULES, hide_short_help = true)]
+    ask_timeout: Timeout,
+    /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
+    #[arg(long, help_heading = heading::RULES)]
+    fail_on_deny: bool,
+    /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
+    /// --fail-on-deny
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
+    pub(super) check_list: Option<PathBuf>,
     /// A further port on which TLS and HTTP are opened, beside 80 and 443; may be repeated
-    #[arg(long = "port", value_name = "N", value_parser = port)]
+    #[arg(long = "port", value_name = "N", value_parser = port, help_heading = heading::ORIGINS)]
     ports: Vec<u16>,
     /// A destination whose connections are relayed unopened, once the check has allowed a CONNECT to it: github.com:22,
     /// *.example.com:5432, 192.0.2.0/24:22, *:22 for every host, or @FILE for the lines of a list of rules that have a port; may
     /// be repeated
-    #[arg(long, value_name = "HOST:PORT|@FILE")]
+    #[arg(long, value_name = "HOST:PORT|@FILE", help_heading = heading::ORIGINS)]
     allow_tcp: Vec<AllowTcp>,
-    /// Allow every request, and write the hosts and ports that the program asks for to FILE, as rules for --allow @FILE; a FILE
-    /// that exists is added to
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ask", "allow", "deny", "rules", "check"])]
-    pub(super) learn: Option<PathBuf>,
-    /// Ask on the terminal about each host and port that no rule of --allow and --deny matches
-    #[arg(long)]
-    pub(super) ask: bool,
-    /// Deny what is not answered in this time
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    ask_timeout: Timeout,
-    /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
-    #[arg(long)]
-    fail_on_deny: bool,
-    /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
-    /// --fail-on-deny
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["learn", "ask"])]
-    pub(super) check_list: Option<PathBuf>,
     /// A file or directory that the program sees empty; may be repeated
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = heading::CONFINEMENT)]
     pub(super) hide: Vec<PathBuf>,
     /// A Unix socket of this host that the program may connect to, or a directory of such; may be repeated [default: none]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = heading::CONFINEMENT)]
     pub(super) allow_unix: Vec<PathBuf>,
-    /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
-    /// 3e70:6565:726e:616d::/64]
-    #[arg(long = "name-range", value_name = "NETWORK")]
-    name_ranges: Vec<IpNet>,
     /// Let the program change mounts in mount namespaces of its own, as bwrap and container engines do; it can uncover hidden files
     /// then, and a jail in this one needs it
-    #[arg(long)]
+    #[arg(long, help_heading = heading::CONFINEMENT)]
     pub(super) allow_mounts: bool,
+    #[command(flatten, next_help_heading = heading::CONFINEMENT)]
+    pub(super) sandbox: confinement::Args,
     /// Write the audit lines to this file [default: to standard error with -v, else nowhere]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::LOG)]
     pub(super) log: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) intercept: InJail<Intercept>,
-    #[command(flatten)]
-    pub(super) sandbox: confinement::Args,
-    #[command(flatten)]
     pub(super) logging: logging::Args,
+    /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
+    /// 3e70:6565:726e:616d::/64]
+    #[arg(long = "name-range", value_name = "NETWORK", help_heading = heading::TUNING)]
+    name_ranges: Vec<IpNet>,
     /// The program and its arguments.
     #[arg(skip)]
     pub(super) command: Vec<OsString>,
@@ -257,15 +266,13 @@ pub(super) struct InJail<T>(pub(super) T);
 
 impl<T: clap::Args> clap::Args for InJail<T> {
     fn augment_args(command: Command) -> Command {
-        let own = T::augment_args(Command::new("options"));
-        let own = own.get_arguments().cloned();
-        command.args(own.map(|arg| match arg.get_id().as_str() {
-            id if OF_LISTENERS.contains(&id) => arg.hide(true),
-            "ca" => {
-                arg.help("The directory of the authority [default: one that ends with the program]")
-            }
-            _ => arg,
-        }))
+        let mut command = T::augment_args(command);
+        for id in OF_LISTENERS {
+            command = command.mut_arg(id, |arg| arg.hide(true));
+        }
+        command.mut_arg("ca", |arg| {
+            arg.help("The directory of the authority [default: one that ends with the program]")
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
