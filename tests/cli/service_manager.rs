@@ -328,7 +328,7 @@ fn units_are_valid_and_tight() {
         // systemd requires that the program exists.
         paths.push(scratch.write(&name, &text.replace("/usr/bin/peername", BINARY)));
     }
-    assert_eq!(paths.len(), 6, "{paths:?}");
+    assert_eq!(paths.len(), 7, "{paths:?}");
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--recursive-errors=yes"])
         .args(&paths)
@@ -338,7 +338,12 @@ fn units_are_valid_and_tight() {
     let of_ours = said.lines().filter(|line| line.contains("peername"));
     assert_eq!(of_ours.collect::<Vec<_>>(), [""; 0], "{said}");
     for path in paths.iter().filter(|path| path.ends_with(".service")) {
-        let threshold = if path.contains("routes") { "20" } else { "15" };
+        let threshold = match path {
+            // It enters the networks of containers, and writes to their memory.
+            path if path.contains("agent") => "40",
+            path if path.contains("routes") => "20",
+            _ => "15",
+        };
         let output = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold", threshold, path])
             .output()

@@ -51,7 +51,7 @@ fn misplaced_key_is_reported_with_its_place() {
     for (file, says) in [
         (
             format!("trust = \"any\"\n{table}"),
-            "line 1, trust: belongs in [[listen]]\n",
+            "line 1, trust: belongs in [[listen]] or in [[agent]]\n",
         ),
         (
             format!("{table}drain = \"1s\"\n"),

@@ -8,8 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::containers::{assert_sees, run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT, wait_until};
-use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::agent::{Agent, Container, profile};
 use crate::harness::rig::exec_notify::{network_of, recv_addresses, wait_helper_pid};
 use crate::harness::rig::proxy::header_for;
 
@@ -109,6 +110,57 @@ fn supervisor_ends_with_its_agent() {
     });
     agent.start_next(&[]);
     assert_sees(&served.lab, fresh_client_v4());
+}
+
+/// The service manager keeps the descriptors, where there is one.
+#[test]
+fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let (notify, socket) = (scratch.path_text("notify"), scratch.path_text("agent.sock"));
+    let script = scratch.write("manager.py", include_str!("manager.py"));
+    let listen = format!("--listen={socket}");
+    let command = [BINARY, "agent", &listen, "--trust=10.81.0.0/24"];
+    let args = [&[script.as_str(), &notify], &command[..]].concat();
+    let manager = Process::start(&host, "/usr/bin/python3", &args);
+    manager.wait_printed("stored 1");
+    let served = Served::new("managed", "block");
+    let container = Container::new("managed", &served.scratch, profile(&socket, "default"));
+    let server = run(&container, &served.lab, "block");
+    manager.wait_printed("stored 5");
+    for agents in 2..4 {
+        assert_sees(&served.lab, fresh_client_v4());
+        let pid = last_number(&manager, "pid ");
+        kill(Pid::from_raw(pid).expect("a process"));
+        manager.wait_logged_times("containers: 1", agents - 1);
+    }
+    assert_sees(&served.lab, fresh_client_v4());
+    drop(server);
+    // Only the socket is left.
+    manager.wait_logged_times("stored 1", 2);
+}
+
+/// The last number that the process has printed after this text.
+fn last_number(process: &Process, before: &str) -> i32 {
+    let log = process.log();
+    let mut numbers = log.lines().filter_map(|line| line.strip_prefix(before));
+    let last = numbers.next_back().and_then(|number| number.parse().ok());
+    last.expect("a number")
+}
+
+/// It could answer none of the calls.
+#[test]
+fn agent_in_another_pid_namespace_says_so() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let socket = scratch.path_text("agent.sock");
+    let args = ["agent", &format!("--listen={socket}"), "--trust=any"];
+    let agent = Process::start_in_pid_namespace(&host, BINARY, &args);
+    agent.wait_logged("containers: 0");
+    let served = Served::new("foreign", "block");
+    let container = Container::new("foreign", &served.scratch, profile(&socket, "default"));
+    let _server = start(&container, &served.lab, "block");
+    agent.wait_logged(
+        "container foreign: its supervisor has ended: its processes are in no PID namespace below",
+    );
 }
 
 /// A server of `accept.c` in a container.

@@ -2,12 +2,13 @@
 //! ([`fd_passing`](super::fd_passing)).
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with, sockopt,
+    socket_with,
 };
 
 use crate::{NameCall, Result};
@@ -54,8 +55,24 @@ pub fn accept_from(listener: impl AsFd) -> Result<OwnedFd> {
 ///
 /// Those of getsockopt(2): not a connected Unix socket.
 pub fn peer_user(socket: impl AsFd) -> Result<u32> {
-    let peer = sockopt::socket_peercred(socket).call("getsockopt(SO_PEERCRED)")?;
-    Ok(peer.uid.as_raw())
+    // Not rustix's: that fails for a process of another PID namespace, which has the number 0 here.
+    // SAFETY: a ucred has no invalid bits.
+    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the struct, which lives across the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    match rc {
+        0 => Ok(peer.uid),
+        _ => Err(io::Error::last_os_error()).call("getsockopt(SO_PEERCRED)"),
+    }
 }
 
 fn open() -> Result<OwnedFd> {
