@@ -231,6 +231,7 @@ test-containers: ## Test the image, the chart and the manifests, with podman (ro
 	$(MAKE) --no-print-directory image
 	tests/containers/image.sh dist/peername.oci.tar $(STATIC_BINARIES)
 	tests/containers/chart.sh dist/peername.oci.tar
+	tests/containers/agent.sh $(TARGET)/$(shell uname -m)-unknown-linux-musl/dist/peername
 
 clean: ## Remove build results
 	$(CARGO) clean

@@ -44,14 +44,14 @@ done
 cp -r "$packaging/helm" "$work/helm"
 "$tools/helm" dependency build "$work/helm/tests/web" >"$work/log" || fail "$(<"$work/log")"
 "$tools/helm" template web "$work/helm/tests/web" | golden "$packaging/helm/tests/web.yaml"
-for wrong in --set=mode=both --set=mode=node --set=metrics.prot=1; do
+for wrong in --set=mode=both --set=mode=node --set=mode=agent --set=metrics.prot=1; do
     ! "$tools/helm" template peername "$packaging/helm/peername" "$wrong" >"$work/log" 2>&1 || fail "$wrong was accepted"
 done
 "$tools/manifests" kustomize "$packaging/kubernetes/sidecar" >"$work/sidecar.yaml"
 
 # What each pod satisfies of the Pod Security Standards, and what it lacks.
 {
-    for file in "$work/sidecar.yaml" "$packaging"/helm/tests/{metrics,web}.yaml "$packaging"/kubernetes/{egress,node}.yaml; do
+    for file in "$work/sidecar.yaml" "$packaging"/helm/tests/{metrics,web}.yaml "$packaging"/kubernetes/{agent,egress,node}.yaml; do
         level=$(check "$file")
         echo "$(basename "$file"): $level"
     done

@@ -13,6 +13,11 @@ export DISABLE_HC_SYSTEMD=true
 load() {
     buildah pull --quiet "oci-archive:$1" >"$STORAGE/id"
     podman tag "$(<"$STORAGE/id")" localhost/peername:0.1.0 localhost/peername:latest
+    connect_front
+}
+
+# Makes the network of pods, and the other host.
+connect_front() {
     podman network create --subnet 10.123.0.0/24 pods >"$STORAGE/log"
     ip netns add front
     ip link add front type veth peer name eth0 netns front
@@ -135,6 +140,7 @@ run_tests() {
             exit 1
         }
         podman pod rm --all --force >"$STORAGE/output"
+        podman rm --all --force --time 1 >"$STORAGE/output"
     done
     echo "$# passed, 0 failed"
 }

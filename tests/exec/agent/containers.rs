@@ -58,6 +58,7 @@ fn containers_come_and_go_without_a_leak() {
     let agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let round = |name: &str| {
+        lab.server.wait_connection_refused(LISTEN_V4);
         let container = Container::new(name, &scratch, agent.profile("default"));
         let _server = run(&container, &lab, "level");
         assert_sees(&lab, fresh_client_v4());

@@ -6,7 +6,7 @@ mod store;
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,14 +15,17 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
 use peername_daemon::usage::Usage;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
-use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended};
+use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
 use peername_exec::interfaces;
 use peername_observe::admin::UnixSocketFile;
+use peername_sys::event::signals::SignalFd;
+use peername_sys::event::wait_readable;
+use peername_sys::process::pidfd::Signal;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
 
-use options::Serve;
 pub(crate) use options::{Args, Policy, policies};
+use options::{OnTakeover, Serve};
 
 /// Runs the agent until a signal ends it, or until another one takes over.
 ///
@@ -32,6 +35,9 @@ pub(crate) use options::{Args, Policy, policies};
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
+        Some(options::Action::Hold(hold)) => {
+            match holder::hold(&store::beside(&hold.listen), &hold.holder)? {}
+        }
         None => serve(&args.serve),
     }
 }
@@ -42,22 +48,36 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     args.policies(&mut Fingerprints::default())?;
     interfaces::check(false)?;
     make_directory(&args.listen)?;
-    let store::Opened { store, mut stored } = store::open(&args.listen)?;
+    let store::Opened { store, mut stored } = store::wait_open(&args)?;
     let socket = match take_socket(&mut stored) {
         Some(socket) => socket,
         None => bind(&args.listen)?,
     };
     let users = [user::effective_uid(), 0].into_iter();
     let users = users.chain(args.runtime_uid.iter().copied()).collect();
+    let on_takeover = args.on_takeover;
     let host = Host { args };
     match Agent::new(Box::new(host), users, socket, store, stored)?.run()? {
         Ended::Stopped(0) => {}
         Ended::Stopped(containers) => eprintln!(
             "peername: the agent has stopped: accept(2) of {containers} containers waits until one is started again"
         ),
-        Ended::TakenOver => eprintln!("peername: another agent has taken over"),
+        Ended::TakenOver => {
+            eprintln!("peername: another agent has taken over");
+            if on_takeover == OnTakeover::Wait {
+                wait_for_stop()?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn wait_for_stop() -> anyhow::Result<()> {
+    let signals = SignalFd::open(&[Signal::TERM, Signal::INT])?;
+    while signals.next().is_none() {
+        wait_readable([signals.as_fd()], None)?;
+    }
+    Ok(())
 }
 
 /// What the agent asks.
@@ -72,11 +92,10 @@ impl AgentHost for Host {
         policies.map_err(|Usage(error)| error)
     }
 
-    fn reopen_store(&self) -> Result<Box<dyn DescriptorStore>, String> {
-        let opened = store::open(&self.args.listen);
-        opened
-            .map(|opened| opened.store)
-            .map_err(|error| error.to_string())
+    fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String> {
+        let opened = store::open(&self.args);
+        let opened = opened.map_err(|error| error.to_string())?;
+        Ok(opened.map(|opened| opened.store))
     }
 
     fn ready(&self, status: &str) {

@@ -1,8 +1,10 @@
 //! The holder: a process that keeps the agent's descriptors where no service manager does, and hands them to the next agent.
 //!
-//! It does nothing else, so that there is little to go wrong in it. It is no child of the agent and in a process group of its own, and
-//! ends once there is neither an agent nor a container.
+//! It does nothing else, so that there is little to go wrong in it. The agent starts one, which is no child of it and in a process group
+//! of its own, and ends once there is neither an agent nor a container; or [`hold`] runs one, where a container runtime ends all
+//! processes that the agent has started.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -33,6 +35,33 @@ pub enum HolderError {
     Busy,
 }
 
+impl HolderError {
+    fn at(path: &Path, source: SyscallError) -> Self {
+        Self::Call {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Runs a holder in this process for ever, for the agent that connects to the socket at `own`. It takes over the descriptors of the
+/// holder at `shared`, whose agent ends then, and has that path for the next one.
+///
+/// # Errors
+///
+/// [`HolderError`].
+pub fn hold(shared: &Path, own: &Path) -> Result<Infallible, HolderError> {
+    let failed = |source| HolderError::at(own, source);
+    let kept = Holder::connect(shared)?.map_or_else(Vec::new, |(_, stored)| stored);
+    let listen = |path| seqpacket::listen_at(path).map_err(|source| HolderError::at(path, source));
+    let listeners = vec![listen(shared)?, listen(own)?];
+    let mut keeper = Keeper::new(listeners).map_err(failed)?;
+    keeper.kept = kept;
+    loop {
+        keeper.serve().map_err(failed)?;
+    }
+}
+
 /// A connection to the holder.
 #[derive(Debug)]
 pub struct Holder(OwnedFd);
@@ -45,21 +74,29 @@ impl Holder {
     ///
     /// [`HolderError`].
     pub fn open(path: &Path) -> Result<(Self, Vec<StoredDescriptor>), HolderError> {
-        let failed = |source| HolderError::Call {
-            path: path.to_owned(),
-            source,
-        };
-        let line = match seqpacket::connect_to(path) {
-            Err(error) if is_absent(&error) => {
-                start(path).map_err(failed)?;
-                seqpacket::connect_to(path)
+        match Self::connect(path)? {
+            Some(connected) => Ok(connected),
+            None => {
+                start(path).map_err(|source| HolderError::at(path, source))?;
+                Self::connect(path)?.ok_or(HolderError::Busy)
             }
-            connected => connected,
+        }
+    }
+
+    /// Connects to the holder whose socket is at `path`, as [`Holder::open`]; `None` if there is no holder.
+    ///
+    /// # Errors
+    ///
+    /// [`HolderError`].
+    pub fn connect(path: &Path) -> Result<Option<(Self, Vec<StoredDescriptor>)>, HolderError> {
+        let failed = |source| HolderError::at(path, source);
+        let line = match seqpacket::connect_to(path) {
+            Err(error) if is_absent(&error) => return Ok(None),
+            connected => connected.map_err(failed)?,
         };
-        let line = line.map_err(failed)?;
         fd_passing::set_time_limit(&line, HANDOVER_LIMIT).map_err(failed)?;
         let stored = receive_all(&line).ok_or(HolderError::Busy)?;
-        Ok((Self(line), stored))
+        Ok(Some((Self(line), stored)))
     }
 }
 
@@ -111,15 +148,15 @@ fn start(path: &Path) -> Result<()> {
     let listener = seqpacket::listen_at(path)?;
     daemonize::spawn_detached([listener], |[listener]| {
         daemonize::set_thread_name(c"peername-hold");
-        let held = Keeper::new(listener).and_then(Keeper::run);
-        let _ = std::fs::remove_file(path);
+        // The path stays: another holder may have replaced it.
+        let held = Keeper::new(vec![listener]).and_then(|mut keeper| keeper.serve_while_needed());
         u8::from(held.is_err())
     })
 }
 
 /// The holder, from inside.
 struct Keeper {
-    listener: OwnedFd,
+    listeners: Vec<OwnedFd>,
     epoll: Epoll,
     kept: Vec<StoredDescriptor>,
     agent: Option<OwnedFd>,
@@ -128,11 +165,13 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(listener: OwnedFd) -> Result<Self> {
+    fn new(listeners: Vec<OwnedFd>) -> Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(&listener, LISTENER, Interest::Readable)?;
+        for (number, listener) in (FIRST_LISTENER..).zip(&listeners) {
+            epoll.add(listener, number, Interest::Readable)?;
+        }
         Ok(Self {
-            listener,
+            listeners,
             epoll,
             kept: Vec::new(),
             agent: None,
@@ -140,29 +179,37 @@ impl Keeper {
         })
     }
 
-    /// Keeps descriptors until there is neither an agent nor a container.
-    fn run(mut self) -> Result<()> {
-        let mut found = Vec::new();
+    /// Keeps descriptors until there is neither an agent nor a container. The agent that has started this process connects at once.
+    fn serve_while_needed(&mut self) -> Result<()> {
         loop {
-            let limit = self.agent.is_none().then_some(CHECK_INTERVAL);
-            self.epoll.wait(limit, &mut found)?;
-            for event in found.drain(..) {
-                match event.token {
-                    LISTENER => self.accept(),
-                    _ => self.serve_agent(),
-                }
-            }
-            if self.agent.is_none() {
-                self.close_ended_containers();
-                if !self.has_containers() {
-                    return Ok(());
-                }
+            self.serve()?;
+            if self.agent.is_none() && !self.has_containers() {
+                return Ok(());
             }
         }
     }
 
-    fn accept(&mut self) {
-        let Ok(line) = seqpacket::accept_from(&self.listener) else {
+    /// Serves what has come, after a while at the latest where there is no agent.
+    fn serve(&mut self) -> Result<()> {
+        let mut found = Vec::new();
+        let limit = self.agent.is_none().then_some(CHECK_INTERVAL);
+        self.epoll.wait(limit, &mut found)?;
+        for event in found {
+            match event.token {
+                AGENT => self.serve_agent(),
+                listener => self.accept(listener - FIRST_LISTENER),
+            }
+        }
+        if self.agent.is_none() {
+            self.close_ended_containers();
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: u64) {
+        let listener = self.listeners.get(listener as usize);
+        let accepted = listener.map(seqpacket::accept_from);
+        let Some(Ok(line)) = accepted else {
             return;
         };
         if !seqpacket::peer_user(&line).is_ok_and(|peer| peer == user::effective_uid()) {
@@ -282,5 +329,5 @@ const HANDOVER_LIMIT: Duration = Duration::from_secs(10);
 const SEND_LIMIT: Duration = Duration::from_secs(5);
 /// How often the holder looks for containers that have ended, while there is no agent.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-const LISTENER: u64 = 0;
-const AGENT: u64 = 1;
+const AGENT: u64 = 0;
+const FIRST_LISTENER: u64 = 1;

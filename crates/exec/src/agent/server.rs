@@ -28,12 +28,12 @@ pub trait AgentHost: Debug {
     /// What is wrong with them.
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String>;
 
-    /// Opens the store again, after it has ended: an empty one.
+    /// Opens the store again, after it has ended: an empty one. `None` if there is none so far.
     ///
     /// # Errors
     ///
-    /// Why there is none.
-    fn reopen_store(&self) -> Result<Box<dyn DescriptorStore>, String>;
+    /// Why it can't be opened.
+    fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String>;
 
     /// The agent serves, from the start or a reload on; `status` is for people.
     fn ready(&self, status: &str);
@@ -71,7 +71,10 @@ pub struct Agent {
     users: Vec<u32>,
     socket: UnixListener,
     signals: SignalFd,
-    store: Box<dyn DescriptorStore>,
+    /// `None` while there is none.
+    store: Option<Box<dyn DescriptorStore>>,
+    /// When a store that has ended is opened again.
+    reopen_at: Option<Instant>,
     epoll: Epoll,
     registrations: HashMap<u64, Registration>,
     containers: HashMap<u64, Container>,
@@ -107,7 +110,8 @@ impl Agent {
             users,
             socket: socket.into(),
             signals,
-            store,
+            store: Some(store),
+            reopen_at: None,
             epoll,
             registrations: HashMap::new(),
             last: containers.keys().copied().max().unwrap_or_default(),
@@ -140,7 +144,7 @@ impl Agent {
                     }
                     Token::SOCKET => self.accept(),
                     Token::STORE => {
-                        if self.obey_store()? {
+                        if self.is_taken_over() {
                             self.end();
                             return Ok(Ended::TakenOver);
                         }
@@ -151,7 +155,7 @@ impl Agent {
                     number => self.note_exit(number),
                 }
             }
-            self.run_due();
+            self.run_due()?;
         }
     }
 
@@ -315,14 +319,19 @@ impl Agent {
 
     fn remove(&mut self, number: u64) {
         self.containers.remove(&number);
-        for part in Part::ALL {
-            self.store.remove(StoredName::Container { number, part });
+        if let Some(store) = &mut self.store {
+            for part in Part::ALL {
+                store.remove(StoredName::Container { number, part });
+            }
         }
     }
 
     /// Starts supervisors that are due, and closes connections that are late.
-    fn run_due(&mut self) {
+    fn run_due(&mut self) -> Result<(), AgentError> {
         let now = Instant::now();
+        if self.reopen_at.is_some_and(|at| at <= now) {
+            self.reopen_store()?;
+        }
         let due = self.containers.iter().filter_map(|(&number, container)| {
             container
                 .restart_at
@@ -338,12 +347,13 @@ impl Agent {
             }
             !is_late
         });
+        Ok(())
     }
 
     fn wait_limit(&self) -> Option<Duration> {
         let restarts = self.containers.values().filter_map(|one| one.restart_at);
         let deadlines = self.registrations.values().map(|one| one.deadline);
-        let due = restarts.chain(deadlines).min()?;
+        let due = restarts.chain(deadlines).chain(self.reopen_at).min()?;
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
     }
 
@@ -355,44 +365,65 @@ impl Agent {
         self.containers.len()
     }
 
-    /// Returns whether another agent takes over.
-    fn obey_store(&mut self) -> Result<bool, AgentError> {
-        if self.store.next_event() == StoreEvent::TakenOver {
-            return Ok(true);
+    /// Whether another agent takes over. Otherwise the store has ended.
+    fn is_taken_over(&mut self) -> bool {
+        let Some(mut store) = self.store.take() else {
+            return false;
+        };
+        if store.next_event() == StoreEvent::TakenOver {
+            return true;
         }
+        self.reopen_at = Some(Instant::now());
+        false
+    }
+
+    /// Opens the store again, and stores everything.
+    fn reopen_store(&mut self) -> Result<(), AgentError> {
+        self.reopen_at = None;
         match self.host.reopen_store() {
-            Ok(store) => {
-                self.store = store;
+            Ok(Some(store)) => {
+                self.store = Some(store);
                 self.watch_store()?;
                 self.keep_socket();
-                for (&number, container) in &self.containers {
-                    keep_in(&mut *self.store, number, container);
+                if let Some(store) = &mut self.store {
+                    for (&number, container) in &self.containers {
+                        keep_in(&mut **store, number, container);
+                    }
                 }
                 try_write_line(
                     "peername: the holder of descriptors was killed; another one has them now",
                 );
             }
-            Err(error) => try_write_line(&format!(
-                "peername: the holder of descriptors was killed: {error}; containers fail if the agent dies"
-            )),
+            Ok(None) => self.reopen_at = Some(Instant::now() + RETRY_INTERVAL),
+            Err(error) => {
+                self.reopen_at = Some(Instant::now() + RETRY_INTERVAL);
+                try_write_line(&format!(
+                    "peername: the holder of descriptors was killed: {error}; containers fail if the agent dies"
+                ));
+            }
         }
-        Ok(false)
+        Ok(())
     }
 
     fn watch_store(&mut self) -> Result<(), AgentError> {
-        match self.store.events() {
+        let store = self.store.as_ref();
+        match store.and_then(|store| store.events()) {
             Some(events) => Ok(self.epoll.add(events, Token::STORE, Interest::Readable)?),
             None => Ok(()),
         }
     }
 
     fn keep_socket(&mut self) {
-        // Without it containers that are started between two agents fail to start, and say so.
-        let _ = self.store.put(StoredName::Socket, self.socket.as_fd());
+        if let Some(store) = &mut self.store {
+            // Without it containers that are started between two agents fail to start, and say so.
+            let _ = store.put(StoredName::Socket, self.socket.as_fd());
+        }
     }
 
     fn keep(&mut self, number: u64, container: &Container) {
-        keep_in(&mut *self.store, number, container);
+        if let Some(store) = &mut self.store {
+            keep_in(&mut **store, number, container);
+        }
     }
 
     fn policy(&self, name: &str) -> Option<&AgentPolicy> {

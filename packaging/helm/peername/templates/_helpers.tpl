@@ -36,6 +36,20 @@ capabilities:
   {{- end }}
 {{- end }}
 
+{{- /* Takes the list of capabilities of root: the files and processes of the node are root's. */ -}}
+{{- define "peername.agentContext" -}}
+runAsUser: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+seccompProfile:
+  type: RuntimeDefault
+capabilities:
+  drop: [ALL]
+  {{- with . }}
+  add: [{{ join ", " . }}]
+  {{- end }}
+{{- end }}
+
 {{- /* Options that all commands have. */ -}}
 {{- define "peername.commonArgs" -}}
 - --drain={{ .drainSeconds }}s

@@ -26,6 +26,19 @@ pub(crate) struct Args {
 pub(super) enum Action {
     /// Print the seccomp profile that has a container runtime ask the agent, or check one
     Profile(profile::Args),
+    /// Keep the descriptors of containers for an agent with the same --holder, where nothing that the agent starts outlives it
+    Hold(Hold),
+}
+
+/// Options of `peername agent hold`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Hold {
+    /// The agent's socket
+    #[arg(short, long, value_name = "unix:PATH", default_value = SOCKET, value_parser = socket_path)]
+    pub(super) listen: PathBuf,
+    /// The socket for the agent
+    #[arg(long, value_name = "unix:PATH", value_parser = socket_path)]
+    pub(super) holder: PathBuf,
 }
 
 /// Options of the agent itself.
@@ -41,11 +54,31 @@ pub(super) struct Serve {
     /// A user whose container runtimes may announce containers, beside root and the agent's own; may be repeated
     #[arg(long, value_name = "UID")]
     pub(super) runtime_uid: Vec<u32>,
+    /// The socket of `peername agent hold`, which keeps the descriptors of containers, so that the agent may be killed
+    /// [default: the service manager keeps them, or a process that the agent starts]
+    #[arg(long, value_name = "unix:PATH", value_parser = socket_path, hide_short_help = true)]
+    pub(super) holder: Option<PathBuf>,
+    /// What this agent does once another one, with the same --listen, has taken over
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "exit",
+        hide_short_help = true
+    )]
+    pub(super) on_takeover: OnTakeover,
     #[command(flatten)]
     policy: NotWithFile<Given<Policy>>,
     /// Log each refused connection
     #[arg(short, long, help_heading = heading::OPERATION)]
     verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum OnTakeover {
+    /// Exit
+    Exit,
+    /// Wait for SIGTERM: where something starts it again after its exit, and it would take over in turn
+    Wait,
 }
 
 /// A policy: which listeners of a container expect headers, and which headers.

@@ -25,8 +25,11 @@ pub(super) struct Args {
     /// Change this profile [default: that of podman]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Write the profile to this file [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Say what this profile lacks, and exit with 3 if it lacks something
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "output"])]
     check: Option<PathBuf>,
 }
 
@@ -48,7 +51,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => read(path)?,
         None => default_profile()?,
     };
-    writeln!(out, "{:#}", Value::from(with_agent(profile, args)?))?;
+    let text = format!("{:#}\n", Value::from(with_agent(profile, args)?));
+    match &args.output {
+        Some(path) => fs::write(path, text).with_context(|| path.display().to_string())?,
+        None => out.write_all(text.as_bytes())?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

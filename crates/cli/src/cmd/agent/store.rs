@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use peername_daemon::service_manager;
 use peername_exec::agent::descriptor_store::{
@@ -12,18 +14,48 @@ use peername_exec::agent::descriptor_store::{
 use peername_exec::agent::holder::Holder;
 use peername_sys::ipc::listen_fds;
 
+use super::options::Serve;
+
 /// A store, and what an earlier agent has left in it.
 pub(super) struct Opened {
     pub(super) store: Box<dyn DescriptorStore>,
     pub(super) stored: Vec<StoredDescriptor>,
 }
 
-/// Opens the store of the agent whose socket is at `path`.
+/// The socket of the holder that an agent with the socket at `path` starts.
+pub(super) fn beside(path: &Path) -> PathBuf {
+    let mut holder = OsString::from(path);
+    holder.push(".held");
+    holder.into()
+}
+
+/// The same as [`open`], once there is a store.
 ///
 /// # Errors
 ///
-/// There is none.
-pub(super) fn open(path: &Path) -> anyhow::Result<Opened> {
+/// As [`open`].
+pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
+    loop {
+        match open(args)? {
+            Some(opened) => return Ok(opened),
+            None => thread::sleep(RETRY_INTERVAL),
+        }
+    }
+}
+
+/// Opens the store of the agent; `None` if there is none so far.
+///
+/// # Errors
+///
+/// It can't be opened.
+pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
+    let of_holder = |(holder, stored)| Opened {
+        store: Box::new(holder),
+        stored,
+    };
+    if let Some(path) = &args.holder {
+        return Ok(Holder::connect(path)?.map(of_holder));
+    }
     if service_manager::is_there() {
         let all = listen_fds::receive_any()?.into_iter();
         // A socket unit passes its socket by another name.
@@ -31,19 +63,15 @@ pub(super) fn open(path: &Path) -> anyhow::Result<Opened> {
             name: inherited.name.parse().unwrap_or(StoredName::Socket),
             fd: inherited.fd,
         });
-        return Ok(Opened {
+        return Ok(Some(Opened {
             store: Box::new(ServiceManager),
             stored: stored.collect(),
-        });
+        }));
     }
-    let mut holder = OsString::from(path);
-    holder.push(".held");
-    let (holder, stored) = Holder::open(Path::new(&holder))?;
-    Ok(Opened {
-        store: Box::new(holder),
-        stored,
-    })
+    Ok(Some(of_holder(Holder::open(&beside(&args.listen))?)))
 }
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The descriptor store of the service manager (systemd.service(5), FileDescriptorStoreMax=).
 #[derive(Debug)]
