@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::host::HostPort;
 use path::RequestPath;
 pub use rule::{ParseRuleError, Rule};
+use methods::Methods;
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,19 @@ impl AccessRules {
 
     fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
         self.0
+    /// The rule that would allow what no rule decides on. It is for the method of the request where others are allowed by theirs.
+    pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> String {
+        let rule = rule_for(to);
+        match subject {
+            Subject::Request { method, .. }
+                if Methods::are_known(method) && self.names(to, Rule::has_methods) =>
+            {
+                format!("{method} {rule}")
+            }
+            _ => rule,
+        }
+    }
+
             .iter()
             .any(|rule| rule.allows() && rule.matches_host_and_port(to) && how(rule))
     }

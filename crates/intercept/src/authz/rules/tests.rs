@@ -282,3 +282,28 @@ fn what_is_no_rule_is_an_error() {
     );
     assert_eq!(AccessRules::new(Vec::new()), Ok(None));
 }
+
+#[test]
+fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow GET,HEAD a.test",
+        "allow b.test:8443",
+        "allow GET *.c.test/x",
+    ]);
+    for (host, method, expected) in [
+        ("a.test:443", "POST", "POST a.test"),
+        ("a.test:8080", "POST", "POST a.test:8080"),
+        ("x.c.test:80", "PUT", "PUT x.c.test"),
+        ("b.test:443", "POST", "b.test"),
+        ("d.test:443", "POST", "d.test"),
+        // No rule can name it.
+        ("a.test:443", "FETCH", "a.test"),
+    ] {
+        let request = Subject::Request { method, path: "/" };
+        let rule = rules.missing_rule(&to(host), request);
+        assert_eq!(rule, expected, "{host} {method}");
+        assert!(Rule::allow(&rule).is_ok());
+    }
+    let tunnel = rules.missing_rule(&to("a.test:443"), Subject::OpenedTunnel);
+    assert_eq!(tunnel, "a.test");
+}
