@@ -1,6 +1,7 @@
 //! Networks (CIDR) as operators write them, and those of special addresses.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr, SocketAddrV6};
+use core::num::NonZeroU16;
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -14,6 +15,14 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
         Err(_) => IpNet::from(text.parse::<IpAddr>().ok()?),
     };
     Some(unmap_ipv4(network))
+}
+
+/// Parses an IPv6 address with a port behind it but without brackets, `::1:22`, where that is an address, too.
+pub fn parse_unbracketed(text: &str) -> Option<SocketAddrV6> {
+    text.parse::<Ipv6Addr>().ok()?;
+    let (address, port) = text.rsplit_once(':')?;
+    let port: NonZeroU16 = port.parse().ok()?;
+    Some(SocketAddrV6::new(address.parse().ok()?, port.get(), 0, 0))
 }
 
 /// The networks of a purpose. Those of another one may be within them.

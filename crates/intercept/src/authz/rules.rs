@@ -11,10 +11,12 @@ mod rule;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use peername_proto::parse_unbracketed;
+
 use crate::host::HostPort;
+use methods::Methods;
 use path::RequestPath;
 pub use rule::{ParseRuleError, Rule};
-use methods::Methods;
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,8 +134,6 @@ impl AccessRules {
         }
     }
 
-    fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
-        self.0
     /// The rule that would allow what no rule decides on. It is for the method of the request where others are allowed by theirs.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> String {
         let rule = rule_for(to);
@@ -147,6 +147,8 @@ impl AccessRules {
         }
     }
 
+    fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
+        self.0
             .iter()
             .any(|rule| rule.allows() && rule.matches_host_and_port(to) && how(rule))
     }
@@ -195,7 +197,14 @@ impl DeniedBy<'_> {
 #[must_use]
 pub fn rule_for(to: &HostPort) -> String {
     match to.port {
-        80 | 443 => to.host.to_string(),
+        80 | 443 => {
+            let host = to.host.to_string();
+            // Its end might be a port.
+            match parse_unbracketed(&host) {
+                Some(_) => format!("[{host}]"),
+                None => host,
+            }
+        }
         _ => to.to_string(),
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::host::ParseHostError;
 
 fn rules(all: &[&str]) -> AccessRules {
     let all = all.iter().map(|text| text.parse().unwrap());
@@ -306,4 +307,37 @@ fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
     }
     let tunnel = rules.missing_rule(&to("a.test:443"), Subject::OpenedTunnel);
     assert_eq!(tunnel, "a.test");
+}
+
+#[test]
+fn ipv6_address_that_could_have_a_port_needs_brackets() {
+    for (text, meant) in [
+        ("::1:22", "[::1]:22"),
+        ("2001:db8::1:22", "[2001:db8::1]:22"),
+        ("GET 2001:db8::1:22/x", "[2001:db8::1]:22"),
+    ] {
+        let error = Rule::allow(text).unwrap_err();
+        let meant = meant.parse().unwrap();
+        let expected = ParseRuleError::Port(ParseHostError::Unbracketed(meant));
+        assert_eq!(error, expected, "{text}");
+    }
+    for clear in [
+        "::1",
+        "2001:db8::1",
+        "2001:db8::1:ff",
+        "[2001:db8::1:22]",
+        "[::1]:22",
+        "2001:db8::/32",
+    ] {
+        assert!(Rule::allow(clear).is_ok(), "{clear}");
+    }
+    for to in [
+        "[2001:db8::1]:443",
+        "[2001:db8::1:22]:443",
+        "[2001:db8::1:22]:22",
+    ] {
+        let to = HostPort::parse(to).unwrap();
+        let rule = Rule::allow(&rule_for(&to)).unwrap();
+        assert!(rule.allows_tunnel(&to), "{to}");
+    }
 }
