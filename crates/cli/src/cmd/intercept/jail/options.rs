@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use peername_daemon::logging;
 use peername_daemon::options::heading;
 use peername_daemon::process::confinement;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::TunnelledDestination;
@@ -139,6 +139,24 @@ impl FromStr for AllowTcp {
 }
 
 impl Args {
+    /// Checks what takes several options, or the files that they name.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(crate) fn validate(&self) -> Result<(), Usage> {
+        let mut errors = UsageErrors::default();
+        let options = self.intercept();
+        errors.note(options.check.contradictions());
+        errors.note(options.check.config());
+        errors.note(options.injected_headers());
+        if let Some(rules) = errors.note(options.access_rules()) {
+            errors.note(self.listened(rules.as_deref()));
+        }
+        errors.note(self.name_ranges());
+        errors.into_result(Some(()))
+    }
+
     /// The ports that the jail listens on, and what becomes of connections to them.
     ///
     /// # Errors
