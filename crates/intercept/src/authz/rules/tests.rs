@@ -253,6 +253,7 @@ fn what_is_no_rule_is_an_error() {
         "a.test:+1",
         "*.192.0.2.1",
         "192.0.2.0/33",
+        "192.0.2.1/24",
         "https://a.test/",
         "GTE a.test",
         "GET,HAED a.test",

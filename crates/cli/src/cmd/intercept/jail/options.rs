@@ -81,7 +81,7 @@ pub(crate) struct Args {
     pub(super) logging: logging::Args,
     /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
     /// 3e70:6565:726e:616d::/64]
-    #[arg(long = "name-range", value_name = "NETWORK", help_heading = heading::TUNING)]
+    #[arg(long = "name-range", value_name = "NETWORK", value_parser = peername_proto::parse_network, help_heading = heading::TUNING)]
     name_ranges: Vec<IpNet>,
     /// The program and its arguments.
     #[arg(skip)]
