@@ -43,6 +43,15 @@ fn refusal_is_logged_with_its_remedy() {
 }
 
 #[test]
+fn program_that_listens_on_none_of_the_ports_is_reported() {
+    for mechanism in [PRELOAD, NOTIFY] {
+        let served = ServerRig::with_mode(mechanism, "--accept=level", &["--ports=9440-9443,80"]);
+        let text = "the program listens on port 8443, and on no port of --ports 80,9440-9443";
+        served.process.wait_logged(text);
+    }
+}
+
+#[test]
 fn refusal_of_a_local_balancer_names_the_trust_option() {
     for mechanism in [PRELOAD, NOTIFY] {
         let served = ServerRig::with_mode(mechanism, "--accept=level", &["--trust=192.0.2.99"]);

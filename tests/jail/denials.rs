@@ -53,6 +53,24 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
 }
 
 #[test]
+fn methods_that_no_rule_has_are_named_by_the_remedy() {
+    let rig = JailRig::new();
+    let script =
+        "for method in POST PUT POST; do curl -s -o /dev/null -X $method https://a.test/echo; done";
+    let output = rig.run(User::Nobody, &["--allow=GET a.test"], script);
+    let expected = ["POST a.test' allows it", "PUT a.test' allows it"];
+    let lines = own_lines(&output.stderr);
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+    let prefixes = [
+        "a.test:443, 2 times: --allow '",
+        "a.test:443, once: --allow '",
+    ];
+    for ((line, prefix), remedy) in lines.iter().zip(prefixes).zip(expected) {
+        assert_eq!(*line, format!("peername: denied: {prefix}{remedy}"));
+    }
+}
+
+#[test]
 fn without_a_rule_everything_is_denied_and_a_line_says_so() {
     let rig = JailRig::new();
     let jail = rig.scratch().path_text("peername");

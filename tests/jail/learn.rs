@@ -45,6 +45,8 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
             "a.test",
             "a.test:9418",
             "b.test",
+            // Without TLS, a private address takes a rule with the port.
+            "b.test:80",
             "b.test:8080",
             "# mine",
             "c.test",

@@ -18,6 +18,7 @@
 //! listener again that did not react to a wake-up.
 
 mod listeners;
+mod port_watch;
 pub mod request_channel;
 mod wakeup_connection;
 mod wakeups;
@@ -40,6 +41,7 @@ use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
 use crate::open_sockets::open_keys;
 use crate::socket_queries::ProgramSocket;
 use listeners::{Listeners, MAX_LISTENERS};
+use port_watch::PortWatch;
 use wakeup_connection::WakeupConnection;
 
 pub use listeners::ListenerAddr;
@@ -59,6 +61,7 @@ pub struct HeaderWaiter {
     unchecked: Vec<u64>,
     ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
     listeners: Listeners,
+    ports: PortWatch,
     wakeups: HashMap<u64, WakeupConnection>,
     /// When the log last said that a wake-up connection gets no answer.
     unanswered_logged: Option<Instant>,
@@ -108,10 +111,16 @@ impl HeaderWaiter {
             unchecked: Vec::new(),
             ready: HashMap::new(),
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
+            ports: PortWatch::new(),
             wakeups: HashMap::new(),
             unanswered_logged: None,
             buffer: vec![0; policy.max_header],
         })
+    }
+
+    /// Notes that the program listens on this port, which may expect headers or not.
+    pub(crate) fn note_port(&mut self, port: u16) {
+        self.ports.note(port, self.table.settings());
     }
 
     /// Adds a listener of the program, which may have ready connections of an earlier one at its address.
@@ -189,6 +198,7 @@ impl HeaderWaiter {
         }
         ready.extend(self.expire());
         self.wake_again();
+        self.ports.warn(self.table.settings());
         Ok(ready)
     }
 
@@ -206,7 +216,8 @@ impl HeaderWaiter {
         let header = self.pending.first_key_value().map(|(_, w)| w.deadline);
         let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
         let wake_again = woken.map(|at| at + WAKE_AGAIN_AFTER);
-        header.into_iter().chain(wake_again).min()
+        let ports = self.ports.next_deadline();
+        header.into_iter().chain(wake_again).chain(ports).min()
     }
 
     /// Frees the table's slots of closed sockets.

@@ -126,17 +126,19 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
 #[unsafe(no_mangle)]
 pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let socket = Socket(fd);
-    let mut covered = false;
+    let mut is_reported = false;
     listener_cache::forget();
     match state() {
         State::Off => {}
         State::On(table) => {
             let settings = table.settings();
-            covered = socket
+            let is_covered = socket
                 .local()
                 .is_some_and(|own| settings.covers(own.port()));
+            // A listener on another port is reported, too: it may be the only one.
+            is_reported = socket.protocol().is_some();
             // A peer without a header may wait for the server to speak first.
-            if covered && settings.policy().header_required && socket.protocol().is_some() {
+            if is_covered && settings.policy().header_required && is_reported {
                 socket.defer_accept();
             }
         }
@@ -152,7 +154,7 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
     // SAFETY: as the caller made it.
     let result = unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) };
-    if covered && result == 0 && !standalone::is_standalone() {
+    if is_reported && result == 0 && !standalone::is_standalone() {
         waiter_client::listening(socket);
     }
     result

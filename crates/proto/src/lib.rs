@@ -59,7 +59,9 @@ pub use crate::header::{Command, Endpoints, Header, Transport, UnixName, Version
 pub use crate::header_policy::{HeaderPolicy, HeaderRefusal};
 pub use crate::invalid::{Invalid, V1Field};
 #[cfg(feature = "std")]
-pub use crate::network::{networks_of, parse_network};
+pub use crate::network::{
+    ParseNetworkError, networks_of, parse_listed_network, parse_network, parse_unbracketed,
+};
 pub use crate::parse::v1::{MAX_LEN as V1_MAX_LEN, address};
 pub use crate::parse::v2::{MAX_LEN as V2_MAX_LEN, SIGNATURE as V2_SIGNATURE};
 pub use crate::parse::{

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use peername_proto::{Special, meanings, parse_network, port_range, special};
+use peername_proto::{ParseNetworkError, Special, meanings, parse_network, port_range, special};
 use prefix_trie::joint::JointPrefixMap;
 
 use crate::access::network_set::host;
@@ -82,6 +82,9 @@ pub enum ParseDestinationError {
          [2001:db8::]/32:443"
     )]
     Form,
+    /// Bits behind the prefix length are set.
+    #[error(transparent)]
+    HostBits(ParseNetworkError),
     /// A loopback address with all of its ports.
     #[error("on loopback, name the ports: 127.0.0.1:9000, [::1]:9000-9099")]
     LoopbackWithoutPorts,
@@ -99,7 +102,11 @@ impl FromStr for AllowedDestination {
     type Err = ParseDestinationError;
 
     fn from_str(text: &str) -> Result<Self, ParseDestinationError> {
-        let (network, ports) = parse_entry(text).ok_or(ParseDestinationError::Form)?;
+        let (network, ports) = split_ports(text).ok_or(ParseDestinationError::Form)?;
+        let network = parse_network(&network).map_err(|error| match error {
+            ParseNetworkError::Form => ParseDestinationError::Form,
+            ParseNetworkError::HostBits { .. } => ParseDestinationError::HostBits(error),
+        })?;
         match ports {
             Some(ports) => Ok(Self { network, ports }),
             None if is_within_loopback(network) => Err(ParseDestinationError::LoopbackWithoutPorts),
@@ -110,7 +117,8 @@ impl FromStr for AllowedDestination {
 
 type Ports = RangeInclusive<u16>;
 
-fn parse_entry(text: &str) -> Option<(IpNet, Option<Ports>)> {
+/// Splits off the ports, and the brackets around an IPv6 address.
+fn split_ports(text: &str) -> Option<(String, Option<Ports>)> {
     if let Some(bracketed) = text.strip_prefix('[') {
         let (inside, after) = bracketed.split_once(']')?;
         let (length, range) = match after.split_once(':') {
@@ -120,13 +128,13 @@ fn parse_entry(text: &str) -> Option<(IpNet, Option<Ports>)> {
         if !inside.contains(':') || !(length.is_empty() || length.starts_with('/')) {
             return None;
         }
-        return Some((parse_network(&format!("{inside}{length}"))?, range));
+        return Some((format!("{inside}{length}"), range));
     }
-    if let Some(network) = parse_network(text) {
-        return Some((network, None));
+    if parse_network(text) != Err(ParseNetworkError::Form) {
+        return Some((text.to_owned(), None));
     }
     let (before, range) = text.rsplit_once(':')?;
-    Some((parse_network(before)?, Some(port_range(range)?)))
+    Some((before.to_owned(), Some(port_range(range)?)))
 }
 
 const FIRST_PORT: u16 = 1;
@@ -139,7 +147,7 @@ mod tests {
     fn every_form_of_an_entry_is_parsed() {
         for (text, network, ports) in [
             ("10.0.0.0/8", "10.0.0.0/8", 1..=65535),
-            ("10.1.2.3/8:80", "10.0.0.0/8", 80..=80),
+            ("10.0.0.0/8:80", "10.0.0.0/8", 80..=80),
             ("10.0.0.5", "10.0.0.5/32", 1..=65535),
             ("10.0.0.5:8000-8999", "10.0.0.5/32", 8000..=8999),
             ("[2001:db8::]/32:80", "2001:db8::/32", 80..=80),
@@ -176,6 +184,15 @@ mod tests {
             assert_eq!(
                 wrong.parse::<AllowedDestination>(),
                 Err(ParseDestinationError::Form),
+                "{wrong}"
+            );
+        }
+        for wrong in ["10.1.2.3/8", "10.1.2.3/8:80", "[2001:db8::1]/32:80"] {
+            assert!(
+                matches!(
+                    wrong.parse::<AllowedDestination>(),
+                    Err(ParseDestinationError::HostBits(_))
+                ),
                 "{wrong}"
             );
         }

@@ -142,7 +142,7 @@ fn time_denials(lab: &Lab, what: &str) -> (Vec<Duration>, u64) {
     let one = |_| {
         let sent = Instant::now();
         conn.send(REQUEST);
-        let answer = conn.recv_text_until(|text| text.ends_with('}'));
+        let answer = conn.recv_text_until(|text| text.ends_with("}\n"));
         let took = sent.elapsed();
         assert!(answer.starts_with("HTTP/1.1 503 "), "{what}: {answer}");
         asked += u64::from(!answer.contains("check_suspended"));

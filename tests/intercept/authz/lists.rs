@@ -217,7 +217,8 @@ fn reload_puts_other_rules_in_force_for_open_connections() {
     let rig = stage.start_with_file(&config, "-v");
     let get = |conn: &Conn, path: &str| {
         conn.send(format!("GET http://a.test{path} HTTP/1.1\r\nHost: a.test\r\n\r\n").as_bytes());
-        let answer = conn.recv_text_until(|text| text.ends_with("hello\n") || text.ends_with('}'));
+        let answer =
+            conn.recv_text_until(|text| text.ends_with("hello\n") || text.ends_with("}\n"));
         answer.split(' ').nth(1).unwrap_or_default().to_owned()
     };
     let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
@@ -346,12 +347,14 @@ fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
             "host": "a.test",
             "port": 443,
             "path": "/echo",
-            "allow_by": "--allow a.test",
+            "allow_by": "--allow 'POST a.test'",
             "contact": "Ask <net@example.com>, it's quick",
             "request_id": problem["request_id"],
         });
         assert_eq!(problem, expected);
     }
+    let problem = rig.curl(&["-d", "x", "https://a.test/echo"]);
+    assert!(problem.ends_with("}\n"), "{problem:?}");
     let page = rig.curl(&["-d", "x", "-H", "Accept: text/html", "https://a.test/echo"]);
     assert_contains(&page, &["<p>Ask &lt;net@example.com&gt;, it's quick</p>"]);
 }

@@ -127,9 +127,14 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         note("agent: ", named.map_err(problems));
     }
     #[cfg(feature = "intercept")]
-    if config.jail.is_some() {
-        // Its files are read by each run.
-        note("jail", Ok(String::new()));
+    if let Some(table) = &config.jail {
+        let validated = table.options().validate();
+        note(
+            "jail",
+            validated
+                .map(|()| String::new())
+                .map_err(|errors| Problems(table.located(&errors).collect())),
+        );
     }
     #[cfg(feature = "intercept")]
     if config.intercept.is_some() {

@@ -5,9 +5,8 @@
 //! has malformed lines.
 
 use std::ffi::{OsStr, OsString};
-use std::net::IpAddr;
 
-use ipnet::IpNet;
+use peername_proto::{ParseNetworkError, parse_network};
 use peername_server::access::network_set::{NetworkListError, NetworkSet};
 use peername_sys::fs::text_file;
 
@@ -50,11 +49,11 @@ pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString
             continue;
         }
         match line.split_ascii_whitespace().next() {
-            Some(entry) if is_network(entry) => {
+            Some(entry) if let Some(value) = network_value(entry) => {
                 // The old program ignored everything behind a blank; natively only a comment may follow.
                 let rest = line.get(entry.len()..).unwrap_or_default().trim_start();
                 is_native &= rest.is_empty() || rest.starts_with([';', '#']);
-                valid.push(entry.into());
+                valid.push(value.into());
             }
             _ => {
                 let path = path.to_string_lossy();
@@ -70,8 +69,13 @@ pub(super) fn valid_lines(path: &OsStr, notes: &mut Vec<String>) -> Vec<OsString
     }
 }
 
-fn is_network(entry: &str) -> bool {
-    entry.parse::<IpNet>().is_ok() || entry.parse::<IpAddr>().is_ok()
+/// The value of `--trust` for a network or an address; `None` for anything else. Values have no host bits, as files may.
+fn network_value(entry: &str) -> Option<String> {
+    match parse_network(entry) {
+        Ok(_) => Some(entry.to_owned()),
+        Err(ParseNetworkError::HostBits { network, .. }) => Some(network.to_string()),
+        Err(ParseNetworkError::Form) => None,
+    }
 }
 
 fn is_empty_list(path: &OsStr) -> bool {
@@ -154,7 +158,7 @@ mod tests {
         let text = "; networks\n10.1.2.3/8\nlb.example\n192.0.2.0/24 office\n";
         with_file("lenient", text, |path| {
             let words = valid_lines(path, &mut notes);
-            assert_eq!(words, ["10.1.2.3/8", "192.0.2.0/24"]);
+            assert_eq!(words, ["10.0.0.0/8", "192.0.2.0/24"]);
             assert!(trusts(&words, "10.9.9.9"));
         });
         assert!(notes.len() == 1 && notes[0].ends_with(", line 3: not a network, ignored"));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
-use peername_proto::{kind, port_range};
+use peername_proto::{kind, parse_unbracketed, port_range};
 use peername_sys::resolve as names;
 
 /// Parses a duration: `500ms`, `5s`, `2m`; at most a year, which can be added to any clock's current time.
@@ -75,6 +75,11 @@ fn no_address() -> String {
 
 /// As [`resolve`], with advice on text that has only an address or a port.
 fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
+    if let Some(meant) = parse_unbracketed(text) {
+        return Err(format!(
+            "an IPv6 address needs brackets before its port, as in {meant}"
+        ));
+    }
     let unbracketed = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'))
@@ -267,6 +272,19 @@ mod tests {
         );
         assert!(address_v4("[::1]:80").is_err() && address_v6("127.0.0.1:80").is_err());
         assert!(address("9000").is_err() && address("192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn ipv6_address_with_a_port_needs_brackets() {
+        for (text, meant) in [
+            ("::1:22", "[::1]:22"),
+            ("2001:db8::1:22", "[2001:db8::1]:22"),
+        ] {
+            let error = address(text).unwrap_err();
+            assert!(error.ends_with(&format!("as in {meant}")), "{error}");
+        }
+        let error = address("2001:db8::1").unwrap_err();
+        assert!(error.contains("[2001:db8::1]:443"), "{error}");
     }
 
     #[test]

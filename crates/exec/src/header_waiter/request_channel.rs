@@ -150,6 +150,12 @@ impl Conversation {
             }
             // The request has woken the supervisor, which then reads the refusals.
             Some(WaiterRequest::Log) | None => return false,
+            Some(WaiterRequest::Listening) => {
+                if let Some(listener) = fds.pop().and_then(ForeignListener::from_fd) {
+                    note_listener(waiter, settings, &listener);
+                }
+                return false;
+            }
             _ => fds.pop().and_then(|fd| covered_listener(settings, fd)),
         };
         let Some(listener) = listener else {
@@ -161,10 +167,6 @@ impl Conversation {
                 if let Some(connection) = connection {
                     waiter.park(connection, &listener);
                 }
-                false
-            }
-            Some(WaiterRequest::Listening) => {
-                waiter.note_listener(&listener, (&listener).into());
                 false
             }
             _ => self.lend(waiter, (&listener).into()),
@@ -200,6 +202,14 @@ impl Conversation {
             }
         }
         false
+    }
+}
+
+fn note_listener(waiter: &mut HeaderWaiter, settings: Settings<'_>, listener: &ForeignListener) {
+    let port = listener.addr.port();
+    waiter.note_port(port);
+    if settings.covers(port) {
+        waiter.note_listener(listener, listener.into());
     }
 }
 

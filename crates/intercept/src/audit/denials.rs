@@ -14,19 +14,19 @@ pub struct Denials(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    by_destination: BTreeMap<HostPort, DeniedDestination>,
+    by_destination: BTreeMap<(HostPort, Option<Remedy>), DeniedDestination>,
     /// Denials of destinations beyond [`MAX_DESTINATIONS`].
     others: u64,
 }
 
-/// A destination that was denied.
+/// A destination that was denied, or some of its requests that other options would allow than the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedDestination {
     /// The destination.
     pub to: HostPort,
     /// The number of denials.
     pub count: u64,
-    /// The option that would allow it, by the first denial; `None` where no option would.
+    /// The option that would allow it; `None` where no option would.
     pub remedy: Option<Remedy>,
     /// The reason of the first denial.
     pub reason: String,
@@ -39,7 +39,8 @@ impl Denials {
             return;
         };
         let mut counts = self.0.lock();
-        if let Some(known) = counts.by_destination.get_mut(to) {
+        let key = (to.clone(), record.remedy.clone());
+        if let Some(known) = counts.by_destination.get_mut(&key) {
             known.count += 1;
         } else if counts.by_destination.len() < MAX_DESTINATIONS {
             let denied = DeniedDestination {
@@ -48,7 +49,7 @@ impl Denials {
                 remedy: record.remedy.clone(),
                 reason: record.denial_reason(),
             };
-            counts.by_destination.insert(to.clone(), denied);
+            counts.by_destination.insert(key, denied);
         } else {
             counts.others += 1;
         }

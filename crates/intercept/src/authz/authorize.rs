@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Request, StatusCode, Version};
 
 use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision};
-use crate::authz::rules::{AccessRules, DeniedBy, Subject, rule_for};
+use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
     self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
     HeaderMutations, HostPortRef, RequestKind, Verdict,
@@ -237,8 +237,11 @@ impl Authorizer<'_> {
             }
             (Err(denied), _) => {
                 record.set_rule(denied.rule_text());
-                if matches!(denied, DeniedBy::Default) {
-                    record.set_remedy(Remedy::Allow(rule_for(&self.target.to)));
+                if matches!(denied, DeniedBy::Default)
+                    && let Some(rules) = &self.rules
+                {
+                    let rule = rules.missing_rule(&self.target.to, subject);
+                    record.set_remedy(Remedy::Allow(rule));
                 }
                 (denied.reason(), LIST)
             }

@@ -11,7 +11,10 @@ mod rule;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use peername_proto::parse_unbracketed;
+
 use crate::host::HostPort;
+use methods::Methods;
 use path::RequestPath;
 pub use rule::{ParseRuleError, Rule};
 
@@ -131,6 +134,19 @@ impl AccessRules {
         }
     }
 
+    /// The rule that would allow what no rule decides on. It is for the method of the request where others are allowed by theirs.
+    pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> String {
+        let rule = rule_for(to);
+        match subject {
+            Subject::Request { method, .. }
+                if Methods::are_known(method) && self.names(to, Rule::has_methods) =>
+            {
+                format!("{method} {rule}")
+            }
+            _ => rule,
+        }
+    }
+
     fn names(&self, to: &HostPort, how: impl Fn(&Rule) -> bool) -> bool {
         self.0
             .iter()
@@ -181,7 +197,14 @@ impl DeniedBy<'_> {
 #[must_use]
 pub fn rule_for(to: &HostPort) -> String {
     match to.port {
-        80 | 443 => to.host.to_string(),
+        80 | 443 => {
+            let host = to.host.to_string();
+            // Its end might be a port.
+            match parse_unbracketed(&host) {
+                Some(_) => format!("[{host}]"),
+                None => host,
+            }
+        }
         _ => to.to_string(),
     }
 }

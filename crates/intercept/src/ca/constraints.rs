@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use peername_proto::ParseNetworkError;
 use rcgen::{CidrSubnet, GeneralSubtree, NameConstraints};
 use x509_parser::extensions::GeneralName;
 
@@ -19,19 +20,29 @@ pub enum Permitted {
     Network(IpNet),
 }
 
-/// Neither a name nor a network.
+/// Why a text is neither a name nor a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("use a name (example.com, for all below it too) or a network (192.0.2.0/24)")]
-pub struct ParsePermittedError;
+pub enum ParsePermittedError {
+    /// The syntax is wrong.
+    #[error("use a name (example.com, for all below it too) or a network (192.0.2.0/24)")]
+    Form,
+    /// Bits behind the prefix length of a network are set.
+    #[error(transparent)]
+    HostBits(ParseNetworkError),
+}
 
 impl FromStr for Permitted {
     type Err = ParsePermittedError;
 
     fn from_str(text: &str) -> Result<Self, ParsePermittedError> {
-        if let Ok(network) = text.parse::<IpNet>() {
-            return Ok(Self::Network(network.trunc()));
+        match peername_proto::parse_network(text) {
+            Ok(network) => return Ok(Self::Network(network)),
+            Err(error @ ParseNetworkError::HostBits { .. }) => {
+                return Err(ParsePermittedError::HostBits(error));
+            }
+            Err(ParseNetworkError::Form) => {}
         }
-        let host = Host::parse(text).map_err(|_| ParsePermittedError)?;
+        let host = Host::parse(text).map_err(|_| ParsePermittedError::Form)?;
         Ok(match host.as_ip() {
             Some(ip) => Self::Network(ip.into()),
             None => Self::Name(host.to_string()),

@@ -188,8 +188,8 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         contact: record.contact(),
         request_id: &record.id.to_string(),
     };
-    // Strings and a number always serialize.
-    serde_json::to_string(&problem).unwrap_or_default()
+    // Strings and a number always serialize. The line break is for terminals.
+    serde_json::to_string(&problem).unwrap_or_default() + "\n"
 }
 
 fn html_page(refusal: &Refusal, record: &InFlightRecord) -> String {

@@ -16,8 +16,8 @@ use super::client_hello::Opening;
 use super::connect_proxy;
 use super::tunnel::{Tunnel, TunnelCheck};
 use crate::audit::AuditRecord;
-use crate::authz::Rule;
-use crate::host::{Host, HostPort};
+use crate::authz::{ParseRuleError, Rule};
+use crate::host::{Host, HostPort, ParseHostError};
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
 use crate::request::client_info::ClientInfo;
@@ -49,17 +49,28 @@ pub struct TunnelledDestination {
     port: u16,
 }
 
-/// Not a host, domain or network with a port.
+/// Why a text is not a host, domain or network with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("use HOST:PORT, such as github.com:22, *.example.com:5432 or 192.0.2.7:22")]
-pub struct ParseTunnelledError;
+pub enum ParseTunnelledError {
+    /// An IPv6 address with a port behind it, and no brackets.
+    #[error(transparent)]
+    Unbracketed(ParseRuleError),
+    /// Anything else.
+    #[error("use HOST:PORT, such as github.com:22, *.example.com:5432 or 192.0.2.7:22")]
+    Form,
+}
 
 impl FromStr for TunnelledDestination {
     type Err = ParseTunnelledError;
 
     fn from_str(text: &str) -> Result<Self, ParseTunnelledError> {
-        let rule = Rule::allow(text).map_err(|_| ParseTunnelledError)?;
-        Self::from_rule(rule).ok_or(ParseTunnelledError)
+        let rule = Rule::allow(text).map_err(|error| match error {
+            ParseRuleError::Port(ParseHostError::Unbracketed(_)) => {
+                ParseTunnelledError::Unbracketed(error)
+            }
+            _ => ParseTunnelledError::Form,
+        })?;
+        Self::from_rule(rule).ok_or(ParseTunnelledError::Form)
     }
 }
 

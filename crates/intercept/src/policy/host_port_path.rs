@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use peername_proto::parse_unbracketed;
 
 use crate::host::{HostPort, ParseHostError};
 
@@ -19,7 +20,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     ///
-    /// The port is none.
+    /// The port is none, or may be a part of the address.
     pub(crate) fn split(text: &'a str) -> Result<Self, ParseHostError> {
         if let Some((network, rest)) = split_network(text) {
             let (port, path) = split_at_slash(rest);
@@ -31,6 +32,9 @@ impl<'a> Parts<'a> {
             return Ok(Self { host, port, path });
         }
         let (authority, path) = split_at_slash(text);
+        if let Some(meant) = parse_unbracketed(authority) {
+            return Err(ParseHostError::Unbracketed(meant));
+        }
         let is_address = authority.parse::<IpAddr>().is_ok();
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !is_address && !port.ends_with(']') => {

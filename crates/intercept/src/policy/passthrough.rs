@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use peername_proto::parse_network;
+use peername_proto::{ParseNetworkError, parse_network};
 
 use crate::host::Host;
 
@@ -22,23 +22,32 @@ pub enum HostPattern {
     Network(IpNet),
 }
 
-/// Not a host, domain or network.
+/// Why a text is not a host, domain or network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
-pub struct ParseHostPatternError;
+pub enum ParseHostPatternError {
+    /// The syntax is wrong.
+    #[error("use a host (example.com), a domain (*.example.com) or a network (192.0.2.0/24)")]
+    Form,
+    /// Bits behind the prefix length of a network are set.
+    #[error(transparent)]
+    HostBits(ParseNetworkError),
+}
 
 impl FromStr for HostPattern {
     type Err = ParseHostPatternError;
 
     fn from_str(text: &str) -> Result<Self, ParseHostPatternError> {
         if text.contains('/') {
-            let network = parse_network(text).ok_or(ParseHostPatternError)?;
+            let network = parse_network(text).map_err(|error| match error {
+                ParseNetworkError::Form => ParseHostPatternError::Form,
+                ParseNetworkError::HostBits { .. } => ParseHostPatternError::HostBits(error),
+            })?;
             return Ok(Self::Network(network));
         }
         let below = text.strip_prefix('*').unwrap_or(text).strip_prefix('.');
-        let host = Host::parse(below.unwrap_or(text)).map_err(|_| ParseHostPatternError)?;
+        let host = Host::parse(below.unwrap_or(text)).map_err(|_| ParseHostPatternError::Form)?;
         match (below, host.as_ip()) {
-            (Some(_), Some(_)) => Err(ParseHostPatternError),
+            (Some(_), Some(_)) => Err(ParseHostPatternError::Form),
             (Some(_), None) => Ok(Self::Below(host)),
             (None, _) => Ok(Self::Host(host)),
         }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
 /// The option that would allow it, displayed as on a command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remedy {
     /// A rule of `--allow`.
     Allow(String),
@@ -15,6 +15,8 @@ pub enum Remedy {
 impl Display for Remedy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
+            // A rule with a method is two words.
+            Self::Allow(rule) if rule.contains(' ') => write!(f, "--allow '{rule}'"),
             Self::Allow(rule) => write!(f, "--allow {rule}"),
             Self::AllowDestination(addr) => write!(f, "--allow-destination {addr}"),
         }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use peername_proto::{Special, networks_of, parse_network};
+use peername_proto::{
+    ParseNetworkError, Special, networks_of, parse_listed_network, parse_network,
+};
 use peername_sys::fs::text_file;
 use prefix_trie::joint::JointPrefixSet;
 
@@ -19,7 +21,7 @@ pub struct NetworkSet(JointPrefixSet<IpNet>);
 
 impl NetworkSet {
     /// Reads the values of an option: networks, addresses, `@FILE`, and the keywords `private`, `loopback`, `any`. In a file
-    /// `#` and `;` begin a comment, and blank lines are skipped.
+    /// `#` and `;` begin a comment, blank lines are skipped, and host bits are ignored, as in lists of other programs.
     ///
     /// # Errors
     ///
@@ -119,12 +121,18 @@ impl Reader {
     fn add_value(&mut self, value: &str) -> Result<(), NetworkListError> {
         match value.strip_prefix('@') {
             Some(path) => self.add_file(PathBuf::from(path)),
-            None => self
-                .add_entry(value)
-                .ok_or_else(|| NetworkListError::Value {
-                    option: self.option,
-                    value: value.to_owned(),
-                }),
+            None => {
+                let (option, value) = (self.option, value.to_owned());
+                self.add_entry(&value, parse_network)
+                    .map_err(|error| match error {
+                        ParseNetworkError::Form => NetworkListError::Value { option, value },
+                        ParseNetworkError::HostBits { .. } => NetworkListError::HostBits {
+                            option,
+                            value,
+                            error,
+                        },
+                    })
+            }
         }
     }
 
@@ -142,7 +150,8 @@ impl Reader {
                 continue;
             }
             is_empty = false;
-            if self.add_entry(entry).is_none() {
+            let parse = |text: &str| parse_listed_network(text).ok_or(ParseNetworkError::Form);
+            if self.add_entry(entry, parse).is_err() {
                 return Err(NetworkListError::Line {
                     option,
                     path,
@@ -157,8 +166,12 @@ impl Reader {
         Ok(())
     }
 
-    /// Adds a network, an address or a keyword; `None` for anything else.
-    fn add_entry(&mut self, entry: &str) -> Option<()> {
+    /// Adds a network, an address or a keyword.
+    fn add_entry(
+        &mut self,
+        entry: &str,
+        parse: impl Fn(&str) -> Result<IpNet, ParseNetworkError>,
+    ) -> Result<(), ParseNetworkError> {
         let networks: Vec<_> = match entry {
             "any" => vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
             "loopback" => networks_of(Special::Loopback).collect(),
@@ -166,12 +179,12 @@ impl Reader {
                 .into_iter()
                 .flat_map(networks_of)
                 .collect(),
-            network => vec![parse_network(network)?],
+            network => vec![parse(network)?],
         };
         for network in networks {
             self.networks.insert(network);
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -197,6 +210,16 @@ pub enum NetworkListError {
         option: &'static str,
         /// The value as it was given.
         value: String,
+    },
+    /// A value has bits set behind its prefix length.
+    #[error("{option} {value}: {error}")]
+    HostBits {
+        /// The option.
+        option: &'static str,
+        /// The value as it was given.
+        value: String,
+        /// [`ParseNetworkError::HostBits`].
+        error: ParseNetworkError,
     },
     /// The file can't be read.
     #[error("{option} @{}: {source}", path.display())]
@@ -254,12 +277,28 @@ mod tests {
     }
 
     #[test]
-    fn networks_addresses_and_host_bits_are_parsed() {
+    fn networks_and_addresses_are_parsed() {
         assert!(trusts(&["192.0.2.0/24"], "192.0.2.9"));
         assert!(!trusts(&["192.0.2.0/24"], "192.0.3.9"));
-        assert!(trusts(&["10.1.2.3/8"], "10.200.0.1"));
         assert!(trusts(&["2001:db8::7"], "2001:db8::7"));
         assert!(!trusts(&["2001:db8::7"], "2001:db8::8"));
+    }
+
+    #[test]
+    fn host_bits_are_refused_in_values_and_ignored_in_files() {
+        for (value, network, address) in [
+            ("10.1.2.3/8", "10.0.0.0/8", "10.1.2.3"),
+            ("2001:db8::1/32", "2001:db8::/32", "2001:db8::1"),
+            ("::ffff:192.0.2.9/120", "192.0.2.0/24", "192.0.2.9"),
+        ] {
+            let error = NetworkSet::read_required("--trust", &[value]).unwrap_err();
+            let advice = format!("write {network} for all of it, or {address} alone");
+            assert!(error.to_string().ends_with(&advice), "{error}");
+        }
+        let path = std::env::temp_dir().join(format!("peername-bits-{}", std::process::id()));
+        fs::write(&path, "10.1.2.3/8\n").unwrap();
+        assert!(trusts(&[&format!("@{}", path.display())], "10.200.0.1"));
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) struct Args {
     )]
     tproxy_to: u16,
     /// Redirect these ports also for a network that is routed to this host, CIDR; may be repeated
-    #[arg(long, value_name = "CIDR", requires = "tproxy_ports")]
+    #[arg(long, value_name = "CIDR", value_parser = peername_proto::parse_network, requires = "tproxy_ports")]
     tproxy_destination: Vec<IpNet>,
     /// Deliver to this host what is sent to clients on connections with the proxy's --mark N (backends on other hosts)
     #[arg(short, long, value_name = "N", value_parser = mark)]

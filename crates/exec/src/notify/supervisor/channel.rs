@@ -24,8 +24,11 @@ impl Supervisor {
         let calls = &self.supervised.calls;
         if let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number)
             && let Ok(addr) = local_addr(&socket)
-            && self.table.settings().covers(addr.port())
         {
+            self.waiter.note_port(addr.port());
+            if !self.table.settings().covers(addr.port()) {
+                return;
+            }
             let namespace = socket_info::netns_cookie(&socket);
             self.waiter
                 .note_listener(&socket, ListenerAddr { addr, namespace });

@@ -17,6 +17,11 @@ impl Methods {
             .map(Self)
     }
 
+    /// Whether a rule can name the method.
+    pub(super) fn are_known(method: &str) -> bool {
+        METHODS.contains(&method)
+    }
+
     /// Whether a request certainly has one of them: methods are case-sensitive (RFC 9110, section 9.1).
     pub(super) fn include(&self, method: &str) -> bool {
         self.0.contains(&method)

@@ -129,6 +129,11 @@ impl Rule {
         self.path.is_some() || self.methods.is_some()
     }
 
+    /// Whether it is for some methods only.
+    pub(super) fn has_methods(&self) -> bool {
+        self.methods.is_some()
+    }
+
     /// Whether its host is one name or address.
     pub(super) fn names_one_host(&self) -> bool {
         matches!(self.host, Some(HostPattern::Host(_)))

@@ -1,4 +1,5 @@
 use super::*;
+use crate::host::ParseHostError;
 
 fn rules(all: &[&str]) -> AccessRules {
     let all = all.iter().map(|text| text.parse().unwrap());
@@ -252,6 +253,7 @@ fn what_is_no_rule_is_an_error() {
         "a.test:+1",
         "*.192.0.2.1",
         "192.0.2.0/33",
+        "192.0.2.1/24",
         "https://a.test/",
         "GTE a.test",
         "GET,HAED a.test",
@@ -281,4 +283,62 @@ fn what_is_no_rule_is_an_error() {
         Err(AccessRulesError::NothingAllowed)
     );
     assert_eq!(AccessRules::new(Vec::new()), Ok(None));
+}
+
+#[test]
+fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow GET,HEAD a.test",
+        "allow b.test:8443",
+        "allow GET *.c.test/x",
+    ]);
+    for (host, method, expected) in [
+        ("a.test:443", "POST", "POST a.test"),
+        ("a.test:8080", "POST", "POST a.test:8080"),
+        ("x.c.test:80", "PUT", "PUT x.c.test"),
+        ("b.test:443", "POST", "b.test"),
+        ("d.test:443", "POST", "d.test"),
+        // No rule can name it.
+        ("a.test:443", "FETCH", "a.test"),
+    ] {
+        let request = Subject::Request { method, path: "/" };
+        let rule = rules.missing_rule(&to(host), request);
+        assert_eq!(rule, expected, "{host} {method}");
+        assert!(Rule::allow(&rule).is_ok());
+    }
+    let tunnel = rules.missing_rule(&to("a.test:443"), Subject::OpenedTunnel);
+    assert_eq!(tunnel, "a.test");
+}
+
+#[test]
+fn ipv6_address_that_could_have_a_port_needs_brackets() {
+    for (text, meant) in [
+        ("::1:22", "[::1]:22"),
+        ("2001:db8::1:22", "[2001:db8::1]:22"),
+        ("GET 2001:db8::1:22/x", "[2001:db8::1]:22"),
+    ] {
+        let error = Rule::allow(text).unwrap_err();
+        let meant = meant.parse().unwrap();
+        let expected = ParseRuleError::Port(ParseHostError::Unbracketed(meant));
+        assert_eq!(error, expected, "{text}");
+    }
+    for clear in [
+        "::1",
+        "2001:db8::1",
+        "2001:db8::1:ff",
+        "[2001:db8::1:22]",
+        "[::1]:22",
+        "2001:db8::/32",
+    ] {
+        assert!(Rule::allow(clear).is_ok(), "{clear}");
+    }
+    for to in [
+        "[2001:db8::1]:443",
+        "[2001:db8::1:22]:443",
+        "[2001:db8::1:22]:22",
+    ] {
+        let to = HostPort::parse(to).unwrap();
+        let rule = Rule::allow(&rule_for(&to)).unwrap();
+        assert!(rule.allows_tunnel(&to), "{to}");
+    }
 }

@@ -8,10 +8,11 @@ use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::secrets;
 use peername_sys::process::terminal::Terminal;
+use peername_sys::resolve;
 
 use super::approval::{Answer, Mode, Question};
 use super::ask::{self, Program};
-use super::learn::LearnedList;
+use super::learn::{LearnedList, LearningNetwork};
 use super::options::Args;
 
 /// What the helper is started with.
@@ -37,7 +38,12 @@ impl Helper {
         let Some(path) = &args.learn else {
             return Ok(None);
         };
-        let list = LearnedList::open(path, &args.command, args.http_ports(None))?;
+        let network = LearningNetwork {
+            http_ports: args.http_ports(None),
+            allowed: args.intercept().allowed_destinations(),
+            resolve: |name| resolve::lookup(name).unwrap_or_default(),
+        };
+        let list = LearnedList::open(path, &args.command, network)?;
         Ok(Some(Self::Learn(list)))
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,7 +15,8 @@ use anyhow::Context;
 use peername_daemon::usage::Usage;
 use peername_intercept::authz::{HTTP_PORTS, Rule, rule_for};
 use peername_intercept::host::HostPort;
-use peername_proto::special;
+use peername_proto::{Special, meanings, special};
+use peername_server::destination_list::DestinationList;
 use peername_sys::fs::text_file;
 
 use crate::cmd::ca::shell::quoted;
@@ -25,8 +27,26 @@ pub(super) struct LearnedList {
     path: PathBuf,
     /// The program and its arguments, as a comment.
     command: String,
+    network: LearningNetwork,
+}
+
+/// What decides on a destination besides rules, while a list is learned.
+pub(super) struct LearningNetwork {
     /// The ports whose connections are opened as TLS and HTTP.
-    http_ports: BTreeSet<u16>,
+    pub(super) http_ports: BTreeSet<u16>,
+    /// Destinations that are open without a rule (`--allow-destination`).
+    pub(super) allowed: DestinationList,
+    /// Resolves a name; no addresses where that fails.
+    pub(super) resolve: fn(&str) -> Vec<IpAddr>,
+}
+
+/// The rule that a destination needs.
+struct NeededRule {
+    text: String,
+    /// Whether the rule has to name the port.
+    names_port: bool,
+    /// Whether the rule would open an address that is refused while learning.
+    opens_refused: bool,
 }
 
 impl LearnedList {
@@ -38,7 +58,7 @@ impl LearnedList {
     pub(super) fn open(
         path: &Path,
         command: &[OsString],
-        http_ports: BTreeSet<u16>,
+        network: LearningNetwork,
     ) -> Result<Self, Usage> {
         let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
         // A link stays one.
@@ -49,7 +69,7 @@ impl LearnedList {
         let list = Self {
             path: path.map_err(error)?,
             command: as_comment(command),
-            http_ports,
+            network,
         };
         let written = list.read().and_then(|rules| match rules {
             Some(rules) => list.write(&rules.text),
@@ -66,16 +86,18 @@ impl LearnedList {
     /// The file can't be read any more, or not be written.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
         let mut rules = self.read()?.unwrap_or_default();
-        let is_usual = USUAL_PORTS.contains(&to.port);
-        // Another port is open only if it is named.
+        let NeededRule {
+            text,
+            names_port,
+            opens_refused,
+        } = self.network.needed_rule(to);
         let allows =
-            |rule: &Rule| rule.allows_tunnel(to) && (is_usual || rule.port() == Some(to.port));
+            |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.port() == Some(to.port));
         if rules.lines.iter().any(|line| allows(&line.rule)) {
             return Ok(());
         }
-        let text = rule_for(to);
-        if to.host.as_ip().and_then(special).is_some() {
-            // A rule would open it, and the program has chosen it.
+        if opens_refused {
+            // The program has chosen it.
             let comment = format!("{NOT_PUBLIC}{text}");
             if rules.trailing.contains(&comment) {
                 return Ok(());
@@ -126,7 +148,7 @@ impl LearnedList {
     fn options(&self, rules: &Rules) -> String {
         let ports = rules.lines.iter().filter_map(|line| line.rule.port());
         let ports: BTreeSet<_> = ports
-            .filter(|port| self.http_ports.contains(port) && !HTTP_PORTS.contains(port))
+            .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
         let mut options = "--allow @FILE".to_owned();
         for port in ports {
@@ -153,6 +175,37 @@ impl LearnedList {
             let _ = fs::remove_file(&new);
         }
         replaced.context("it can't be written")
+    }
+}
+
+impl LearningNetwork {
+    fn needed_rule(&self, to: &HostPort) -> NeededRule {
+        let without_port = NeededRule {
+            text: rule_for(to),
+            // Another port is open only if it is named.
+            names_port: !USUAL_PORTS.contains(&to.port),
+            opens_refused: to.host.as_ip().and_then(special).is_some(),
+        };
+        if to.port != HTTP_PORT || to.host.as_ip().is_some() {
+            return without_port;
+        }
+        let mut private = self.private_addresses(to).peekable();
+        if private.peek().is_none() {
+            return without_port;
+        }
+        // Without TLS no certificate proves the name: only a rule with the port opens a private address.
+        NeededRule {
+            text: to.to_string(),
+            names_port: true,
+            opens_refused: !private.all(|ip| self.allowed.allows(ip, to.port)),
+        }
+    }
+
+    fn private_addresses(&self, to: &HostPort) -> impl Iterator<Item = IpAddr> {
+        let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
+        (self.resolve)(&to.host.to_string())
+            .into_iter()
+            .filter(move |ip| meanings(*ip).any(is_private))
     }
 }
 
@@ -250,10 +303,13 @@ const NOT_PUBLIC: &str = "# not public, allowed without this beginning: ";
 /// Characters of the command in the list.
 const MAX_COMMAND: usize = 1000;
 /// The ports that every jail opens.
-const USUAL_PORTS: [u16; 2] = [80, 443];
+const USUAL_PORTS: [u16; 2] = [HTTP_PORT, 443];
+const HTTP_PORT: u16 = 80;
 
 #[cfg(test)]
 mod tests {
+    use peername_server::destination_list::AllowedDestination;
+
     use super::*;
 
     fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
@@ -266,7 +322,17 @@ mod tests {
             fs::write(&path, text).unwrap();
         }
         let command = ["/usr/bin/c#\u{1b}url", "-d", "it's"].map(OsString::from);
-        let list = LearnedList::open(&path, &command, [80, 443, 8080, 9000].into());
+        let allowed: AllowedDestination = "10.2.0.0/16:80".parse().unwrap();
+        let network = LearningNetwork {
+            http_ports: [80, 443, 8080, 9000].into(),
+            allowed: [allowed].into_iter().collect(),
+            resolve: |name| match name {
+                "private.test" => vec![[10, 1, 0, 1].into()],
+                "listed.test" => vec![[10, 2, 0, 1].into()],
+                _ => vec![[11, 0, 0, 1].into()],
+            },
+        };
+        let list = LearnedList::open(&path, &command, network);
         let result = list.map_err(|error| error.0).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -336,6 +402,28 @@ mod tests {
         let header: Vec<_> = text.lines().take(2).collect();
         let options = "jail --allow @FILE --port 9000 -- '/usr/bin/c#?url' -d ";
         assert!(header[1].contains(options), "{text}");
+    }
+
+    #[test]
+    fn private_host_without_tls_takes_a_rule_with_its_port() {
+        let asked = [
+            "private.test:80",
+            "private.test:443",
+            "listed.test:80",
+            "listed.test:80",
+            "public.test:80",
+        ];
+        let text = learn(None, &asked).unwrap();
+        let expected = [
+            "listed.test:80",
+            "private.test",
+            "public.test",
+            "# not public, allowed without this beginning: private.test:80",
+        ];
+        assert_eq!(rules_of(&text), expected);
+        // A rule for the host alone would not allow it again.
+        let text = learn(Some("listed.test\n"), &["listed.test:80"]).unwrap();
+        assert_eq!(rules_of(&text), ["listed.test", "listed.test:80"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use peername_daemon::logging;
 use peername_daemon::options::heading;
 use peername_daemon::process::confinement;
-use peername_daemon::usage::Usage;
+use peername_daemon::usage::{Usage, UsageErrors};
 use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::TunnelledDestination;
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     pub(super) logging: logging::Args,
     /// The network of the addresses that names have in the jail, once for IPv4 and once for IPv6 [default: 44.128.0.0/16 and
     /// 3e70:6565:726e:616d::/64]
-    #[arg(long = "name-range", value_name = "NETWORK", help_heading = heading::TUNING)]
+    #[arg(long = "name-range", value_name = "NETWORK", value_parser = peername_proto::parse_network, help_heading = heading::TUNING)]
     name_ranges: Vec<IpNet>,
     /// The program and its arguments.
     #[arg(skip)]
@@ -139,6 +139,24 @@ impl FromStr for AllowTcp {
 }
 
 impl Args {
+    /// Checks what takes several options, or the files that they name.
+    ///
+    /// # Errors
+    ///
+    /// All errors.
+    pub(crate) fn validate(&self) -> Result<(), Usage> {
+        let mut errors = UsageErrors::default();
+        let options = self.intercept();
+        errors.note(options.check.contradictions());
+        errors.note(options.check.config());
+        errors.note(options.injected_headers());
+        if let Some(rules) = errors.note(options.access_rules()) {
+            errors.note(self.listened(rules.as_deref()));
+        }
+        errors.note(self.name_ranges());
+        errors.into_result(Some(()))
+    }
+
     /// The ports that the jail listens on, and what becomes of connections to them.
     ///
     /// # Errors
