@@ -53,7 +53,6 @@ impl Preload {
             library: Some(self.table.clone()),
             clients: self.clients,
             verbose: self.verbose,
-            subject: String::new(),
             admin: self.admin,
         });
         started.inspect_err(|_| self.table.remove())

@@ -101,7 +101,6 @@ fn supervise(
         library: None,
         clients,
         verbose: args.verbose > 0,
-        subject: String::new(),
     })?)
 }
 

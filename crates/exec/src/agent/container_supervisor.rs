@@ -11,6 +11,7 @@ use peername_sys::event::wait_readable;
 use peername_sys::process::daemonize;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::pidfd::Signal;
+use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
 use peername_sys::{Errno, SyscallError};
 
@@ -45,11 +46,11 @@ enum SupervisorError {
 /// code: 0 if the container has ended.
 pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy, agent: u32) -> u8 {
     daemonize::set_thread_name(c"peername-notify");
-    let id = container.id.clone();
+    stderr::set_subject(format!("container {}", container.id));
     match supervise(container, policy, agent) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("peername: container {id}: its supervisor has ended: {error}");
+            try_write_line(&format!("peername: its supervisor has ended: {error}"));
             1
         }
     }
@@ -61,10 +62,10 @@ fn supervise(
     agent: u32,
 ) -> Result<(), SupervisorError> {
     let SupervisedContainer {
-        id,
         calls,
         table,
         inflight,
+        ..
     } = container;
     let calls = NotificationListener::from(calls);
     let inflight = InflightCalls::map(inflight)?;
@@ -87,7 +88,6 @@ fn supervise(
         clients: policy.clients.clone(),
         verbose: policy.verbose,
         admin: None,
-        subject: format!("container {id}: "),
     };
     Ok(notify::supervise_filter(&config, calls, inflight)?)
 }

@@ -24,8 +24,6 @@ pub struct SupervisorConfig {
     pub clients: Option<Rc<dyn ClientJudge>>,
     /// Log each refused connection, not only the first of each reason in ten seconds.
     pub verbose: bool,
-    /// What the log says before each refusal: the container, or nothing.
-    pub subject: String,
     /// The supervisor's end of the line to the process of the admin endpoint ([`crate::admin`]).
     pub admin: Option<OwnedFd>,
 }

@@ -10,7 +10,6 @@ use peername_sys::process::stderr::try_write_line;
 /// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`INTERVAL`].
 #[derive(Debug)]
 pub(super) struct RefusalLog {
-    subject: String,
     reader: RefusalReader,
     /// The earliest time of the next read, so that a flood does not keep the supervisor busy.
     next_read: Instant,
@@ -26,10 +25,8 @@ struct Reason {
 }
 
 impl RefusalLog {
-    /// A log whose lines name this subject.
-    pub(super) fn new(subject: String) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            subject,
             reader: RefusalReader::default(),
             next_read: Instant::now(),
             reasons: Default::default(),
@@ -61,13 +58,11 @@ impl RefusalLog {
     }
 
     fn line(&mut self, settings: Settings<'_>, refusal: Refusal, now: Instant) -> Option<String> {
-        let (explained, subject) = (Explained(refusal), &self.subject);
+        let explained = Explained(refusal);
         match settings.refusal_verbosity() {
             RefusalVerbosity::Off => return None,
             RefusalVerbosity::Each => {
-                return Some(format!(
-                    "peername: {subject}refused a connection {explained}"
-                ));
+                return Some(format!("peername: refused a connection {explained}"));
             }
             RefusalVerbosity::Throttled => {}
         }
@@ -83,8 +78,8 @@ impl RefusalLog {
             counted,
         };
         Some(match since {
-            0 | 1 => format!("peername: {subject}refused a connection {explained}"),
-            _ => format!("peername: {subject}refused {since} connections, one of them {explained}"),
+            0 | 1 => format!("peername: refused a connection {explained}"),
+            _ => format!("peername: refused {since} connections, one of them {explained}"),
         })
     }
 }
@@ -203,7 +198,7 @@ mod tests {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);
-        let (mut log, start) = (RefusalLog::new(String::new()), Instant::now());
+        let (mut log, start) = (RefusalLog::new(), Instant::now());
         let mut after = |seconds, reasons: &[Counter]| {
             reasons
                 .iter()
@@ -230,7 +225,7 @@ mod tests {
         ] {
             settings.set_refusal_verbosity(verbosity);
             settings.refused(refusal(Counter::Closed));
-            let logged = RefusalLog::new(String::new()).lines(settings, Instant::now());
+            let logged = RefusalLog::new().lines(settings, Instant::now());
             assert_eq!(logged.len(), lines, "{verbosity:?}: {logged:?}");
         }
     }

@@ -14,6 +14,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
@@ -120,7 +121,7 @@ impl Supervisor {
             pending: PendingAccepts::default(),
             threads: ThreadCache::default(),
             listeners: ListenerCache::default(),
-            refusals: RefusalLog::new(config.subject.clone()),
+            refusals: RefusalLog::new(),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
             clients: clients.clone(),
@@ -337,11 +338,11 @@ impl Supervisor {
             Err(error) => {
                 if error.is_permission() && !self.permission_error_logged {
                     self.permission_error_logged = true;
-                    eprintln!(
+                    try_write_line(&format!(
                         "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
                          the call (that is reported at the start), the process has other capabilities than the supervisor, or \
                          an ordinary user needs kernel.yama.ptrace_scope = 0"
-                    );
+                    ));
                 }
                 self.supervised.calls.fail(call.id, &error.source);
                 None

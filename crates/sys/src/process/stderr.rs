@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,7 +10,14 @@ use rustix::stdio::dup2_stderr;
 
 use crate::{NameCall, Result};
 
-/// Writes a line, or drops it if standard error is not writable now: it may be a pipe without a reader.
+/// Has each line of this process name what it is about, such as `container web`: `peername: container web: …`.
+pub fn set_subject(subject: String) {
+    let _ = SUBJECT.set(subject);
+}
+
+static SUBJECT: OnceLock<String> = OnceLock::new();
+
+/// Writes a line that begins with `peername: `, or drops it if standard error is not writable now: it may be a pipe without a reader.
 ///
 /// Dropped lines and errors are not reported: there is no other channel.
 pub fn try_write_line(line: &str) {
@@ -19,7 +27,10 @@ pub fn try_write_line(line: &str) {
     let ready = poll(&mut fds, now.as_ref());
     if ready.is_ok_and(|ready| ready > 0) {
         // At most PIPE_BUF bytes: these are written without blocking if poll(2) reports the pipe writable (pipe(7)).
-        let line = format!("{line}\n");
+        let line = match (SUBJECT.get(), line.strip_prefix(NAME)) {
+            (Some(subject), Some(rest)) => format!("{NAME}{subject}: {rest}\n"),
+            _ => format!("{line}\n"),
+        };
         let bytes = line.as_bytes();
         let _ = rustix::io::write(&stderr, bytes.get(..PIPE_BUF).unwrap_or(bytes));
     }
@@ -34,4 +45,5 @@ pub fn replace(file: impl AsFd) -> Result<()> {
     dup2_stderr(file).call("dup2(2)")
 }
 
+const NAME: &str = "peername: ";
 const PIPE_BUF: usize = 4096;
