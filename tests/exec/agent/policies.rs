@@ -33,6 +33,7 @@ fn containers_have_the_policy_that_their_profile_names() {
     {
         let container = Container::new("one", &scratch, agent.profile("strict"));
         let _server = run(&container, &lab, "level");
+        agent.process.wait_logged("container one: policy strict");
         assert_sees(&lab, fresh_client_v4());
         Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
         agent

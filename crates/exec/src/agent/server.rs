@@ -255,8 +255,8 @@ impl Agent {
     fn add(&mut self, announced: Announced) {
         let Announced { state, calls } = announced;
         let (id, name) = (state.id.clone(), state.policy.clone());
-        let slots = self.policy(&name).map(|policy| policy.slots);
-        let Some(slots) = slots else {
+        let policy = self.policy(&name);
+        let Some((slots, verbose)) = policy.map(|policy| (policy.slots, policy.verbose)) else {
             return try_write_line(&format!(
                 "peername: container {id}: no policy has the name {name:?} (listenerMetadata of its seccomp profile), so its accept(2) \
                  fails"
@@ -265,6 +265,9 @@ impl Agent {
         let number = self.next_number();
         match Container::new(state, calls, slots) {
             Ok(container) => {
+                if verbose {
+                    try_write_line(&format!("peername: container {id}: policy {name}"));
+                }
                 self.keep(number, &container);
                 self.containers.insert(number, container);
                 self.start(number);

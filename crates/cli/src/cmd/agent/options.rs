@@ -68,7 +68,7 @@ pub(super) struct Serve {
     pub(super) on_takeover: OnTakeover,
     #[command(flatten)]
     policy: NotWithFile<Given<Policy>>,
-    /// Log each refused connection
+    /// Log each container, and each refused connection
     #[arg(short, long, help_heading = heading::OPERATION)]
     verbose: bool,
 }
