@@ -1,6 +1,6 @@
 //! The contestants that a run selects, and the paths of their programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -105,10 +105,18 @@ impl Selection {
             let line = CommandLine::new(mode, &self.peername).over(Transport::Tcp, &line);
             MatrixContestant::Backend(line, Preface::Proxy)
         };
+        let in_container = format!(
+            "{} {} {BACKEND}",
+            self.peername.display(),
+            bench.display()
+        );
+        let agent = CommandLine::new("agent", Path::new(IN_CONTAINER));
+        let agent = agent.over(Transport::Tcp, &in_container);
         Ok(vec![
             MatrixContestant::Backend(plain, Preface::None),
             in_mode("preload", ""),
             in_mode("notify", ""),
+            MatrixContestant::Backend(agent, Preface::Proxy),
             MatrixContestant::CommandLine(self.peername()),
             in_mode("netns", "--listen {listen}"),
         ])
@@ -155,6 +163,8 @@ fn naive_udp() -> Result<CommandLine> {
 
 const PEERNAME: &str = "proxy --listen {listen} -4 {backend} --trust loopback";
 const EXEC: &str = "--trust loopback --ports 8443";
+/// Runs a program in a container that `peername agent` supervises.
+const IN_CONTAINER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/exec/in-container.sh");
 const BACKEND: &str = "backend --listen {listen}";
 const PEERNAME_UDP: &str =
     "proxy --protocol udp --udp-header each --listen {listen} -4 {backend} --trust loopback";
