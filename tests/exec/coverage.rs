@@ -4,4 +4,4 @@ mod daemons;
 mod environment;
 mod masters;
 mod propagation;
-mod starters;
+pub(super) mod starters;

@@ -105,11 +105,7 @@ impl Selection {
             let line = CommandLine::new(mode, &self.peername).over(Transport::Tcp, &line);
             MatrixContestant::Backend(line, Preface::Proxy)
         };
-        let in_container = format!(
-            "{} {} {BACKEND}",
-            self.peername.display(),
-            bench.display()
-        );
+        let in_container = format!("{} {} {BACKEND}", self.peername.display(), bench.display());
         let agent = CommandLine::new("agent", Path::new(IN_CONTAINER));
         let agent = agent.over(Transport::Tcp, &in_container);
         Ok(vec![

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::super::coverage::starters::{addresses, i386};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Process, Scratch, wait_until};
-use crate::harness::rig::agent::{Agent, Container, Runtime};
+use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::peername::{AS_NOBODY, copy_executable};
+use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_from};
 use crate::harness::rig::exec_notify::{compiled_accept_server, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
@@ -36,6 +38,57 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
         slow.send(rest);
         assert_eq!(recv_addresses(&slow), [client; 2], "{accept}");
     }
+}
+
+/// An ordinary user's agent for the containers of the same user, whose network belongs to their user namespace.
+#[test]
+fn ordinary_user_supervises_containers_of_that_user() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let binary = copy_executable(&host, &scratch);
+    let socket = scratch.path_text("agent.sock");
+    let listen = format!("--listen={socket}");
+    let args = ["agent", &listen, "--trust=loopback", "-v"];
+    let agent = Process::start_through(&host, AS_NOBODY, &binary, &args);
+    agent.wait_logged("containers: 0");
+    scratch.write("profile.json", &profile(&socket, "default").to_string());
+    let script = scratch.write("rootless.sh", include_str!("rootless.sh"));
+    let through = [
+        AS_NOBODY,
+        &["unshare", "--user", "--map-root-user", "--mount", "--net"],
+        &["--pid", "--fork", "--kill-child", "--mount-proc"],
+    ]
+    .concat();
+    let bundle = scratch.path_text("");
+    let args = [script.as_str(), bundle.trim_end_matches('/')];
+    let container = Process::start_through(&host, &through, "bash", &args);
+    container.wait_logged("203.0.113.7 - - [");
+    agent.wait_logged("container rootless: policy default");
+}
+
+/// It accepts by socketcall(2) and by accept4(2) in turns. podman's default profile has rules for socket(2) that can't be applied to
+/// socketcall(2), so that one is denied there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn program_of_32_bits_sees_its_client_or_can_not_listen() {
+    let agent = Agent::start(&[]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let program = scratch.path_text("program");
+    fs::copy(i386(), &program).expect("a copy");
+    let allowing = r#"{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86"]}"#;
+    let file = scratch.write("allowing.json", allowing);
+    let profile = profile_from(&file, &agent.socket());
+    let container = Container::new("i386", &scratch, profile);
+    let server = container.run(&lab.server, &[&program]);
+    let server = server.wait_listening(&[LISTEN_V4]);
+    for client in [fresh_client_v4(), fresh_client_v4()] {
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        assert_eq!(addresses(&conn.recv_to_end().0), [client; 2]);
+    }
+    drop(server);
+    let container = Container::new("denied", &scratch, agent.profile("default"));
+    let mut denied = container.run(&lab.server, &[&program]);
+    let status = denied.wait_exit(WAIT_LIMIT);
+    assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
 /// crun connects to the socket once before it has anything to send.

@@ -99,7 +99,7 @@ fn assert_nothing_without_a_header(program: &ProgramRig) {
 }
 
 /// The answer of `i386.c`: two `struct sockaddr_in`.
-fn addresses(said: &[u8]) -> [SocketAddr; 2] {
+pub(in crate::exec) fn addresses(said: &[u8]) -> [SocketAddr; 2] {
     let (each, rest) = said.as_chunks::<16>();
     let [first, second] = each else {
         panic!("{said:?}");
@@ -113,7 +113,7 @@ fn addresses(said: &[u8]) -> [SocketAddr; 2] {
 
 /// The path of `i386.c`, compiled; gcc needs no libraries of that machine type for it.
 #[cfg(target_arch = "x86_64")]
-fn i386() -> String {
+pub(in crate::exec) fn i386() -> String {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("i386");
     let output = Command::new("gcc")
         .args([

@@ -100,6 +100,15 @@ pub(crate) fn profile(socket: &str, policy: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("a profile")
 }
 
+/// The profile in this file, changed for the agent with this socket.
+pub(crate) fn profile_from(file: &str, socket: &str) -> Value {
+    let words = [format!("--socket={socket}"), format!("--from={file}")];
+    let args = ["agent", "profile", &words[0], &words[1]];
+    let output = Peername::run(&Host::new(), &args);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("a profile")
+}
+
 impl<'a> Container<'a> {
     /// A container of runc, of root with the usual capabilities.
     pub(crate) fn new(name: &'a str, scratch: &'a Scratch, profile: Value) -> Self {
