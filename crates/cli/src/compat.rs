@@ -24,7 +24,7 @@ use std::thread::available_parallelism;
 use clap::Parser;
 
 use peername_daemon::command::block_on;
-use peername_sys::exit_code::FAILURE;
+use peername_sys::process::launch::exit_code::FAILURE;
 
 use crate::Args;
 use program::Program;

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-use peername_sys::exit_code::LAUNCHER_FAILED;
 use peername_sys::process::launch::become_program;
+use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 
 use peername_daemon::usage::Usage;
 

@@ -19,8 +19,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use peername_daemon::usage::Usage;
 use peername_daemon::{handover, logging, value};
-use peername_sys::exit_code::{FAILURE, WRONG_USAGE};
 use peername_sys::process::caps::{self, CapabilitySet};
+use peername_sys::process::launch::exit_code::{FAILURE, WRONG_USAGE};
 
 use crate::cmd::Command;
 
@@ -38,7 +38,7 @@ struct Args {
     command: Command,
 }
 
-/// The exit codes are those of [`peername_sys::exit_code`]. With `--compat`, wrong usage has the other program's code.
+/// The exit codes are those of [`peername_sys::process::launch::exit_code`]. With `--compat`, wrong usage has the other program's code.
 fn main() -> ExitCode {
     // Where the file's capabilities have no effective bit, as in the container image: with it, execve(2) fails wherever one
     // of them is not to be had, also for commands that need none. A failure shows at the first call that needs one.

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
 
-use peername_sys::exit_code;
+use peername_sys::process::launch::exit_code;
 
 use crate::library::{Library, LibraryError, preloaded};
 use crate::program::{Program, ProgramError, Reason};

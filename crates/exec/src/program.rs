@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::exit_code;
 use peername_sys::process::executable::{PrivilegeGain, privilege_gain};
+use peername_sys::process::launch::exit_code;
 
 use elf::Elf;
 use script::Interpreter;

@@ -8,7 +8,6 @@ mod error;
 
 pub mod clock;
 pub mod event;
-pub mod exit_code;
 pub mod fs;
 pub mod ipc;
 pub mod netlink;

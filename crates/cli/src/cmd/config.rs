@@ -10,7 +10,7 @@ use peername_daemon::reload::Setup as _;
 use peername_daemon::reload::file_watch::Fingerprints;
 #[cfg(feature = "exec")]
 use peername_daemon::usage::Usage;
-use peername_sys::exit_code::PROBLEM_FOUND;
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 #[cfg(feature = "exec")]
 use crate::cmd::agent;

@@ -37,7 +37,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
-use peername_sys::exit_code::PROBLEM_FOUND;
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::proxy::setup::Setup;
 use super::routes::BackendArgs;

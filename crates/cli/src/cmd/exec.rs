@@ -20,7 +20,7 @@ use peername_exec::notify;
 use peername_exec::preload::Preload;
 use peername_exec::program::Mechanism;
 use peername_exec::table::{Rules, SharedTable};
-use peername_sys::exit_code::LAUNCHER_FAILED;
+use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 use peername_sys::seccomp::NoNewPrivs;
 
 use crate::launcher::{self, execute};

@@ -83,7 +83,29 @@ const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use peername_identity::Table;
+
     use super::*;
+
+    #[test]
+    fn port_that_is_covered_ends_the_watch() {
+        let words = Table::size(64) / 8;
+        let memory: Vec<_> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let settings = Table::new(&memory).expect("a table").settings();
+        settings.ports().insert(443);
+        let mut watch = PortWatch::Waiting;
+        assert_eq!(watch.next_deadline(), None);
+        watch.note(8080, settings);
+        let deadline = watch.next_deadline();
+        assert!(deadline.is_some());
+        watch.note(8081, settings);
+        assert_eq!(watch.next_deadline(), deadline);
+        watch.note(443, settings);
+        watch.note(8080, settings);
+        assert_eq!(watch.next_deadline(), None);
+    }
 
     #[test]
     fn ports_are_listed_as_the_option_takes_them() {

@@ -1,11 +1,11 @@
 //! Replaces this process by the program (execve(2)).
 
+pub mod exit_code;
+
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-
-use crate::exit_code;
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]

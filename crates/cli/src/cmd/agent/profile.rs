@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use peername_exec::agent::DEFAULT_POLICY;
-use peername_sys::exit_code::PROBLEM_FOUND;
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use serde_json::{Map, Value, json};
 
 use super::socket_path;

@@ -14,9 +14,9 @@ use std::process::{ExitCode, ExitStatus};
 
 use peername_daemon::command::block_on;
 use peername_daemon::usage::Usage;
-use peername_sys::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
+use peername_sys::process::launch::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::terminal;
 use tokio::signal::unix::{SignalKind, signal};

@@ -18,7 +18,7 @@ use super::options::Args;
 /// What the helper is started with.
 pub(super) enum Helper {
     Ask(Terminal, Duration),
-    Learn(LearnedList),
+    Learn(Box<LearnedList>),
 }
 
 impl Helper {
@@ -44,7 +44,7 @@ impl Helper {
             resolve: |name| resolve::lookup(name).unwrap_or_default(),
         };
         let list = LearnedList::open(path, &args.command, network)?;
-        Ok(Some(Self::Learn(list)))
+        Ok(Some(Self::Learn(Box::new(list))))
     }
 
     pub(super) fn mode(&self) -> Mode {

@@ -3,24 +3,25 @@
 //! It is written anew for each rule that is added, before the request goes on: so it is complete when the program exits,
 //! however it exits. The file is read again before: what was added to it in the meantime is kept.
 
+mod needed_rule;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
-use peername_intercept::authz::{HTTP_PORTS, Rule, rule_for};
+use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
-use peername_proto::{Special, meanings, special};
-use peername_server::destination_list::DestinationList;
 use peername_sys::fs::text_file;
 
 use crate::cmd::ca::shell::quoted;
 use crate::cmd::intercept::rule_file::entry;
+pub(super) use needed_rule::LearningNetwork;
+use needed_rule::NeededRule;
 
 /// The file, and what is written at its beginning.
 pub(super) struct LearnedList {
@@ -28,25 +29,6 @@ pub(super) struct LearnedList {
     /// The program and its arguments, as a comment.
     command: String,
     network: LearningNetwork,
-}
-
-/// What decides on a destination besides rules, while a list is learned.
-pub(super) struct LearningNetwork {
-    /// The ports whose connections are opened as TLS and HTTP.
-    pub(super) http_ports: BTreeSet<u16>,
-    /// Destinations that are open without a rule (`--allow-destination`).
-    pub(super) allowed: DestinationList,
-    /// Resolves a name; no addresses where that fails.
-    pub(super) resolve: fn(&str) -> Vec<IpAddr>,
-}
-
-/// The rule that a destination needs.
-struct NeededRule {
-    text: String,
-    /// Whether the rule has to name the port.
-    names_port: bool,
-    /// Whether the rule would open an address that is refused while learning.
-    opens_refused: bool,
 }
 
 impl LearnedList {
@@ -178,37 +160,6 @@ impl LearnedList {
     }
 }
 
-impl LearningNetwork {
-    fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let without_port = NeededRule {
-            text: rule_for(to),
-            // Another port is open only if it is named.
-            names_port: !USUAL_PORTS.contains(&to.port),
-            opens_refused: to.host.as_ip().and_then(special).is_some(),
-        };
-        if to.port != HTTP_PORT || to.host.as_ip().is_some() {
-            return without_port;
-        }
-        let mut private = self.private_addresses(to).peekable();
-        if private.peek().is_none() {
-            return without_port;
-        }
-        // Without TLS no certificate proves the name: only a rule with the port opens a private address.
-        NeededRule {
-            text: to.to_string(),
-            names_port: true,
-            opens_refused: !private.all(|ip| self.allowed.allows(ip, to.port)),
-        }
-    }
-
-    fn private_addresses(&self, to: &HostPort) -> impl Iterator<Item = IpAddr> {
-        let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
-        (self.resolve)(&to.host.to_string())
-            .into_iter()
-            .filter(move |ip| meanings(*ip).any(is_private))
-    }
-}
-
 /// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
 /// without words that look like secrets: the list is meant to be shared.
 fn as_comment(command: &[OsString]) -> String {
@@ -302,9 +253,6 @@ const HEADER: &str = "# --learn: ";
 const NOT_PUBLIC: &str = "# not public, allowed without this beginning: ";
 /// Characters of the command in the list.
 const MAX_COMMAND: usize = 1000;
-/// The ports that every jail opens.
-const USUAL_PORTS: [u16; 2] = [HTTP_PORT, 443];
-const HTTP_PORT: u16 = 80;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,63 @@
+//! The rule that a destination needs, by what decides on it besides rules.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use peername_intercept::authz::rule_for;
+use peername_intercept::host::HostPort;
+use peername_proto::{Special, meanings, special};
+use peername_server::destination_list::DestinationList;
+
+/// What decides on a destination besides rules, while a list is learned.
+pub(crate) struct LearningNetwork {
+    /// The ports whose connections are opened as TLS and HTTP.
+    pub(crate) http_ports: BTreeSet<u16>,
+    /// Destinations that are open without a rule (`--allow-destination`).
+    pub(crate) allowed: DestinationList,
+    /// Resolves a name; no addresses where that fails.
+    pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
+}
+
+/// The rule that a destination needs.
+pub(super) struct NeededRule {
+    pub(super) text: String,
+    /// Whether the rule has to name the port.
+    pub(super) names_port: bool,
+    /// Whether the rule would open an address that is refused while learning.
+    pub(super) opens_refused: bool,
+}
+
+impl LearningNetwork {
+    pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
+        let without_port = NeededRule {
+            text: rule_for(to),
+            // Another port is open only if it is named.
+            names_port: !USUAL_PORTS.contains(&to.port),
+            opens_refused: to.host.as_ip().and_then(special).is_some(),
+        };
+        if to.port != HTTP_PORT || to.host.as_ip().is_some() {
+            return without_port;
+        }
+        let mut private = self.private_addresses(to).peekable();
+        if private.peek().is_none() {
+            return without_port;
+        }
+        // Without TLS no certificate proves the name: only a rule with the port opens a private address.
+        NeededRule {
+            text: to.to_string(),
+            names_port: true,
+            opens_refused: !private.all(|ip| self.allowed.allows(ip, to.port)),
+        }
+    }
+
+    fn private_addresses(&self, to: &HostPort) -> impl Iterator<Item = IpAddr> {
+        let is_private = |ip| matches!(special(ip), Some(Special::Private | Special::NotPublic));
+        (self.resolve)(&to.host.to_string())
+            .into_iter()
+            .filter(move |ip| meanings(*ip).any(is_private))
+    }
+}
+
+/// The ports that every jail opens.
+const USUAL_PORTS: [u16; 2] = [HTTP_PORT, 443];
+const HTTP_PORT: u16 = 80;
