@@ -76,6 +76,7 @@ agent_in_a_container_supervises_others() {
     podman run --rm --network none --cap-drop all --volume "$STORAGE:/profiles" localhost/agent \
         agent profile --socket "$STORAGE/run/agent.sock" --output=/profiles/contained.json
     pod_of_the_agent one
+    wait_for "readiness" podman exec one "$peername" doctor --admin unix:/held/admin.sock
     wait_for "socket" test -S "$STORAGE/run/agent.sock"
     podman run --detach --name server-nginx --network pods --ip "$pod" --security-opt "seccomp=$STORAGE/contained.json" \
         --volume "$STORAGE/site.conf:/etc/nginx/conf.d/site.conf:ro" localhost/nginx
@@ -94,7 +95,7 @@ pod_of_the_agent() {
     podman run --detach --name "$1-holder" "${usual[@]}" --volume "$STORAGE/$1:/held" localhost/agent \
         agent hold --holder=/held/agent.sock
     podman run --detach --name "$1" "${usual[@]}" --volume "$STORAGE/$1:/held" --cap-add SYS_PTRACE --cap-add SYS_ADMIN \
-        localhost/agent agent --trust "$balancer" --holder=/held/agent.sock --on-takeover=wait
+        localhost/agent agent --trust "$balancer" --holder=/held/agent.sock --on-takeover=wait --admin=unix:/held/admin.sock
 }
 
 has_logged() {

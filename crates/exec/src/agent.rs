@@ -14,6 +14,7 @@
 //! What a supervisor knows is in descriptors ([`descriptor_store`]): the listener, the calls that it has not answered, the table of
 //! clients. So supervisor and agent may be killed, and the next one goes on.
 
+pub mod admin;
 mod container;
 mod container_memory;
 mod container_state;

@@ -44,6 +44,7 @@ use supervisor::Supervisor;
 
 pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
+pub(crate) use liveness_socket::LivenessSocket;
 
 use crate::table::SharedTable;
 

@@ -13,6 +13,18 @@ pub enum Gauge {
     ReadyConnections,
     /// Calls of accept(2) that wait at the supervisor for a connection.
     PendingAccepts,
+    /// Containers of the agent. Between it and the others there are words of other kinds.
+    Containers = 6,
+}
+
+impl Gauge {
+    /// All gauges.
+    pub const ALL: [Self; 4] = [
+        Self::PendingHeaders,
+        Self::ReadyConnections,
+        Self::PendingAccepts,
+        Self::Containers,
+    ];
 }
 
 /// Which refusals the supervisor logs.
@@ -57,6 +69,11 @@ impl<'m> Settings<'m> {
         }
     }
 
+    /// The place of a gauge among the first words.
+    pub(crate) fn place_of_gauge(gauge: Gauge) -> usize {
+        GAUGES.saturating_add(gauge as usize)
+    }
+
     fn shared_word(self, number: usize) -> Option<&'m AtomicU64> {
         self.0.fixed.get(GAUGES.saturating_add(number))
     }
@@ -81,11 +98,7 @@ mod tests {
             .map(|_| AtomicU64::new(0))
             .collect();
         let settings = Table::new(&memory).unwrap().settings();
-        let gauges = [
-            Gauge::PendingHeaders,
-            Gauge::ReadyConnections,
-            Gauge::PendingAccepts,
-        ];
+        let gauges = Gauge::ALL;
         for (value, gauge) in (10..).zip(gauges) {
             settings.set_gauge(gauge, value);
         }

@@ -33,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod counts;
 mod gauge;
 mod header_check;
 mod layout;
@@ -46,6 +47,7 @@ mod socket_key;
 mod table;
 mod waiter_request;
 
+pub use counts::Counts;
 pub use gauge::{Gauge, RefusalVerbosity};
 pub use header_check::{Ends, HeaderCheck, Peeked, Step};
 pub use network::Network;

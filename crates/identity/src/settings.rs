@@ -293,8 +293,16 @@ impl<'m> Settings<'m> {
         self.set(SWEEP_AT, used.saturating_add((free >> 1).max(1)));
     }
 
+    /// The place of a counter among the first words.
+    pub(crate) fn place_of_counter(counter: Counter) -> usize {
+        COUNTERS.saturating_add(counter as usize)
+    }
+
+    /// The place of the number of occupied slots among the first words.
+    pub(crate) const PLACE_OF_USED: usize = USED;
+
     fn counter_word(self, counter: Counter) -> Option<&'m AtomicU64> {
-        self.0.fixed.get(COUNTERS.saturating_add(counter as usize))
+        self.0.fixed.get(Self::place_of_counter(counter))
     }
 
     fn pair(self, at: usize) -> Secret {

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 use super::containers::{assert_sees, run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Scratch, assert_fails};
 use crate::harness::peername::Peername;
@@ -47,6 +48,31 @@ fn containers_have_the_policy_that_their_profile_names() {
     agent
         .process
         .wait_logged("container two: refused a connection");
+}
+
+/// The counters are those of all containers, and of those that have ended.
+#[test]
+fn admin_endpoint_counts_over_all_containers() {
+    let agent = Agent::start(&[ADMIN]);
+    let metric = |line: &str| wait_metric(agent.host(), &[], line);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    metric("peername_agent_containers 0");
+    for number in 1..3 {
+        lab.server.wait_connection_refused(LISTEN_V4);
+        let name = format!("counted-{number}");
+        let container = Container::new(&name, &scratch, agent.profile("default"));
+        let _server = run(&container, &lab, "level");
+        assert_sees(&lab, fresh_client_v4());
+        Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
+        metric("peername_agent_containers 1");
+        metric(&format!(
+            "peername_connections_total{{protocol=\"tcp\",outcome=\"handed_over\"}} {number}"
+        ));
+        metric(&format!("peername_header_errors_total{{reason=\"no_header\"}} {number}"));
+    }
+    metric("peername_agent_containers 0");
+    metric("peername_header_errors_total{reason=\"no_header\"} 2");
+    assert_eq!(get(agent.host(), &[], "/healthz"), "ok\n200");
 }
 
 /// Never a connection whose header nobody reads.

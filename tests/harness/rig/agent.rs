@@ -67,6 +67,11 @@ impl Agent {
         start(&self.host, &self.scratch, &[USUAL, options].concat())
     }
 
+    /// The network of the agent itself.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
     /// The agent's network namespace.
     pub(crate) fn network(&self) -> PathBuf {
         let network = self.host.enter(|| network_of("thread-self"));

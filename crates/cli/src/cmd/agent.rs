@@ -9,14 +9,19 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use peername_daemon::options::Given;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
 use peername_daemon::usage::Usage;
+use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
 use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
 use peername_exec::interfaces;
+use peername_identity::Table;
 use peername_observe::admin::UnixSocketFile;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
@@ -24,8 +29,10 @@ use peername_sys::process::pidfd::Signal;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
 
+use crate::cmd::exec::admin::{Served, start_process};
 pub(crate) use options::{Args, Policy, policies};
 use options::{OnTakeover, Serve};
+use serde_json::Value;
 
 /// Runs the agent until a signal ends it, or until another one takes over.
 ///
@@ -42,8 +49,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
-    let args = args.clone();
+fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
+    let args = given.options.clone();
     // Errors of the configuration come before anything is changed.
     args.policies(&mut Fingerprints::default())?;
     interfaces::check(false)?;
@@ -57,7 +64,11 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     let users = users.chain(args.runtime_uid.iter().copied()).collect();
     let on_takeover = args.on_takeover;
     let host = Host { args };
-    match Agent::new(Box::new(host), users, socket, store, stored)?.run()? {
+    let mut agent = Agent::new(Box::new(host), users, socket, store, stored)?;
+    if let Some((line, totals)) = start_admin(given)? {
+        agent.serve_admin(line, totals)?;
+    }
+    match agent.run()? {
         Ended::Stopped(0) => {}
         Ended::Stopped(containers) => eprintln!(
             "peername: the agent has stopped: accept(2) of {containers} containers waits until one is started again"
@@ -70,6 +81,26 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the process of the admin endpoint, if `--admin` is given. The agent that was before may have its address for a moment more.
+fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'static>)>> {
+    let totals = create_totals()?;
+    let deadline = Instant::now() + ADMIN_LIMIT;
+    let line = loop {
+        let served = Served {
+            command: "agent",
+            args: given.options.admin.clone(),
+            table: totals,
+            shown: format!("{:#}\n", Value::from(given.shown().clone())),
+            verbose: given.options.verbose.into(),
+        };
+        match start_process(served) {
+            Err(_) if Instant::now() < deadline => thread::sleep(ADMIN_RETRY),
+            started => break started?,
+        }
+    };
+    Ok(line.map(|line| (line, totals)))
 }
 
 fn wait_for_stop() -> anyhow::Result<()> {
@@ -153,5 +184,7 @@ fn socket_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+const ADMIN_LIMIT: Duration = Duration::from_secs(3);
+const ADMIN_RETRY: Duration = Duration::from_millis(100);
 /// Where agent and profile have the socket, unless they are told otherwise.
 const SOCKET: &str = "/run/peername/agent.sock";

@@ -2,7 +2,7 @@
 //! headers on its connections.
 
 mod accepted;
-mod admin;
+pub(crate) mod admin;
 mod clients;
 mod connect;
 mod netns;

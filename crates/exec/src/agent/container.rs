@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use peername_identity::Counts;
 use peername_sys::ipc::shared_memory::create_anonymous;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::{PidFd, Signal};
@@ -92,6 +94,18 @@ impl Container {
             Part::Inflight => self.memory.inflight.as_fd(),
             Part::Calls => self.calls.as_fd(),
         }
+    }
+
+    /// The counters and gauges of its table.
+    ///
+    /// # Errors
+    ///
+    /// Those of pread(2).
+    pub(super) fn counts(&self) -> io::Result<Counts> {
+        let mut bytes = [0; Counts::SIZE];
+        let table = File::from(self.memory.table.try_clone()?);
+        table.read_exact_at(&mut bytes, 0)?;
+        Ok(Counts::from_bytes(&bytes))
     }
 
     /// Whether none of its processes is left.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use peername_identity::Table;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::event::signals::SignalFd;
 use peername_sys::ipc::seqpacket::peer_user;
@@ -14,6 +15,7 @@ use peername_sys::process::pidfd::Signal;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::{NameCall, SyscallError};
 
+use super::admin::AgentAdmin;
 use super::container::{Container, StoredContainer};
 use super::descriptor_store::{DescriptorStore, Part, StoreEvent, StoredDescriptor, StoredName};
 use super::policy::AgentPolicy;
@@ -81,6 +83,7 @@ pub struct Agent {
     /// The number of the last container or connection.
     last: u64,
     stranger_logged: Option<Instant>,
+    admin: Option<AgentAdmin>,
 }
 
 impl Agent {
@@ -117,10 +120,26 @@ impl Agent {
             last: containers.keys().copied().max().unwrap_or_default(),
             containers,
             stranger_logged: None,
+            admin: None,
         };
         agent.watch_store()?;
         agent.keep_socket();
         Ok(agent)
+    }
+
+    /// Answers the process of the admin endpoint from now on, and stores the sum of all counters in `totals`
+    /// ([`create_totals`](super::admin::create_totals)).
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll_ctl(2).
+    pub fn serve_admin(
+        &mut self,
+        socket: OwnedFd,
+        totals: Table<'static>,
+    ) -> Result<(), AgentError> {
+        let admin = self.admin.insert(AgentAdmin::new(socket, totals)?);
+        Ok(self.epoll.add(&*admin, Token::ADMIN, Interest::Readable)?)
     }
 
     /// Serves until a signal ends it, or another agent takes over. The supervisors have ended then.
@@ -148,6 +167,10 @@ impl Agent {
                             self.end();
                             return Ok(Ended::TakenOver);
                         }
+                    }
+                    Token::ADMIN => {
+                        let admin = self.admin.take();
+                        self.admin = admin.and_then(AgentAdmin::answered);
                     }
                     number if self.registrations.contains_key(&number) => {
                         self.receive(number);
@@ -321,7 +344,10 @@ impl Agent {
     }
 
     fn remove(&mut self, number: u64) {
-        self.containers.remove(&number);
+        let container = self.containers.remove(&number);
+        if let (Some(admin), Some(container)) = (&mut self.admin, container) {
+            admin.note_end(&container);
+        }
         if let Some(store) = &mut self.store {
             for part in Part::ALL {
                 store.remove(StoredName::Container { number, part });
@@ -350,13 +376,19 @@ impl Agent {
             }
             !is_late
         });
+        if let Some(admin) = &mut self.admin {
+            admin.store(now, &self.containers);
+        }
         Ok(())
     }
 
     fn wait_limit(&self) -> Option<Duration> {
         let restarts = self.containers.values().filter_map(|one| one.restart_at);
         let deadlines = self.registrations.values().map(|one| one.deadline);
-        let due = restarts.chain(deadlines).chain(self.reopen_at).min()?;
+        let due = restarts.chain(deadlines).chain(self.reopen_at);
+        let due = due
+            .chain(self.admin.as_ref().map(|admin| admin.due))
+            .min()?;
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
     }
 
@@ -483,6 +515,7 @@ impl Token {
     const SIGNALS: u64 = u64::MAX;
     const SOCKET: u64 = u64::MAX - 1;
     const STORE: u64 = u64::MAX - 2;
+    const ADMIN: u64 = u64::MAX - 3;
 }
 
 /// Each is a container that starts at this moment.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 /// The supervisor's end.
 #[derive(Debug)]
-pub(super) struct LivenessSocket(UnixStream);
+pub(crate) struct LivenessSocket(UnixStream);
 
 impl LivenessSocket {
     /// Makes the socket non-blocking.
@@ -15,14 +15,14 @@ impl LivenessSocket {
     /// # Errors
     ///
     /// None for a socket.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
     /// Answers what has come, by a byte: the event loop runs. Returns whether the process of the admin endpoint is alive.
-    pub(super) fn answer(&mut self) -> bool {
+    pub(crate) fn answer(&mut self) -> bool {
         match self.0.read(&mut [0; MAX_REQUESTS]) {
             Ok(0) => false,
             Ok(_) => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use peername_daemon::admin::AdminArgs;
 use peername_daemon::options::{Given, NotWithFile, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
@@ -19,7 +20,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) action: Option<Action>,
     #[command(flatten)]
-    pub(super) serve: Serve,
+    pub(super) serve: Given<Serve>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -68,9 +69,11 @@ pub(super) struct Serve {
     pub(super) on_takeover: OnTakeover,
     #[command(flatten)]
     policy: NotWithFile<Given<Policy>>,
+    #[command(flatten, next_help_heading = heading::OPERATION)]
+    pub(super) admin: AdminArgs,
     /// Log each container, and each refused connection
     #[arg(short, long, help_heading = heading::OPERATION)]
-    verbose: bool,
+    pub(super) verbose: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

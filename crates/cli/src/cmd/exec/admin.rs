@@ -32,19 +32,25 @@ use health::{ExecHealth, SupervisorSocket};
 /// An address or path can't be listened on, or the process can't be started.
 pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Result<Option<OwnedFd>> {
     let args = &given.options;
-    let sockets = args.admin.open_for_child()?;
+    start_process(Served {
+        command: "exec",
+        args: args.admin.clone(),
+        table,
+        shown: shown(given),
+        verbose: args.verbose,
+    })
+}
+
+/// Starts the process that serves this, if `--admin` is given. Returns the end of its liveness socket of the process that it is for.
+///
+/// # Errors
+///
+/// An address or path can't be listened on, or the process can't be started.
+pub(crate) fn start_process(served: Served) -> anyhow::Result<Option<OwnedFd>> {
+    let sockets = served.args.open_for_child()?;
     if sockets.is_empty() {
         return Ok(None);
     }
-    let served = Served {
-        args: args.admin.clone(),
-        table,
-        config: ConfigInForce::new(&shown(given)),
-        logging: logging::Args {
-            verbose: args.verbose,
-            ..logging::Args::default()
-        },
-    };
     let supervisor = admin::start(sockets, |process| match run(served, process) {
         Ok(()) => 0,
         Err(error) => {
@@ -56,11 +62,15 @@ pub(super) fn start(given: &Given<Args>, table: Table<'static>) -> anyhow::Resul
 }
 
 /// What the endpoint shows.
-struct Served {
-    args: AdminArgs,
-    table: Table<'static>,
-    config: ConfigInForce,
-    logging: logging::Args,
+pub(crate) struct Served {
+    /// The name of the subcommand.
+    pub(crate) command: &'static str,
+    pub(crate) args: AdminArgs,
+    /// The table, or the sum of those of all containers.
+    pub(crate) table: Table<'static>,
+    /// The options in force, as JSON.
+    pub(crate) shown: String,
+    pub(crate) verbose: u8,
 }
 
 /// What `/config` shows: the options in force, without the program's arguments, which may be secret.
@@ -81,7 +91,11 @@ fn run(served: Served, mut process: AdminProcess) -> anyhow::Result<()> {
     };
     let confinement = confinement::Args::default().confine(needs)?;
     block_on(async {
-        let (_log, level) = served.logging.start();
+        let logging = logging::Args {
+            verbose: served.verbose,
+            ..logging::Args::default()
+        };
+        let (_log, level) = logging.start();
         confinement.log();
         process.report_ready().context("socketpair(2)")?;
         serve(served, process, level).await
@@ -90,9 +104,10 @@ fn run(served: Served, mut process: AdminProcess) -> anyhow::Result<()> {
 
 async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyhow::Result<()> {
     let Served {
+        command,
         args,
         table,
-        config,
+        shown,
         ..
     } = served;
     let AdminProcess {
@@ -102,12 +117,15 @@ async fn serve(served: Served, process: AdminProcess, own: LevelHandle) -> anyho
     } = process;
     let socket = Arc::new(SupervisorSocket::new(supervisor)?);
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(ExecCollector(table)));
+    let is_agent = command == "agent";
+    registry.register_collector(Box::new(ExecCollector { table, is_agent }));
+    let level = ExecLogLevel { own, table };
     let resources = Resources {
-        command: "exec",
+        command,
         advise: Some(advise),
-        log_level: Some(Box::new(ExecLogLevel { own, table })),
-        config: Some(config),
+        // The agent logs as it was started.
+        log_level: (!is_agent).then(|| Box::new(level) as Box<dyn LogLevel>),
+        config: Some(ConfigInForce::new(&shown)),
         ..Resources::default()
     };
     let health = ExecHealth(Arc::clone(&socket));

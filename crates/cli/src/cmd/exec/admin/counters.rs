@@ -10,7 +10,11 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
 /// Collects the counters of the library and the supervisor.
 #[derive(Debug)]
-pub(super) struct ExecCollector(pub(super) Table<'static>);
+pub(super) struct ExecCollector {
+    pub(super) table: Table<'static>,
+    /// Whether the table is the sum of those of all containers of the agent.
+    pub(super) is_agent: bool,
+}
 
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct Ended {
@@ -39,7 +43,7 @@ enum Class {
 impl Collector for ExecCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_outcomes(&mut encoder)?;
-        let settings = self.0.settings();
+        let settings = self.table.settings();
         counter(
             &mut encoder,
             "peername_exec_parked",
@@ -67,21 +71,28 @@ impl Collector for ExecCollector {
                 "Entries of the table of clients, with those of closed connections until the next sweep",
                 settings.used(),
             ),
-            (
-                "peername_exec_table_slots",
-                "Slots of the table of clients (--max-connections)",
-                self.0.slots() as u64,
-            ),
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
-        Ok(())
+        let (name, help, value) = match self.is_agent {
+            true => (
+                "peername_agent_containers",
+                "Containers that the agent supervises",
+                settings.gauge(Gauge::Containers),
+            ),
+            false => (
+                "peername_exec_table_slots",
+                "Slots of the table of clients (--max-connections)",
+                self.table.slots() as u64,
+            ),
+        };
+        gauge(&mut encoder, name, help, value)
     }
 }
 
 impl ExecCollector {
     fn encode_outcomes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let settings = self.0.settings();
+        let settings = self.table.settings();
         let all = Counter::ALL.map(|one| (classify(one), settings.counted(one)));
         let decided = all
             .iter()

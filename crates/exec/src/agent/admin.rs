@@ -1,0 +1,98 @@
+//! What the agent does for its admin endpoint, a process beside it ([`crate::admin`]): the sum of the counters of all containers, of those
+//! that have ended, too, in shared memory.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use peername_identity::{Counts, Gauge, Table};
+use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
+use peername_sys::process::stderr::try_write_line;
+use peername_sys::{NameCall, Result};
+
+use super::container::Container;
+use crate::notify::LivenessSocket;
+
+/// Creates the memory of the sum: a table without entries.
+///
+/// # Errors
+///
+/// Those of memfd_create(2) and mmap(2).
+pub fn create_totals() -> Result<Table<'static>> {
+    let size = Table::size(SLOTS);
+    let words = map_words(create_anonymous("peername-totals", size)?, size)?;
+    let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+    Table::new(words).ok_or_else(invalid).call("mmap(2)")
+}
+
+/// The agent's end of its admin endpoint.
+#[derive(Debug)]
+pub(super) struct AgentAdmin {
+    socket: LivenessSocket,
+    totals: Table<'static>,
+    /// The counters of containers that have ended.
+    ended: Counts,
+    /// When the sum is stored next.
+    pub(super) due: Instant,
+}
+
+impl AgentAdmin {
+    /// With the agent's end of the liveness socket.
+    ///
+    /// # Errors
+    ///
+    /// None for a socket.
+    pub(super) fn new(socket: OwnedFd, totals: Table<'static>) -> Result<Self> {
+        Ok(Self {
+            socket: LivenessSocket::new(socket).call("ioctl(FIONBIO)")?,
+            totals,
+            ended: Counts::NONE,
+            due: Instant::now(),
+        })
+    }
+
+    /// Answers a request. `None` once the process of the endpoint has exited.
+    pub(super) fn answered(mut self) -> Option<Self> {
+        if self.socket.answer() {
+            return Some(self);
+        }
+        try_write_line(
+            "peername: the process of the admin endpoint has exited: nothing answers there any more",
+        );
+        None
+    }
+
+    /// Keeps the counters of a container that has ended.
+    pub(super) fn note_end(&mut self, container: &Container) {
+        if let Ok(counts) = container.counts() {
+            self.ended.add_counters(&counts);
+        }
+    }
+
+    /// Stores the sum, if it is due.
+    pub(super) fn store(&mut self, now: Instant, containers: &HashMap<u64, Container>) {
+        if self.due > now {
+            return;
+        }
+        self.due = now + INTERVAL;
+        let mut sum = self.ended;
+        for counts in containers.values().filter_map(|one| one.counts().ok()) {
+            sum.add_counters(&counts);
+            sum.add_gauges(&counts);
+        }
+        let settings = self.totals.settings();
+        settings.store_counts(&sum);
+        settings.set_gauge(Gauge::Containers, containers.len() as u64);
+    }
+}
+
+impl AsFd for AgentAdmin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The age of the sum at most.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The minimum.
+const SLOTS: usize = 64;
