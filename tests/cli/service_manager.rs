@@ -335,7 +335,10 @@ fn units_are_valid_and_tight() {
         .output()
         .expect("systemd-analyze");
     let said = String::from_utf8_lossy(&output.stderr);
+    // systemd 252 does not know it.
+    let is_newer = |line: &&str| line.contains("FileDescriptorStorePreserve");
     let of_ours = said.lines().filter(|line| line.contains("peername"));
+    let of_ours = of_ours.filter(|line| !is_newer(line));
     assert_eq!(of_ours.collect::<Vec<_>>(), [""; 0], "{said}");
     for path in paths.iter().filter(|path| path.ends_with(".service")) {
         let threshold = match path {

@@ -57,7 +57,7 @@ POD
 }
 
 # The containers go on while the agent is killed and started again.
-connections_survive_an_agent_that_is_killed() {
+clients_are_seen_after_each_kill_of_the_agent() {
     podman run --detach --name kept-nginx --network pods --ip "$pod" --security-opt "seccomp=$STORAGE/peername.json" \
         --volume "$STORAGE/site.conf:/etc/nginx/conf.d/site.conf:ro" localhost/nginx
     client_is_seen_by kept
@@ -71,7 +71,7 @@ connections_survive_an_agent_that_is_killed() {
 # As the DaemonSet of the chart has it, with the default seccomp profile; the next one takes over from it.
 agent_in_a_container_supervises_others() {
     local usual=(--pid host --network none --cap-drop all --read-only --security-opt no-new-privileges
-        --volume "$STORAGE/run:/run/peername")
+        --volume "$STORAGE/run:/run/peername-agent")
     mkdir "$STORAGE/run" "$STORAGE/one" "$STORAGE/two"
     podman run --rm --network none --cap-drop all --volume "$STORAGE:/profiles" localhost/agent \
         agent profile --socket "$STORAGE/run/agent.sock" --output=/profiles/contained.json
@@ -112,7 +112,7 @@ build_agent() {
     container=$(buildah from scratch)
     mount=$(buildah mount "$container")
     copy_program "$mount" "$peername"
-    mkdir -p "$mount/profiles" "$mount/run/peername" "$mount/held"
+    mkdir -p "$mount/profiles" "$mount/run/peername-agent" "$mount/held"
     buildah config --entrypoint "[\"$peername\"]" --user 0 "$container"
     buildah commit --quiet --rm "$container" localhost/agent >"$STORAGE/log"
 }
@@ -131,4 +131,4 @@ start_agent
 trap 'cat "$STORAGE/agent.log"' EXIT
 "$peername" agent profile --socket "$STORAGE/agent.sock" >"$STORAGE/peername.json"
 run_tests containers_of_each_runtime_see_the_client pod_of_the_restricted_class_sees_the_client \
-    connections_survive_an_agent_that_is_killed agent_in_a_container_supervises_others
+    clients_are_seen_after_each_kill_of_the_agent agent_in_a_container_supervises_others

@@ -2,14 +2,16 @@
 //! the top. `[[listen]]` tables are for `proxy`, `[[forward]]` tables for `forward`, `[intercept]` is for `intercept`; `[jail]` for
 //! `jail` and `[[agent]]` tables for `agent`, which take nothing from the top.
 
+mod schema;
+
 use std::io::ErrorKind;
 use std::path::Path;
 
-use peername_daemon::options::{Given, Place, Table, Tables, schema};
+use peername_daemon::options::{Given, Place, Table, Tables};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_sys::fs::text_file;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 #[cfg(feature = "intercept")]
 use toml::Spanned;
 #[cfg(feature = "intercept")]
@@ -23,6 +25,8 @@ use crate::cmd::intercept::jail::options::Args as Jail;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::proxy::options::{Listener, Top};
+
+pub(crate) use schema::schema;
 
 /// The configuration in force: that of the file, with the options of the command line, or of the command line alone.
 #[derive(Clone, Debug, Default)]
@@ -263,56 +267,6 @@ fn places() -> Vec<Place> {
         #[cfg(feature = "exec")]
         Place::table::<Policy>(Kind::Agent.name()),
     ]
-}
-
-/// The JSON schema of the file.
-pub(crate) fn schema() -> Value {
-    let table = |properties: Map<String, Value>| json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    let array = |properties| json!({ "type": "array", "items": table(properties) });
-    let mut all = schema::properties::<Top>();
-    let mut add = |key: &str, mut schema: Value, about: &str| {
-        if let Some(schema) = schema.as_object_mut() {
-            schema.insert("description".to_owned(), about.into());
-        }
-        all.insert(key.to_owned(), schema);
-    };
-    add(
-        "listen",
-        array(schema::properties::<Listener>()),
-        "Groups of listeners of `peername proxy`, each with its own configuration",
-    );
-    add(
-        "forward",
-        array(schema::properties::<Forward>()),
-        "Groups of listeners of `peername forward`, each with its own configuration",
-    );
-    #[cfg(feature = "intercept")]
-    add(
-        "intercept",
-        table(schema::properties::<Intercept>()),
-        "`peername intercept`",
-    );
-    #[cfg(feature = "intercept")]
-    add(
-        "jail",
-        table(schema::properties::<Jail>()),
-        "`peername jail`",
-    );
-    #[cfg(feature = "exec")]
-    add(
-        "agent",
-        array(schema::properties::<Policy>()),
-        "Policies of `peername agent`, for containers that name them",
-    );
-    let mut schema = table(all);
-    for (key, value) in [
-        ("$schema", "https://json-schema.org/draft/2020-12/schema"),
-        ("title", "peername"),
-        ("description", "A configuration file of peername"),
-    ] {
-        schema[key] = value.into();
-    }
-    schema
 }
 
 #[cfg(test)]

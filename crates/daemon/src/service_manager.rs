@@ -37,14 +37,7 @@ pub fn stopping() {
 pub fn hand_over_to(pid: u32) {
     let message = format!("MAINPID={pid}\n");
     // Its messages count only after this one, so it must not be lost to a full queue.
-    for _ in 0..MAIN_PID_TRIES {
-        match send(message.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                thread::sleep(MAIN_PID_RETRY);
-            }
-            _ => break,
-        }
-    }
+    let _ = retry(|| send(message.as_bytes()));
     HANDED_OVER.store(true, Relaxed);
 }
 
@@ -64,10 +57,10 @@ pub fn keep_alive(liveness: Liveness) {
     });
 }
 
-/// Whether there is a service manager.
-pub fn is_there() -> bool {
+/// Whether there is a service manager that keeps descriptors: FDSTORE is set by systemd 254, and by the unit for older ones.
+pub fn has_store() -> bool {
     connect();
-    matches!(SOCKET.get(), Some(Some(_)))
+    matches!(SOCKET.get(), Some(Some(_))) && env::var_os("FDSTORE").is_some()
 }
 
 /// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`] is
@@ -82,13 +75,27 @@ pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
         return Ok(());
     };
     let message = format!("FDSTORE=1\nFDNAME={name}\n");
-    let sent = fd_passing::send_bytes(socket, message.as_bytes(), Some(fd));
-    sent.map_err(|error| error.source)
+    retry(|| {
+        let sent = fd_passing::send_bytes(socket, message.as_bytes(), Some(fd));
+        sent.map_err(|error| error.source)
+    })
 }
 
 /// Has the manager close the descriptors of this name.
 pub fn drop_stored(name: &str) {
-    let _ = send(format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes());
+    let message = format!("FDSTOREREMOVE=1\nFDNAME={name}\n");
+    let _ = retry(|| send(message.as_bytes()));
+}
+
+/// Sends, again for a while where the manager's queue is full.
+fn retry(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for _ in 0..TRIES {
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY),
+            sent => return sent,
+        }
+    }
+    send()
 }
 
 fn notify(state: &[NotifyState<'_>]) {
@@ -130,5 +137,5 @@ fn open() -> io::Result<Option<UnixDatagram>> {
 /// `None` without a manager. Open from its first use to the end.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 static HANDED_OVER: AtomicBool = AtomicBool::new(false);
-const MAIN_PID_TRIES: u32 = 100;
-const MAIN_PID_RETRY: Duration = Duration::from_millis(10);
+const TRIES: u32 = 100;
+const RETRY: Duration = Duration::from_millis(10);

@@ -25,6 +25,6 @@ mod policy;
 mod registration;
 mod server;
 
-pub use container_state::DEFAULT_POLICY;
+pub use container_state::{DEFAULT_POLICY, is_policy_name};
 pub use policy::AgentPolicy;
 pub use server::{Agent, AgentError, AgentHost, Ended};

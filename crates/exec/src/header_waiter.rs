@@ -129,6 +129,11 @@ impl HeaderWaiter {
         let _ = self.listeners.add(socket, at);
     }
 
+    /// Does not warn if the program listens on none of the ports: a container has programs that listen on others.
+    pub(crate) fn ignore_other_ports(&mut self) {
+        self.ports = PortWatch::Done;
+    }
+
     /// Parks a connection of this listener with an incomplete header. Beyond [`MAX_WAITING`], and beyond the limit of
     /// descriptors, the connection is refused.
     pub fn park(&mut self, connection: ForeignFd, listener: &ForeignListener) {

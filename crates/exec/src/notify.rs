@@ -45,6 +45,7 @@ use supervisor::Supervisor;
 pub use config::SupervisorConfig;
 pub(crate) use inflight_calls::InflightCalls;
 pub(crate) use liveness_socket::LivenessSocket;
+pub(crate) use supervisor::Ended;
 
 use crate::table::SharedTable;
 
@@ -134,8 +135,8 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
     }
 }
 
-/// Supervises the processes of a filter that something else has installed, in this process, until none is left. Calls of `inflight`
-/// were received by an earlier supervisor and not answered.
+/// Supervises the processes of a filter that something else has installed, in this process, until none is left or `stop` is readable.
+/// Calls of `inflight` were received by an earlier supervisor and not answered.
 ///
 /// # Errors
 ///
@@ -144,9 +145,15 @@ pub(crate) fn supervise_filter(
     config: &SupervisorConfig,
     calls: NotificationListener,
     inflight: InflightCalls,
-) -> Result<(), SyscallError> {
-    drop_capabilities()?;
+    stop: OwnedFd,
+) -> Result<Ended, SyscallError> {
+    if is_effective(CapabilitySet::SYS_PTRACE) {
+        keep_only(CapabilitySet::SYS_PTRACE)?;
+    } else {
+        set_no_new_privs()?;
+    }
     let mut supervisor = Supervisor::new(config, SupervisedCalls { calls, inflight }, None)?;
+    supervisor.stop_at(stop)?;
     supervisor.adopt_inflight()?;
     supervisor.run()
 }
@@ -186,5 +193,5 @@ fn supervise(
     }
     fd_passing::send_word(&line, 0, None)?;
     drop(line);
-    supervisor.run()
+    supervisor.run().map(drop)
 }

@@ -4,13 +4,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::coverage::starters::{addresses, i386};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
-use crate::harness::peername::{AS_NOBODY, copy_executable};
+use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_from};
 use crate::harness::rig::exec_notify::{compiled_accept_server, recv_addresses};
 use crate::harness::rig::proxy::header_for;
@@ -91,6 +91,27 @@ fn program_of_32_bits_sees_its_client_or_can_not_listen() {
     assert_eq!(status.and_then(|status| status.code()), Some(1));
 }
 
+/// The kernel has one listener for a process, and the agent has it.
+#[test]
+fn supervisor_in_a_container_of_the_agent_says_why_it_can_not_start() {
+    let agent = Agent::start(&[]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("nested", &scratch, agent.profile("default"));
+    let binary = copy_executable(&lab.server, &scratch);
+    let args = [
+        &binary,
+        "exec",
+        "--mode=notify",
+        "--trust=any",
+        "--",
+        "true",
+    ];
+    let mut nested = container.run(&lab.server, &args);
+    let status = nested.wait_exit(WAIT_LIMIT);
+    assert_eq!(status.and_then(|status| status.code()), Some(125));
+    nested.wait_logged("EBUSY");
+}
+
 /// crun connects to the socket once before it has anything to send.
 #[test]
 fn container_of_crun_sees_its_client() {
@@ -135,7 +156,7 @@ fn profile_denies_rings_and_changes_nothing_else() {
     assert_eq!(profile["listenerMetadata"], json!("mail"));
     let actions = |name: &str| -> Vec<&str> {
         let rules = profile["syscalls"].as_array().expect("rules");
-        let has = |rule: &&serde_json::Value| {
+        let has = |rule: &&Value| {
             rule["names"]
                 .as_array()
                 .is_some_and(|names| names.contains(&json!(name)))
@@ -153,6 +174,57 @@ fn profile_denies_rings_and_changes_nothing_else() {
         assert_eq!(actions(name), ["SCMP_ACT_ERRNO"], "{name}");
     }
     assert_eq!(actions("read"), ["SCMP_ACT_ALLOW"]);
+}
+
+/// A profile that a connection could get past.
+#[test]
+fn check_names_what_a_profile_lacks() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let check = |profile: &Value| {
+        let file = scratch.write("profile.json", &profile.to_string());
+        let check = format!("--check={file}");
+        let output = Peername::run(&host, &["agent", "profile", &check]);
+        let said = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), said)
+    };
+    let good = profile("/run/peername-agent/agent.sock", "default");
+    let (code, said) = check(&good);
+    assert!(code == Some(0) && said.ends_with(": ok\n"), "{said}");
+    let with_rule = |rule: Value| {
+        let mut profile = good.clone();
+        profile["syscalls"]
+            .as_array_mut()
+            .expect("rules")
+            .push(rule);
+        profile
+    };
+    let mut elsewhere = good.clone();
+    elsewhere["listenerPath"] = json!("/run/other.sock");
+    let mut conditional = good.clone();
+    for rule in conditional["syscalls"].as_array_mut().expect("rules") {
+        if rule["action"] == "SCMP_ACT_NOTIFY" {
+            rule["args"] = json!([{ "index": 0, "value": 3, "op": "SCMP_CMP_EQ" }]);
+        }
+    }
+    for (profile, lack) in [
+        (
+            json!({ "defaultAction": "SCMP_ACT_ALLOW" }),
+            "accept is allowed",
+        ),
+        (
+            with_rule(json!({ "names": ["accept4"], "action": "SCMP_ACT_ALLOW" })),
+            "accept4 is allowed",
+        ),
+        (
+            with_rule(json!({ "names": ["io_uring_setup"], "action": "SCMP_ACT_ALLOW" })),
+            "io_uring_setup is allowed",
+        ),
+        (elsewhere, "the agent is not asked"),
+        (conditional, "without conditions"),
+    ] {
+        let (code, said) = check(&profile);
+        assert!(code == Some(3) && said.contains(lack), "{lack}: {said}");
+    }
 }
 
 /// Runs the server of `accept.c` in a container, and waits until it listens.

@@ -1,13 +1,15 @@
 //! Each process of peername is killed, and the containers go on.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::containers::{assert_sees, run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
-use crate::harness::conn::Conn;
+use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::{Agent, Container, profile};
@@ -24,9 +26,10 @@ fn killed_supervisor_is_replaced() {
         kill(supervisor(&served.lab));
         assert_sees(&served.lab, fresh_client_v4());
     }
-    agent
-        .process
-        .wait_logged_times("its supervisor was killed; starting another", 3);
+    agent.process.wait_logged_times(
+        "its supervisor has ended (signal: 9 (SIGKILL)); starting another",
+        3,
+    );
 }
 
 /// Nothing is accepted while there is no agent, and the next one goes on with the calls that wait.
@@ -35,17 +38,18 @@ fn containers_wait_for_the_next_agent() {
     for accept in ["block", "level", "threads"] {
         let (mut agent, served) = (Agent::start(&[]), Served::new("waits", accept));
         let _server = served.run(&agent);
-        let kept = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, b"");
+        let half = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, b"PROXY");
         assert_sees(&served.lab, fresh_client_v4());
         agent.process.signal(Signal::KILL);
         agent.process.wait_exit(WAIT_LIMIT).expect("its end");
         let client = fresh_client_v4();
         let early = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, &header_for(client));
+        // What was accepted, and had no header yet, is lost.
+        assert_eq!(half.wait_closed().0, End::Reset);
         early.assert_stays_open(Duration::from_millis(300));
         agent.start_next(&[]);
         assert_eq!(recv_addresses(&early), [client; 2], "{accept}");
         assert_sees(&served.lab, fresh_client_v4());
-        drop(kept);
     }
 }
 
@@ -96,6 +100,67 @@ fn killed_holder_is_replaced() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
+/// A connection that is lost with its supervisor is closed; no other client is shown, and no balancer.
+#[test]
+fn no_client_is_wrong_while_agents_are_killed_and_replaced() {
+    for accept in ["level", "threads"] {
+        let (mut agent, served) = (Agent::start(&[]), Served::new("churn", accept));
+        let _server = served.run(&agent);
+        let is_over = AtomicBool::new(false);
+        let seen: Vec<Seen> = thread::scope(|scope| {
+            let clients = [(); 4].map(|()| scope.spawn(|| connect_until(&is_over, &served.lab)));
+            for _ in 0..4 {
+                thread::sleep(Duration::from_millis(200));
+                agent.process.signal(Signal::KILL);
+                agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+                agent.start_next(&[]);
+                let next = agent.next(&[]);
+                let mut first = std::mem::replace(&mut agent.process, next);
+                first.wait_success(WAIT_LIMIT);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            clients
+                .map(|client| client.join().expect("a client"))
+                .into()
+        });
+        let right: usize = seen.iter().map(|seen| seen.right).sum();
+        let wrong: Vec<_> = seen.iter().flat_map(|seen| &seen.wrong).collect();
+        let lost: usize = seen.iter().map(|seen| seen.lost).sum();
+        assert_eq!(wrong, [""; 0], "{accept}: {right} right, {lost} lost");
+        assert!(
+            right > 100 && right > 10 * lost,
+            "{accept}: {right} right, {lost} lost"
+        );
+    }
+}
+
+/// What a server has reported to clients.
+#[derive(Default)]
+struct Seen {
+    right: usize,
+    lost: usize,
+    wrong: Vec<String>,
+}
+
+fn connect_until(is_over: &AtomicBool, lab: &Lab) -> Seen {
+    let mut seen = Seen::default();
+    while !is_over.load(Ordering::Relaxed) {
+        let client = fresh_client_v4();
+        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        let (answer, _) = conn.recv_to_end();
+        let answer = String::from_utf8(answer).expect("text");
+        let (ip, port) = (client.ip(), client.port());
+        if answer.is_empty() {
+            seen.lost += 1;
+        } else if answer.trim() == format!("{ip} {port}, {ip} {port}") {
+            seen.right += 1;
+        } else {
+            seen.wrong.push(format!("{client}: {answer}"));
+        }
+    }
+    seen
+}
+
 /// A supervisor ends with its agent: two of them would answer one container's calls.
 #[test]
 fn supervisor_ends_with_its_agent() {
@@ -137,6 +202,22 @@ fn service_manager_keeps_the_descriptors_and_starts_the_agent_again() {
     drop(server);
     // Only the socket is left.
     manager.wait_logged_times("stored 1", 2);
+}
+
+/// The listener of a container that has ended is gone from the store, and its other parts are removed. No other container gets its
+/// number.
+#[test]
+fn rest_of_a_container_that_ended_without_an_agent_is_removed() {
+    let (mut agent, first) = (Agent::start(&[]), Served::new("first", "level"));
+    let second = Served::new("second", "level");
+    let (ended, _kept) = (first.run(&agent), second.run(&agent));
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    drop(ended);
+    first.lab.server.wait_connection_refused(LISTEN_V4);
+    agent.start_next(&[]);
+    agent.process.wait_logged("containers: 1");
+    assert_sees(&second.lab, fresh_client_v4());
 }
 
 /// The last number that the process has printed after this text.

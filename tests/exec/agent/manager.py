@@ -26,8 +26,19 @@ def start():
         os.dup2(fd, 3 + number)
     os.closerange(3 + len(stored), 500)
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(stored)),
-                      LISTEN_FDNAMES=":".join(name for name, _ in stored), NOTIFY_SOCKET=path)
+                      LISTEN_FDNAMES=":".join(name for name, _ in stored), NOTIFY_SOCKET=path, FDSTORE="64")
     os.execv(program[0], program)
+
+
+def close_hung_up():
+    """As systemd does: what reports EPOLLHUP is closed."""
+    poll = select.poll()
+    for _, fd in stored:
+        poll.register(fd, 0)
+    ended = {fd for fd, events in poll.poll(0) if events & select.POLLHUP}
+    stored[:] = [one for one in stored if one[1] not in ended]
+    for fd in ended:
+        os.close(fd)
 
 
 def receive():
@@ -38,7 +49,9 @@ def receive():
         fds.frombytes(data)
     if "FDSTORE" in lines:
         # Above what a program has, which is started with copies.
-        stored.extend((lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500)) for fd in fds)
+        kept = [(lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500)) for fd in fds]
+        # The newest first, as systemd passes them.
+        stored[:0] = kept
     if "FDSTOREREMOVE" in lines:
         stored[:] = [one for one in stored if one[0] != lines["FDNAME"]]
     print("stored", len(stored), flush=True)
@@ -57,4 +70,5 @@ while True:
         receive()
     elif wakeup.recv(1):
         while os.waitpid(-1, os.WNOHANG)[0]:
+            close_hung_up()
             start()

@@ -4,9 +4,11 @@ mod options;
 mod profile;
 mod store;
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -19,13 +21,15 @@ use peername_daemon::service_manager;
 use peername_daemon::usage::Usage;
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
-use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
+use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder, is_policy_name};
 use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_observe::admin::UnixSocketFile;
 use peername_sys::event::signals::SignalFd;
 use peername_sys::event::wait_readable;
-use peername_sys::process::pidfd::Signal;
+use peername_sys::process::caps::{CapabilitySet, is_effective, keep_only};
+use peername_sys::process::limits;
+use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
 
@@ -43,7 +47,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
         Some(options::Action::Hold(hold)) => {
-            match holder::hold(&store::beside(&hold.listen), &hold.holder)? {}
+            holder::hold(&store::beside(&hold.listen), &hold.holder)?;
+            Ok(ExitCode::SUCCESS)
         }
         None => serve(&args.serve),
     }
@@ -54,15 +59,22 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     // Errors of the configuration come before anything is changed.
     args.policies(&mut Fingerprints::default())?;
     interfaces::check(false)?;
+    PidFd::check_proc().context("the containers' processes are found by /proc")?;
+    // The store's descriptors are many.
+    limits::raise_open_files()?;
     make_directory(&args.listen)?;
     let store::Opened { store, mut stored } = store::wait_open(&args)?;
-    let socket = match take_socket(&mut stored) {
+    let socket = match take_socket(&mut stored, &args.listen) {
         Some(socket) => socket,
-        None => bind(&args.listen)?,
+        None => bind(&args.listen, !args.runtime_uid.is_empty())?,
     };
     let users = [user::effective_uid(), 0].into_iter();
     let users = users.chain(args.runtime_uid.iter().copied()).collect();
     let on_takeover = args.on_takeover;
+    let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
+    if is_effective(needed) {
+        keep_only(needed)?;
+    }
     let host = Host { args };
     let mut agent = Agent::new(Box::new(host), users, socket, store, stored)?;
     if let Some((line, totals)) = start_admin(given)? {
@@ -96,11 +108,21 @@ fn start_admin(given: &Given<Serve>) -> anyhow::Result<Option<(OwnedFd, Table<'s
             verbose: given.options.verbose.into(),
         };
         match start_process(served) {
-            Err(_) if Instant::now() < deadline => thread::sleep(ADMIN_RETRY),
+            Err(error) if is_in_use(&error) && Instant::now() < deadline => {
+                thread::sleep(ADMIN_RETRY);
+            }
             started => break started?,
         }
     };
     Ok(line.map(|line| (line, totals)))
+}
+
+fn is_in_use(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain();
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == ErrorKind::AddrInUse)
+    })
 }
 
 fn wait_for_stop() -> anyhow::Result<()> {
@@ -152,16 +174,26 @@ fn make_directory(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The listening socket of an earlier agent, or of a socket unit.
-fn take_socket(stored: &mut Vec<StoredDescriptor>) -> Option<OwnedFd> {
+/// The listening socket of an earlier agent, if runtimes reach it at this path.
+fn take_socket(stored: &mut Vec<StoredDescriptor>, path: &Path) -> Option<OwnedFd> {
     let at = stored
         .iter()
         .position(|stored| stored.name == StoredName::Socket)?;
-    Some(stored.swap_remove(at).fd)
+    let socket = UnixListener::from(stored.swap_remove(at).fd);
+    let own = socket.local_addr().ok()?;
+    // It was bound at this path with an extension, and renamed.
+    let own = own.as_pathname()?;
+    let is_same = own == path || own.with_extension("") == path;
+    (is_same && path.exists()).then(|| socket.into())
 }
 
-fn bind(path: &Path) -> anyhow::Result<OwnedFd> {
-    let bound = UnixSocketFile::bind(path).and_then(UnixSocketFile::into_socket);
+/// Listens at a path, which other users reach if `for_others` is set: each peer's user is checked.
+fn bind(path: &Path, for_others: bool) -> anyhow::Result<OwnedFd> {
+    let mode = if for_others { 0o666 } else { 0o600 };
+    let bound = UnixSocketFile::bind(path).and_then(|file| {
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        file.into_socket()
+    });
     bound.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => anyhow!(
             "--listen {}: another process listens there, which is no agent of this user; stop it or use another path",
@@ -180,11 +212,25 @@ fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix:").unwrap_or(text));
     match path.is_absolute() {
         true => Ok(path),
-        false => Err("use an absolute path, such as unix:/run/peername/agent.sock".to_owned()),
+        false => {
+            Err("use an absolute path, such as unix:/run/peername-agent/agent.sock".to_owned())
+        }
     }
 }
 
 const ADMIN_LIMIT: Duration = Duration::from_secs(3);
 const ADMIN_RETRY: Duration = Duration::from_millis(100);
+/// The value of an option that takes the name of a policy.
+///
+/// # Errors
+///
+/// No container could name it.
+fn policy_name(text: &str) -> Result<String, String> {
+    match is_policy_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("use at most 128 ASCII letters, digits and _+-.".to_owned()),
+    }
+}
+
 /// Where agent and profile have the socket, unless they are told otherwise.
-const SOCKET: &str = "/run/peername/agent.sock";
+const SOCKET: &str = "/run/peername-agent/agent.sock";

@@ -1,23 +1,27 @@
 //! A container under supervision: its descriptors, and the process that supervises it.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::fs::{self, File};
+use std::io::{self, PipeWriter, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use peername_identity::Counts;
+use peername_sys::event::wait_readable;
 use peername_sys::ipc::shared_memory::create_anonymous;
 use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::seccomp;
-use peername_sys::{NameCall, Result};
+use peername_sys::{NameCall, SyscallError};
 
 use super::container_memory::ContainerMemory;
 use super::container_state::ContainerState;
 use super::container_supervisor::{self, SupervisedContainer};
 use super::descriptor_store::Part;
 use super::policy::AgentPolicy;
+
+type Result<T, E = SyscallError> = std::result::Result<T, E>;
 
 /// A container.
 #[derive(Debug)]
@@ -31,6 +35,9 @@ pub(super) struct Container {
     supervisor: Option<SupervisorProcess>,
     /// When the supervisor is started again.
     pub(super) restart_at: Option<Instant>,
+    /// How often it has ended soon after its start.
+    failures: u32,
+    has_noted_policy: bool,
 }
 
 /// The process of a supervisor.
@@ -39,15 +46,29 @@ struct SupervisorProcess {
     pid: u32,
     process: PidFd,
     started: Instant,
+    /// Closed to stop it.
+    stop: PipeWriter,
 }
 
 /// The descriptors of a container that another agent has stored.
 #[derive(Debug, Default)]
 pub(super) struct StoredContainer {
-    pub(super) state: Option<OwnedFd>,
-    pub(super) table: Option<OwnedFd>,
-    pub(super) inflight: Option<OwnedFd>,
-    pub(super) calls: Option<OwnedFd>,
+    state: Option<OwnedFd>,
+    table: Option<OwnedFd>,
+    inflight: Option<OwnedFd>,
+    calls: Option<OwnedFd>,
+}
+
+impl StoredContainer {
+    pub(super) fn put(&mut self, part: Part, fd: OwnedFd) {
+        let slot = match part {
+            Part::State => &mut self.state,
+            Part::Table => &mut self.table,
+            Part::Inflight => &mut self.inflight,
+            Part::Calls => &mut self.calls,
+        };
+        *slot = Some(fd);
+    }
 }
 
 impl Container {
@@ -65,25 +86,45 @@ impl Container {
             calls,
             supervisor: None,
             restart_at: None,
+            failures: 0,
+            has_noted_policy: false,
         })
     }
 
-    /// A container of an earlier agent. `None` if that did not store all of it.
-    pub(super) fn from_stored(stored: StoredContainer) -> Option<Self> {
-        let state = stored.state?;
-        let (id, policy) = read_state(&state)?;
-        Some(Self {
-            id,
-            policy,
+    /// A container of an earlier agent.
+    ///
+    /// # Errors
+    ///
+    /// A part of it is missing, as its listener after its end: `None`, or why it can't be supervised.
+    pub(super) fn from_stored(stored: StoredContainer) -> Result<Self, Option<&'static str>> {
+        let (Some(state), Some(table), Some(inflight), Some(calls)) =
+            (stored.state, stored.table, stored.inflight, stored.calls)
+        else {
+            return Err(None);
+        };
+        let known = StateRecord::read(&state).ok_or("its state can't be read")?;
+        // The recorded calls have the numbers of threads there.
+        if known.pid_namespace != pid_namespace() {
+            return Err(Some(
+                "its calls are recorded in another PID namespace than this agent's, so its accept(2) fails",
+            ));
+        }
+        Ok(Self {
+            id: known.id,
+            policy: known.policy,
             state,
-            memory: ContainerMemory {
-                table: stored.table?,
-                inflight: stored.inflight?,
-            },
-            calls: stored.calls?,
+            memory: ContainerMemory { table, inflight },
+            calls,
             supervisor: None,
             restart_at: None,
+            failures: 0,
+            has_noted_policy: false,
         })
+    }
+
+    /// Whether it is to be logged that its policy is missing: once.
+    pub(super) fn notes_missing_policy(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_noted_policy, true)
     }
 
     /// What the next agent needs.
@@ -120,66 +161,111 @@ impl Container {
     /// Those of fork(2), EMFILE.
     pub(super) fn start_supervisor(&mut self, policy: &AgentPolicy) -> Result<BorrowedFd<'_>> {
         self.restart_at = None;
+        self.has_noted_policy = false;
         let clone = |part| {
             let fd: BorrowedFd<'_> = self.part(part);
             fd.try_clone_to_owned().call("fcntl(F_DUPFD_CLOEXEC)")
         };
+        let (stopped, stop) = io::pipe().call("pipe2(2)")?;
         let inherited = [
             clone(Part::Calls)?,
             clone(Part::Table)?,
             clone(Part::Inflight)?,
+            stopped.into(),
         ];
-        let (id, agent) = (self.id.clone(), std::process::id());
-        let pid = daemonize::fork_child(inherited, |[calls, table, inflight]| {
+        let id = self.id.clone();
+        let pid = daemonize::fork_child(inherited, |[calls, table, inflight, stop]| {
             let container = SupervisedContainer {
                 id,
                 calls,
                 table,
                 inflight,
+                stop,
             };
-            container_supervisor::run(container, policy, agent)
+            container_supervisor::run(container, policy)
         })?;
+        // Without a descriptor for it, the process ends with the pipe.
         let started = SupervisorProcess {
             pid,
             process: PidFd::open(pid)?,
             started: Instant::now(),
+            stop,
         };
         Ok(self.supervisor.insert(started).process.as_fd())
     }
 
-    /// Notes that the supervisor has exited, and when another may be started: at once, unless it has lived for a moment only.
-    pub(super) fn note_exit(&mut self) {
-        if let Some(supervisor) = self.supervisor.take() {
-            daemonize::reap(supervisor.pid);
-            let due = supervisor.started + RESTART_INTERVAL;
-            self.restart_at = Some(due.max(Instant::now()));
-        }
+    /// If the supervisor has exited, returns how, and notes when another may be started: at once, but later and later if it ends soon
+    /// after its start.
+    pub(super) fn note_exit(&mut self) -> Option<ExitStatus> {
+        let supervisor = self.supervisor.take_if(|one| one.process.has_exited())?;
+        let status = daemonize::wait_exit(supervisor.pid).ok()?;
+        let now = Instant::now();
+        self.failures = match now < supervisor.started + SOON {
+            true => (self.failures + 1).min(MAX_FAILURES),
+            false => 0,
+        };
+        let delay = match self.failures {
+            0 => Duration::ZERO,
+            failures => RESTART_DELAY * (1 << (failures - 1)),
+        };
+        self.restart_at = Some(now + delay);
+        Some(status)
     }
 
-    /// Kills the supervisor, and waits until it has exited.
+    /// Stops the supervisor between two calls, and waits until it has exited.
     pub(super) fn stop_supervisor(&mut self) {
         if let Some(supervisor) = self.supervisor.take() {
-            let _ = supervisor.process.signal(Signal::KILL);
+            drop(supervisor.stop);
+            let exited = wait_readable([supervisor.process.as_fd()], Some(STOP_LIMIT));
+            if !exited.unwrap_or(false) {
+                let _ = supervisor.process.signal(Signal::KILL);
+            }
             let _ = daemonize::wait_exit(supervisor.pid);
         }
+    }
+}
+
+/// What the next agent has to know of a container.
+struct StateRecord {
+    id: String,
+    policy: String,
+    pid_namespace: String,
+}
+
+impl StateRecord {
+    fn read(state: &OwnedFd) -> Option<Self> {
+        let mut file = File::from(state.try_clone().ok()?);
+        file.rewind().ok()?;
+        let text = io::read_to_string(file.take(MAX_STATE)).ok()?;
+        let mut words = text.split(' ').map(str::to_owned);
+        Some(Self {
+            id: words.next()?,
+            policy: words.next()?,
+            pid_namespace: words.next()?,
+        })
     }
 }
 
 /// The names have no spaces.
 fn write_state(state: &ContainerState) -> Result<OwnedFd> {
     let mut file = File::from(create_anonymous("peername-state", 0)?);
-    write!(file, "{} {}", state.id, state.policy).call("write(2), to memory")?;
+    let text = format!("{} {} {}", state.id, state.policy, pid_namespace());
+    file.write_all(text.as_bytes())
+        .call("write(2), to memory")?;
     Ok(file.into())
 }
 
-fn read_state(state: &OwnedFd) -> Option<(String, String)> {
-    let mut file = File::from(state.try_clone().ok()?);
-    file.rewind().ok()?;
-    let text = io::read_to_string(file.take(MAX_STATE)).ok()?;
-    let (id, policy) = text.split_once(' ')?;
-    Some((id.to_owned(), policy.to_owned()))
+/// The PID namespace of this process, as /proc names it.
+fn pid_namespace() -> String {
+    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    link.to_string_lossy().into_owned()
 }
 
-/// A supervisor that ends at once is not started more often.
-const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// A supervisor that ends earlier after its start has failed.
+const SOON: Duration = Duration::from_secs(1);
+/// Until the second start of one that has failed; then twice as long each time, up to a minute.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
+const MAX_FAILURES: u32 = 10;
+/// A supervisor waits for nothing but a descriptor that it closes.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
 const MAX_STATE: u64 = 4096;

@@ -48,7 +48,7 @@ pub(super) fn parse(message: &[u8]) -> Result<ContainerState, StateError> {
     if !is_name(&message.state.id, MAX_ID) {
         return Err(StateError::Id);
     }
-    if !is_name(&policy, MAX_POLICY) {
+    if !is_policy_name(&policy) {
         return Err(StateError::Policy);
     }
     Ok(ContainerState {
@@ -56,6 +56,11 @@ pub(super) fn parse(message: &[u8]) -> Result<ContainerState, StateError> {
         policy,
         listener: listener.ok_or(StateError::NoListener)?,
     })
+}
+
+/// Whether a policy can have this name: at most 128 ASCII letters, digits and `_+-.`.
+pub fn is_policy_name(name: &str) -> bool {
+    is_name(name, MAX_POLICY)
 }
 
 fn is_name(text: &str, max: usize) -> bool {

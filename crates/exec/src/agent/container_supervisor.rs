@@ -4,13 +4,11 @@
 //! the first thread whose call waits here: as long as it does, the thread can't exit.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::parent_id;
-use std::process;
+use std::time::Duration;
 
 use peername_sys::event::wait_readable;
 use peername_sys::process::daemonize;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
-use peername_sys::process::pidfd::Signal;
 use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
 use peername_sys::{Errno, SyscallError};
@@ -27,6 +25,8 @@ pub(super) struct SupervisedContainer {
     pub(super) calls: OwnedFd,
     pub(super) table: OwnedFd,
     pub(super) inflight: OwnedFd,
+    /// Readable once the agent has ended, or asks the supervisor to end.
+    pub(super) stop: OwnedFd,
 }
 
 /// Why a supervisor ends before its container.
@@ -42,12 +42,11 @@ enum SupervisorError {
     Call(#[from] SyscallError),
 }
 
-/// Supervises a container until none of its processes is left; ends with the agent, whose process id is `agent`. Returns the exit
-/// code: 0 if the container has ended.
-pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy, agent: u32) -> u8 {
+/// Supervises a container until none of its processes is left, or until the agent ends. Returns the exit code.
+pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy) -> u8 {
     daemonize::set_thread_name(c"peername-notify");
     stderr::set_subject(format!("container {}", container.id));
-    match supervise(container, policy, agent) {
+    match supervise(container, policy) {
         Ok(()) => 0,
         Err(error) => {
             try_write_line(&format!("peername: its supervisor has ended: {error}"));
@@ -56,25 +55,20 @@ pub(super) fn run(container: SupervisedContainer, policy: &AgentPolicy, agent: u
     }
 }
 
-fn supervise(
-    container: SupervisedContainer,
-    policy: &AgentPolicy,
-    agent: u32,
-) -> Result<(), SupervisorError> {
+fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(), SupervisorError> {
     let SupervisedContainer {
         calls,
         table,
         inflight,
+        stop,
         ..
     } = container;
     let calls = NotificationListener::from(calls);
-    let inflight = InflightCalls::map(inflight)?;
-    end_with(agent)?;
-    if !enter_network_of_first_caller(&calls, inflight)? {
+    // The supervisor of an agent that was before may be ending.
+    let inflight = InflightCalls::lock(inflight)?;
+    if !enter_network_of_first_caller(&calls, inflight, &stop)? {
         return Ok(());
     }
-    // A change of credentials has ended it.
-    end_with(agent)?;
     let table = map_table(table)?;
     let rules = Rules {
         listing: find_listing()?,
@@ -89,15 +83,7 @@ fn supervise(
         verbose: policy.verbose,
         admin: None,
     };
-    Ok(notify::supervise_filter(&config, calls, inflight)?)
-}
-
-/// Makes the kernel kill this process when the agent exits.
-fn end_with(agent: u32) -> Result<(), SyscallError> {
-    daemonize::set_parent_death_signal(Signal::KILL)?;
-    if parent_id() != agent {
-        process::exit(1);
-    }
+    notify::supervise_filter(&config, calls, inflight, stop)?;
     Ok(())
 }
 
@@ -105,8 +91,9 @@ fn end_with(agent: u32) -> Result<(), SyscallError> {
 fn enter_network_of_first_caller(
     calls: &NotificationListener,
     inflight: InflightCalls,
+    stop: &OwnedFd,
 ) -> Result<bool, SupervisorError> {
-    while let Some(call) = first_call(calls, inflight)? {
+    while let Some(call) = first_call(calls, inflight, stop)? {
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
@@ -122,18 +109,20 @@ fn enter_network_of_first_caller(
     Ok(false)
 }
 
-/// Waits for a call, and records it as in flight. `None` if no process is left.
+/// Waits for a call, and records it as in flight. `None` if no process is left, or the agent ends.
 fn first_call(
     calls: &NotificationListener,
     inflight: InflightCalls,
+    stop: &OwnedFd,
 ) -> Result<Option<Notification>, SyscallError> {
     loop {
         let recorded = inflight.iter().map(|recorded| recorded.call);
         if let Some(call) = recorded.into_iter().find(|call| calls.is_pending(call.id)) {
             return Ok(Some(call));
         }
-        wait_readable([calls.as_fd()], None)?;
-        if seccomp::is_over(calls) {
+        wait_readable([calls.as_fd(), stop.as_fd()], None)?;
+        let is_stopped = wait_readable([stop.as_fd()], Some(Duration::ZERO))?;
+        if is_stopped || seccomp::is_over(calls) {
             return Ok(None);
         }
         if let Ok(call) = calls.receive()

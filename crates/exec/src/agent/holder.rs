@@ -4,15 +4,15 @@
 //! of its own, and ends once there is neither an agent nor a container; or [`hold`] runs one, where a container runtime ends all
 //! processes that the agent has started.
 
-use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use peername_sys::event::epoll::{Epoll, Interest};
+use peername_sys::event::wait_readable;
 use peername_sys::ipc::{fd_passing, seqpacket};
-use peername_sys::process::{daemonize, user};
+use peername_sys::process::{daemonize, limits, user};
 use peername_sys::{SyscallError, seccomp};
 
 use super::descriptor_store::{DescriptorStore, Part, StoreEvent, StoredDescriptor, StoredName};
@@ -44,22 +44,35 @@ impl HolderError {
     }
 }
 
-/// Runs a holder in this process for ever, for the agent that connects to the socket at `own`. It takes over the descriptors of the
-/// holder at `shared`, whose agent ends then, and has that path for the next one.
+/// Runs a holder in this process, for the agent that connects to the socket at `own`. Its first agent takes over from the holder at
+/// `shared`, whose agent ends then; from then on this holder listens there, too. Returns once another holder has taken over.
 ///
 /// # Errors
 ///
 /// [`HolderError`].
-pub fn hold(shared: &Path, own: &Path) -> Result<Infallible, HolderError> {
+pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let failed = |source| HolderError::at(own, source);
-    let kept = Holder::connect(shared)?.map_or_else(Vec::new, |(_, stored)| stored);
-    let listen = |path| seqpacket::listen_at(path).map_err(|source| HolderError::at(path, source));
-    let listeners = vec![listen(shared)?, listen(own)?];
-    let mut keeper = Keeper::new(listeners).map_err(failed)?;
-    keeper.kept = kept;
-    loop {
+    let listener = seqpacket::listen_at(own).map_err(failed)?;
+    let mut keeper = Keeper::new(listener).map_err(failed)?;
+    // The agent connects once it has read its configuration: until then the one that runs goes on.
+    while keeper.agent.is_none() {
+        let listeners = keeper.listeners.iter().map(OwnedFd::as_fd);
+        wait_readable(listeners, None).map_err(failed)?;
+        if let Some(first) = keeper.accept_trusted(0) {
+            if let Some((previous, stored)) = Holder::connect(shared)? {
+                keeper.kept = stored;
+                let _ = send(&previous.0, RETIRE, None);
+            }
+            keeper
+                .listen_at(shared)
+                .map_err(|source| HolderError::at(shared, source))?;
+            keeper.attach(first);
+        }
+    }
+    while !keeper.is_retired {
         keeper.serve().map_err(failed)?;
     }
+    Ok(())
 }
 
 /// A connection to the holder.
@@ -149,7 +162,7 @@ fn start(path: &Path) -> Result<()> {
     daemonize::spawn_detached([listener], |[listener]| {
         daemonize::set_thread_name(c"peername-hold");
         // The path stays: another holder may have replaced it.
-        let held = Keeper::new(vec![listener]).and_then(|mut keeper| keeper.serve_while_needed());
+        let held = Keeper::new(listener).and_then(|mut keeper| keeper.serve_while_needed());
         u8::from(held.is_err())
     })
 }
@@ -162,28 +175,41 @@ struct Keeper {
     agent: Option<OwnedFd>,
     /// An agent that waits until the other one has ended.
     next: Option<OwnedFd>,
+    /// Another holder has everything.
+    is_retired: bool,
 }
 
 impl Keeper {
-    fn new(listeners: Vec<OwnedFd>) -> Result<Self> {
-        let epoll = Epoll::new()?;
-        for (number, listener) in (FIRST_LISTENER..).zip(&listeners) {
-            epoll.add(listener, number, Interest::Readable)?;
-        }
-        Ok(Self {
-            listeners,
-            epoll,
+    fn new(listener: OwnedFd) -> Result<Self> {
+        limits::raise_open_files()?;
+        let mut keeper = Self {
+            listeners: Vec::new(),
+            epoll: Epoll::new()?,
             kept: Vec::new(),
             agent: None,
             next: None,
-        })
+            is_retired: false,
+        };
+        keeper.listen(listener)?;
+        Ok(keeper)
+    }
+
+    fn listen_at(&mut self, path: &Path) -> Result<()> {
+        self.listen(seqpacket::listen_at(path)?)
+    }
+
+    fn listen(&mut self, listener: OwnedFd) -> Result<()> {
+        let number = FIRST_LISTENER + self.listeners.len() as u64;
+        self.epoll.add(&listener, number, Interest::Readable)?;
+        self.listeners.push(listener);
+        Ok(())
     }
 
     /// Keeps descriptors until there is neither an agent nor a container. The agent that has started this process connects at once.
     fn serve_while_needed(&mut self) -> Result<()> {
         loop {
             self.serve()?;
-            if self.agent.is_none() && !self.has_containers() {
+            if self.is_retired || self.agent.is_none() && !self.has_containers() {
                 return Ok(());
             }
         }
@@ -206,15 +232,18 @@ impl Keeper {
         Ok(())
     }
 
+    /// Accepts a connection, if it is one of this user.
+    fn accept_trusted(&self, listener: usize) -> Option<OwnedFd> {
+        let listener = self.listeners.get(listener)?;
+        let accepted = seqpacket::accept_from(listener).ok()?;
+        let peer = seqpacket::peer_user(&accepted).ok()?;
+        (peer == user::effective_uid()).then_some(accepted)
+    }
+
     fn accept(&mut self, listener: u64) {
-        let listener = self.listeners.get(listener as usize);
-        let accepted = listener.map(seqpacket::accept_from);
-        let Some(Ok(line)) = accepted else {
+        let Some(line) = self.accept_trusted(listener as usize) else {
             return;
         };
-        if !seqpacket::peer_user(&line).is_ok_and(|peer| peer == user::effective_uid()) {
-            return;
-        }
         match &self.agent {
             Some(agent) => {
                 let _ = send(agent, OVER, None);
@@ -257,6 +286,11 @@ impl Keeper {
 
     fn obey(&mut self, message: Message) {
         let Message { text, fd } = message;
+        if text == RETIRE {
+            self.kept.clear();
+            self.is_retired = true;
+            return;
+        }
         let name_after = |verb| text.strip_prefix(verb)?.parse::<StoredName>().ok();
         if let (Some(name), Some(fd)) = (name_after(PUT), fd) {
             self.remove(name);
@@ -321,6 +355,8 @@ const PUT: &str = "put ";
 const REMOVE: &str = "remove ";
 /// After the last descriptor.
 const END: &str = "end";
+/// Another holder has taken over.
+const RETIRE: &str = "retire";
 /// Another agent waits.
 const OVER: &str = "over";
 const MAX_MESSAGE: usize = 64;

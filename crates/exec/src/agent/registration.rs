@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use peername_sys::ipc::fd_passing;
+use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp;
 
 use super::container_state::{ContainerState, StateError, parse};
@@ -15,7 +16,7 @@ use super::container_state::{ContainerState, StateError, parse};
 pub(super) struct Registration {
     socket: UnixStream,
     message: Vec<u8>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignFd>,
     /// When it must be complete.
     pub(super) deadline: Instant,
 }
@@ -43,7 +44,7 @@ pub(super) enum Progress {
 /// Why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistrationError {
-    #[error("its message is longer than {MAX_MESSAGE} bytes")]
+    #[error("its message has more than {MAX_MESSAGE} bytes, or more than {MAX_FDS} descriptors")]
     TooLong,
     #[error("it has not sent its message in {} seconds", TIME_LIMIT.as_secs())]
     Late,
@@ -67,22 +68,23 @@ impl Registration {
     pub(super) fn receive(&mut self) -> Progress {
         let mut bytes = [0; CHUNK];
         loop {
-            match fd_passing::receive_message(&self.socket, &mut bytes) {
+            match fd_passing::receive_foreign_fds(&self.socket, &mut bytes, MAX_FDS) {
                 Ok((0, _)) if self.message.is_empty() => return Progress::Empty,
                 Ok((0, _)) => return self.complete(),
                 Ok((len, fds)) => {
                     self.message
                         .extend_from_slice(bytes.get(..len).unwrap_or_default());
                     self.fds.extend(fds);
-                    if self.message.len() > MAX_MESSAGE {
+                    if self.message.len() > MAX_MESSAGE || self.fds.len() > MAX_FDS {
                         return Progress::Refused(RegistrationError::TooLong);
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
                     // A runtime may leave the connection open.
-                    return match parse(&self.message) {
-                        Ok(_) => self.complete(),
-                        Err(_) => Progress::Incomplete,
+                    let may_be_all = self.message.trim_ascii_end().ends_with(b"}");
+                    return match may_be_all && parse(&self.message).is_ok() {
+                        true => self.complete(),
+                        false => Progress::Incomplete,
                     };
                 }
                 Err(_) => return self.complete(),
@@ -102,7 +104,10 @@ impl Registration {
         let is_there = state.listener < self.fds.len();
         let calls = is_there.then(|| self.fds.swap_remove(state.listener));
         match calls.filter(|calls| seccomp::is_listener(calls)) {
-            Some(calls) => Ok(Announced { state, calls }),
+            Some(calls) => Ok(Announced {
+                state,
+                calls: calls.into_owned(),
+            }),
             None => Err(RegistrationError::NotAListener),
         }
     }
@@ -117,4 +122,7 @@ impl AsFd for Registration {
 const CHUNK: usize = 16 * 1024;
 /// Annotations make it long; Kubernetes allows 256 KiB of them.
 const MAX_MESSAGE: usize = 1024 * 1024;
-const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// The specification has one, and may have others.
+const MAX_FDS: usize = 8;
+/// A runtime may wait for a processor while a machine starts.
+const TIME_LIMIT: Duration = Duration::from_secs(60);

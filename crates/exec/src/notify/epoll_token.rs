@@ -13,6 +13,8 @@ pub(super) enum EpollToken {
     Channel,
     /// The admin endpoint's process asks whether the loop runs, or has exited.
     Admin,
+    /// The agent has ended, or asks the supervisor to end.
+    Stop,
     /// The listener of a pending call is ready.
     ListenerReady(u64),
     /// The thread of a pending call has exited.
@@ -29,6 +31,7 @@ impl From<EpollToken> for u64 {
             EpollToken::ThreadExited(serial) => (4, serial),
             EpollToken::Channel => (5, 0),
             EpollToken::Admin => (6, 0),
+            EpollToken::Stop => (7, 0),
         };
         // Serial numbers count up from 1, one a call.
         serial << KIND_BITS | kind
@@ -45,6 +48,7 @@ impl From<u64> for EpollToken {
             4 => Self::ThreadExited(serial),
             5 => Self::Channel,
             6 => Self::Admin,
+            7 => Self::Stop,
             _ => Self::Calls,
         }
     }
@@ -64,6 +68,7 @@ mod tests {
             EpollToken::Waiter,
             EpollToken::Channel,
             EpollToken::Admin,
+            EpollToken::Stop,
             EpollToken::ListenerReady(9),
             EpollToken::ThreadExited(1 << 40),
         ] {

@@ -4,12 +4,13 @@
 //! were received before, and their threads would wait for ever. So the calls are recorded here: the monitor ends their
 //! processes, and the next supervisor of a container answers them.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use peername_sys::Result;
-use peername_sys::ipc::shared_memory::{create_anonymous, map_words};
+use peername_sys::ipc::shared_memory::{self, create_anonymous, map_words};
 use peername_sys::seccomp::Notification;
+use peername_sys::{NameCall, Result};
 
 /// The in-flight calls. Copies share the memory, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +51,23 @@ impl InflightCalls {
     /// # Errors
     ///
     /// Those of mmap(2).
-    pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
+    fn map(memory: impl AsFd) -> Result<Self> {
         map_words(memory, SIZE).map(Self)
+    }
+
+    /// The record in the memory of a container, for this process alone: waits until no other supervisor has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of open(2), flock(2) and mmap(2); or the memory is that of another version.
+    pub(crate) fn lock(memory: impl AsFd) -> Result<Self> {
+        let alone = shared_memory::lock_anonymous(memory)?;
+        if alone.metadata().call("fstat(2)")?.len() != SIZE as u64 {
+            let other = io::Error::other("it is of another version of peername");
+            return Err(other).call("opening the record of calls");
+        }
+        // The mapping keeps the lock.
+        Self::map(alone)
     }
 
     /// Records a call. `None` if there is no free slot: the call must be answered at once.

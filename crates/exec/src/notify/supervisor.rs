@@ -2,22 +2,20 @@
 
 mod admin;
 mod channel;
+mod names;
 mod serve;
 
 use std::io;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use peername_identity::{Identity, OPEN_CHANNEL, RefusalVerbosity, Table, as_socket_family};
+use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::PidFd;
-use peername_sys::process::stderr::try_write_line;
-use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification, NotifiedCall, ThreadCache};
+use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
-use peername_sys::tcp::socket_info;
 use peername_sys::{Errno, Result};
 
 use super::config::SupervisorConfig;
@@ -32,7 +30,6 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::request_channel::RequestChannel;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr};
-use crate::socket_queries::ProgramSocket;
 
 /// The state of the loop.
 #[derive(Debug)]
@@ -46,6 +43,8 @@ pub(super) struct Supervisor {
     /// The channel by which processes with the library reach the header waiter.
     channel: Option<RequestChannel>,
     admin: Option<LivenessSocket>,
+    /// For a container: readable once the agent has ended, or asks this process to end.
+    stop: Option<OwnedFd>,
     pending: PendingAccepts,
     threads: ThreadCache,
     listeners: ListenerCache,
@@ -57,6 +56,15 @@ pub(super) struct Supervisor {
     clients: Option<Rc<dyn ClientJudge>>,
     /// When pending calls were last checked for interruption by a signal.
     stale_checked_at: Instant,
+}
+
+/// Why the event loop has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// No process with the filter is left.
+    Over,
+    /// The supervisor was stopped.
+    Stopped,
 }
 
 /// The result of serving a call.
@@ -118,6 +126,7 @@ impl Supervisor {
             waiter,
             channel,
             admin: None,
+            stop: None,
             pending: PendingAccepts::default(),
             threads: ThreadCache::default(),
             listeners: ListenerCache::default(),
@@ -129,12 +138,25 @@ impl Supervisor {
         })
     }
 
-    /// Runs the event loop: answers calls until no process with the filter is left.
+    /// Ends the event loop once this is readable: between two calls, so that none is lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll_ctl(2).
+    pub(super) fn stop_at(&mut self, stop: OwnedFd) -> Result<()> {
+        self.epoll
+            .add(&stop, EpollToken::Stop.into(), Interest::Readable)?;
+        self.stop = Some(stop);
+        self.waiter.ignore_other_ports();
+        Ok(())
+    }
+
+    /// Runs the event loop: answers calls until no process with the filter is left, or the supervisor is stopped.
     ///
     /// # Errors
     ///
     /// epoll_wait(2)'s, or the monitor can't be started.
-    pub(super) fn run(mut self) -> Result<()> {
+    pub(super) fn run(mut self) -> Result<Ended> {
         let mut found = Vec::new();
         loop {
             self.store_gauges();
@@ -142,7 +164,8 @@ impl Supervisor {
             for event in found.drain(..) {
                 match EpollToken::from(event.token) {
                     EpollToken::Calls if event.readable => self.answer()?,
-                    EpollToken::Calls if event.hung_up => return Ok(()),
+                    EpollToken::Calls if event.hung_up => return Ok(Ended::Over),
+                    EpollToken::Stop => return Ok(Ended::Stopped),
                     EpollToken::MonitorExited => {
                         if let Some(failsafe) = &mut self.failsafe {
                             failsafe.replace_monitor(&self.supervised, &self.epoll)?;
@@ -328,28 +351,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Copies a descriptor of the program. If that fails, the call is answered with the error.
-    fn descriptor(&mut self, call: &Notification, number: RawFd) -> Option<(Rc<PidFd>, ForeignFd)> {
-        match self
-            .threads
-            .descriptor(&self.supervised.calls, call, number)
-        {
-            Ok(found) => found,
-            Err(error) => {
-                if error.is_permission() && !self.permission_error_logged {
-                    self.permission_error_logged = true;
-                    try_write_line(&format!(
-                        "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
-                         the call (that is reported at the start), the process has other capabilities than the supervisor, or \
-                         an ordinary user needs kernel.yama.ptrace_scope = 0"
-                    ));
-                }
-                self.supervised.calls.fail(call.id, &error.source);
-                None
-            }
-        }
-    }
-
     fn accept(&mut self, call: AcceptCall, listening: ForeignListener) {
         let Answer::Nothing(call, listening) = self.serve(call, listening) else {
             return;
@@ -365,27 +366,6 @@ impl Supervisor {
     fn wait_for_connection(&mut self, call: AcceptCall, listening: ForeignListener) {
         if let Err(call) = self.pending.insert(&self.epoll, call, listening) {
             self.fail(*call, Errno::NOMEM);
-        }
-    }
-
-    fn answer_name(&self, id: u64, socket: &ForeignFd, end: Endpoint, buffer: AddressBuffer) {
-        let Some(identity) = lookup_identity(self.table, socket) else {
-            return self.supervised.calls.continue_syscall(id);
-        };
-        let named = match end {
-            Endpoint::Peer => identity.client,
-            Endpoint::Local => identity.destination,
-        };
-        let answer = buffer.capacity().and_then(|room| {
-            let addr = as_socket_family(named, socket_info::peer_addr(socket)?.is_ipv6());
-            match self.supervised.calls.is_pending(id) {
-                true => buffer.write(addr, room),
-                false => Ok(()),
-            }
-        });
-        match answer {
-            Ok(()) => self.supervised.calls.succeed(id),
-            Err(error) => self.supervised.calls.fail(id, &error),
         }
     }
 
@@ -453,12 +433,6 @@ impl Supervisor {
         self.supervised.calls.fail(call.id, &error.into());
         self.supervised.inflight.remove(call.slot);
     }
-}
-
-/// The identity of this socket's peer, if its header named one.
-fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
-    let peer = socket_info::peer_addr(socket).ok();
-    table.look_up(&ProgramSocket(socket.as_fd()), peer)
 }
 
 fn is_due(deadline: Option<Instant>) -> bool {

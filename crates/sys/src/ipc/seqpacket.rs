@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::net::{
@@ -21,7 +22,9 @@ use crate::{NameCall, Result};
 /// EACCES or ENOENT for the directory, EADDRINUSE for another kind of file, ENAMETOOLONG for a path above 107 bytes.
 pub fn listen_at(path: &Path) -> Result<OwnedFd> {
     let socket = open()?;
-    let _ = fs::remove_file(path);
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        let _ = fs::remove_file(path);
+    }
     let address = SocketAddrUnix::new(path).call("bind(2)")?;
     bind(&socket, &address).call("bind(2)")?;
     listen(&socket, BACKLOG).call("listen(2)")?;

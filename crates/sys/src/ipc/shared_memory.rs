@@ -45,6 +45,20 @@ pub fn lock_shared(file: impl AsFd) -> Result<()> {
     flock(file, FlockOperation::LockShared).call("flock(2)")
 }
 
+/// Opens anonymous memory once more, and locks it exclusively, waiting while another process has it so. The lock lives as long as the
+/// returned file and its mappings: unlike duplicates of a descriptor, it is a file of its own (flock(2)).
+///
+/// # Errors
+///
+/// ENOENT without /proc; EINTR after a signal, ENOLCK without memory.
+pub fn lock_anonymous(memory: impl AsFd) -> Result<File> {
+    let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.call("open(/proc/self/fd/N)")?;
+    flock(&file, FlockOperation::LockExclusive).call("flock(2)")?;
+    Ok(file)
+}
+
 /// Locks the file exclusively unless another process has [locked](lock_shared) it, without waiting. In either case,
 /// this open file's own shared lock may be lost (flock(2)).
 pub fn try_lock_exclusive(file: impl AsFd) -> bool {

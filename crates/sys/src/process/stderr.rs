@@ -28,11 +28,12 @@ pub fn try_write_line(line: &str) {
     if ready.is_ok_and(|ready| ready > 0) {
         // At most PIPE_BUF bytes: these are written without blocking if poll(2) reports the pipe writable (pipe(7)).
         let line = match (SUBJECT.get(), line.strip_prefix(NAME)) {
-            (Some(subject), Some(rest)) => format!("{NAME}{subject}: {rest}\n"),
-            _ => format!("{line}\n"),
+            (Some(subject), Some(rest)) => format!("{NAME}{subject}: {rest}"),
+            _ => line.to_owned(),
         };
-        let bytes = line.as_bytes();
-        let _ = rustix::io::write(&stderr, bytes.get(..PIPE_BUF).unwrap_or(bytes));
+        let end = line.floor_char_boundary(PIPE_BUF - 1);
+        let line = format!("{}\n", line.get(..end).unwrap_or(&line));
+        let _ = rustix::io::write(&stderr, line.as_bytes());
     }
 }
 

@@ -9,7 +9,7 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
-use super::{SOCKET, profile, socket_path};
+use super::{SOCKET, policy_name, profile, socket_path};
 use crate::cmd::exec::rule_args::RuleArgs;
 use crate::config_file::{self, Configuration, Kind};
 
@@ -90,7 +90,7 @@ pub(super) enum OnTakeover {
 #[group(skip)]
 pub(crate) struct Policy {
     /// The name of the policy: listenerMetadata of the containers' seccomp profile
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     name: String,
     #[command(flatten)]
     rules: RuleArgs,

@@ -2,7 +2,7 @@
 //! config-linux.md, "Seccomp").
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,13 +11,13 @@ use peername_exec::agent::DEFAULT_POLICY;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use serde_json::{Map, Value, json};
 
-use super::socket_path;
+use super::{policy_name, socket_path};
 
 /// Options of `peername agent profile`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The policy of the containers: a name of the agent's configuration
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     policy: String,
     /// The agent's socket
     #[arg(long, value_name = "PATH", default_value = super::SOCKET, value_parser = socket_path)]
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let text = format!("{:#}\n", Value::from(with_agent(profile, args)?));
     match &args.output {
-        Some(path) => fs::write(path, text).with_context(|| path.display().to_string())?,
+        Some(path) => replace(path, &text).with_context(|| path.display().to_string())?,
         None => out.write_all(text.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
@@ -64,6 +64,13 @@ fn default_profile() -> anyhow::Result<Map<String, Value>> {
     let mut profile = object(include_str!("default_profile.json"))?;
     profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
     Ok(profile)
+}
+
+/// Writes a file whole: a runtime may read the old one at this moment.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_added_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
 }
 
 fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
@@ -87,7 +94,11 @@ fn with_agent(mut profile: Map<String, Value>, args: &Args) -> anyhow::Result<Ma
             names.retain(|name| !name.as_str().is_some_and(is_ours));
         }
     }
-    rules.retain(|rule| !names_of(rule).is_empty());
+    // Rules of an older form have one `name`.
+    rules.retain(|rule| match rule.get("name").and_then(Value::as_str) {
+        Some(name) => !is_ours(name),
+        None => !names_of(rule).is_empty(),
+    });
     // libseccomp sees no argument of it but the first, and can't apply rules of several actions. Those after one without arguments
     // are left out.
     if actions_of(rules, "socket").iter().any(|one| !allows(one)) {
@@ -131,9 +142,9 @@ fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
             lacks.push(format!(
                 "{name} is allowed: connections are accepted without their header being read"
             ));
-        } else if actions != [NOTIFY] {
+        } else if actions != [NOTIFY] || is_conditional(rules, name) {
             lacks.push(format!(
-                "{name} is not {NOTIFY}: the server can't listen or accept"
+                "{name} is not {NOTIFY} without conditions: the server can't listen or accept, or does so past the agent"
             ));
         }
     }
@@ -156,6 +167,23 @@ fn actions_of<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
     of_name
         .filter_map(|rule| rule.get("action")?.as_str())
         .collect()
+}
+
+/// Whether a rule of this call has conditions: arguments, capabilities, architectures.
+fn is_conditional(rules: &[Value], name: &str) -> bool {
+    let is_set = |value: Option<&Value>| match value {
+        Some(Value::Array(all)) => !all.is_empty(),
+        Some(Value::Object(all)) => !all.is_empty(),
+        _ => false,
+    };
+    rules
+        .iter()
+        .filter(|rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)))
+        .any(|rule| {
+            ["args", "includes", "excludes"]
+                .iter()
+                .any(|key| is_set(rule.get(key)))
+        })
 }
 
 fn names_of(rule: &Value) -> &[Value] {

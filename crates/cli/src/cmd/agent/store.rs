@@ -12,7 +12,8 @@ use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
 use peername_exec::agent::holder::Holder;
-use peername_sys::ipc::listen_fds;
+use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
+use peername_sys::process::stderr::try_write_line;
 
 use super::options::Serve;
 
@@ -35,11 +36,19 @@ pub(super) fn beside(path: &Path) -> PathBuf {
 ///
 /// As [`open`].
 pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
+    let mut is_logged = false;
     loop {
-        match open(args)? {
-            Some(opened) => return Ok(opened),
-            None => thread::sleep(RETRY_INTERVAL),
+        if let Some(opened) = open(args)? {
+            return Ok(opened);
         }
+        if let (Some(holder), false) = (&args.holder, is_logged) {
+            is_logged = true;
+            let holder = holder.display();
+            try_write_line(&format!(
+                "peername: waiting for the holder at unix:{holder} (`peername agent hold --holder unix:{holder}`)"
+            ));
+        }
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -56,12 +65,15 @@ pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
     if let Some(path) = &args.holder {
         return Ok(Holder::connect(path)?.map(of_holder));
     }
-    if service_manager::is_there() {
+    if service_manager::has_store() {
         let all = listen_fds::receive_any()?.into_iter();
-        // A socket unit passes its socket by another name.
-        let stored = all.map(|inherited| StoredDescriptor {
-            name: inherited.name.parse().unwrap_or(StoredName::Socket),
-            fd: inherited.fd,
+        let stored = all.filter_map(|inherited| {
+            let NamedDescriptor { name, fd, .. } = inherited;
+            let known = name.parse().ok();
+            if known.is_none() {
+                try_write_line(&format!("peername: the service manager has passed {name:?}, which is no descriptor of an agent"));
+            }
+            known.map(|name| StoredDescriptor { name, fd })
         });
         return Ok(Some(Opened {
             store: Box::new(ServiceManager),

@@ -9,7 +9,7 @@ use peername_daemon::usage::Usage;
 use peername_daemon::value;
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::table::Rules;
-use peername_identity::{Network, SocketListing, SourcePolicy};
+use peername_identity::{Network, Settings, SocketListing, SourcePolicy};
 
 use super::clients::{self, ListJudge};
 use crate::cmd::proxy::header_args::HeaderArgs;
@@ -19,7 +19,7 @@ use crate::cmd::proxy::header_args::HeaderArgs;
 #[command(next_help_heading = heading::LISTENING)]
 #[group(skip)]
 pub(crate) struct RuleArgs {
-    /// Only listeners on these ports, such as 80,443,8000-8010; with `exec --connect`: connections to them [default: all]
+    /// Only listeners on these ports, such as 80,443,8000-8010 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = value::ports)]
     pub(super) ports: Vec<RangeInclusive<u16>>,
     #[command(flatten)]
@@ -90,6 +90,12 @@ impl RuleArgs {
     /// Each value of `--trust` that is invalid, or whose file is.
     pub(crate) fn rules(&self, judged_by_waiter: bool) -> Result<Rules, Usage> {
         let trust = self.headers.trust()?;
+        let (count, max) = (trust.iter().count(), Settings::MAX_NETWORKS);
+        if count > max {
+            return Err(Usage(format!(
+                "--trust lists {count} networks, more than the {max} that fit; join neighbouring ones"
+            )));
+        }
         Ok(Rules {
             judged_by_waiter,
             networks: trust

@@ -12,7 +12,8 @@ use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
 
-use super::{Answer, Supervisor, lookup_identity};
+use super::names::lookup_identity;
+use super::{Answer, Supervisor};
 use crate::header_peek::{ConnectionOrigin, PeekOutcome, peek_accepted, refuse};
 use crate::notify::pending_accepts::AcceptCall;
 

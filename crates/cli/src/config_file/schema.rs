@@ -1,0 +1,63 @@
+//! The JSON schema of the configuration file.
+
+use peername_daemon::options::schema;
+use serde_json::{Map, Value, json};
+
+#[cfg(feature = "exec")]
+use crate::cmd::agent::Policy;
+use crate::cmd::forward::options::Forward;
+#[cfg(feature = "intercept")]
+use crate::cmd::intercept::jail::options::Args as Jail;
+#[cfg(feature = "intercept")]
+use crate::cmd::intercept::options::Intercept;
+use crate::cmd::proxy::options::{Listener, Top};
+
+/// The JSON schema of the file.
+pub(crate) fn schema() -> Value {
+    let table = |properties: Map<String, Value>| json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let array = |properties| json!({ "type": "array", "items": table(properties) });
+    let mut all = schema::properties::<Top>();
+    let mut add = |key: &str, mut schema: Value, about: &str| {
+        if let Some(schema) = schema.as_object_mut() {
+            schema.insert("description".to_owned(), about.into());
+        }
+        all.insert(key.to_owned(), schema);
+    };
+    add(
+        "listen",
+        array(schema::properties::<Listener>()),
+        "Groups of listeners of `peername proxy`, each with its own configuration",
+    );
+    add(
+        "forward",
+        array(schema::properties::<Forward>()),
+        "Groups of listeners of `peername forward`, each with its own configuration",
+    );
+    #[cfg(feature = "intercept")]
+    add(
+        "intercept",
+        table(schema::properties::<Intercept>()),
+        "`peername intercept`",
+    );
+    #[cfg(feature = "intercept")]
+    add(
+        "jail",
+        table(schema::properties::<Jail>()),
+        "`peername jail`",
+    );
+    #[cfg(feature = "exec")]
+    add(
+        "agent",
+        array(schema::properties::<Policy>()),
+        "Policies of `peername agent`, for containers that name them",
+    );
+    let mut schema = table(all);
+    for (key, value) in [
+        ("$schema", "https://json-schema.org/draft/2020-12/schema"),
+        ("title", "peername"),
+        ("description", "A configuration file of peername"),
+    ] {
+        schema[key] = value.into();
+    }
+    schema
+}

@@ -1,0 +1,94 @@
+//! The supervisors of the containers.
+
+use std::time::Instant;
+
+use peername_sys::event::epoll::Interest;
+use peername_sys::process::stderr::try_write_line;
+
+use super::{Agent, RETRY_INTERVAL, is_due};
+use crate::agent::container::Container;
+use crate::agent::descriptor_store::{Part, StoredName};
+
+impl Agent {
+    pub(super) fn start_all(&mut self) {
+        let numbers: Vec<u64> = self.containers.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.start(number));
+    }
+
+    /// Stops all supervisors, one after the other.
+    pub(super) fn stop_all(&mut self) {
+        self.containers
+            .values_mut()
+            .for_each(Container::stop_supervisor);
+    }
+
+    /// Starts the supervisors that are due.
+    pub(super) fn start_due(&mut self, now: Instant) {
+        let due = self.containers.iter();
+        let due = due.filter(|(_, container)| is_due(container.restart_at, now));
+        let due: Vec<u64> = due.map(|(&number, _)| number).collect();
+        due.into_iter().for_each(|number| self.start(number));
+    }
+
+    /// Starts a container's supervisor, unless the container has ended.
+    pub(super) fn start(&mut self, number: u64) {
+        let Some(container) = self.containers.get_mut(&number) else {
+            return;
+        };
+        if container.is_over() {
+            return self.remove(number);
+        }
+        let name = &container.policy;
+        let policy = self.policies.iter().find(|policy| policy.name == *name);
+        let Some(policy) = policy else {
+            // Looked at again: nothing else notices its end.
+            container.restart_at = Some(Instant::now() + RETRY_INTERVAL);
+            if container.notes_missing_policy() {
+                try_write_line(&format!(
+                    "peername: container {}: no policy has the name {:?} any more, so its accept(2) waits",
+                    container.id, container.policy
+                ));
+            }
+            return;
+        };
+        let id = container.id.clone();
+        let started = container
+            .start_supervisor(policy)
+            .and_then(|process| self.epoll.add(process, number, Interest::Readable));
+        if let Err(error) = started {
+            container.stop_supervisor();
+            container.restart_at = Some(Instant::now() + RETRY_INTERVAL);
+            try_write_line(&format!(
+                "peername: container {id}: starting its supervisor: {error}"
+            ));
+        }
+    }
+
+    /// If this container's supervisor has exited, its container has ended, or another one is started.
+    pub(super) fn note_exit(&mut self, number: u64) {
+        let Some(container) = self.containers.get_mut(&number) else {
+            return;
+        };
+        let Some(status) = container.note_exit() else {
+            return;
+        };
+        if container.is_over() {
+            self.remove(number);
+        } else {
+            try_write_line(&format!(
+                "peername: container {}: its supervisor has ended ({status}); starting another",
+                container.id
+            ));
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        let container = self.containers.remove(&number);
+        if let (Some(admin), Some(container)) = (&mut self.admin, container) {
+            admin.note_end(&container);
+        }
+        for part in Part::ALL {
+            self.forget(StoredName::Container { number, part });
+        }
+    }
+}

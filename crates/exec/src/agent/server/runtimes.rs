@@ -1,0 +1,128 @@
+//! The connections of container runtimes.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use peername_sys::NameCall;
+use peername_sys::event::epoll::Interest;
+use peername_sys::ipc::seqpacket::peer_user;
+use peername_sys::process::stderr::try_write_line;
+
+use super::{Agent, RETRY_INTERVAL};
+use crate::agent::container::Container;
+use crate::agent::registration::{Announced, Progress, Registration, RegistrationError};
+
+impl Agent {
+    /// Accepts a runtime's connection.
+    pub(super) fn accept(&mut self) {
+        if self.registrations.len() >= MAX_REGISTRATIONS {
+            return self.pause_accepting();
+        }
+        let socket = match self.socket.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                try_write_line(&format!(
+                    "peername: a runtime's connection: accept4(2): {error}"
+                ));
+                return self.pause_accepting();
+            }
+        };
+        let user = peer_user(&socket).ok();
+        if !user.is_some_and(|user| self.users.contains(&user)) {
+            return self.log_stranger(user);
+        }
+        let number = self.next_number();
+        let registered = socket
+            .set_nonblocking(true)
+            .call("ioctl(FIONBIO)")
+            .and_then(|()| self.epoll.add(&socket, number, Interest::Readable));
+        match registered {
+            Ok(()) => _ = self.registrations.insert(number, Registration::new(socket)),
+            Err(error) => try_write_line(&format!("peername: a runtime's connection: {error}")),
+        }
+    }
+
+    /// Leaves connections in the backlog for a while: there is no descriptor, or many are open.
+    fn pause_accepting(&mut self) {
+        let _ = self.epoll.delete(&self.socket);
+        self.accept_at = Some(Instant::now() + RETRY_INTERVAL);
+    }
+
+    fn log_stranger(&mut self, user: Option<u32>) {
+        let now = Instant::now();
+        if self
+            .stranger_logged
+            .is_some_and(|at| now < at + LOG_INTERVAL)
+        {
+            return;
+        }
+        self.stranger_logged = Some(now);
+        let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
+        try_write_line(&format!(
+            "peername: refused a connection to the agent's socket by user {user}, who may not announce containers (--runtime-uid)"
+        ));
+    }
+
+    /// Receives what a runtime has sent.
+    pub(super) fn receive(&mut self, number: u64) {
+        let Some(registration) = self.registrations.get_mut(&number) else {
+            return;
+        };
+        match registration.receive() {
+            Progress::Incomplete => return,
+            Progress::Complete(announced) => self.add(announced),
+            Progress::Empty => {}
+            Progress::Refused(error) => log_refused(&error),
+        }
+        self.registrations.remove(&number);
+    }
+
+    /// Closes connections that are late.
+    pub(super) fn close_late(&mut self, now: Instant) {
+        self.registrations.retain(|_, registration| {
+            let is_late = registration.deadline <= now;
+            if is_late {
+                log_refused(&RegistrationError::Late);
+            }
+            !is_late
+        });
+    }
+
+    /// Adds a container.
+    fn add(&mut self, announced: Announced) {
+        let Announced { state, calls } = announced;
+        let (id, name) = (state.id.clone(), state.policy.clone());
+        let policy = self.policies.iter().find(|policy| policy.name == name);
+        let Some(policy) = policy else {
+            return try_write_line(&format!(
+                "peername: container {id}: no policy has the name {name:?} (listenerMetadata of its seccomp profile), so its accept(2) \
+                 fails"
+            ));
+        };
+        if policy.verbose {
+            try_write_line(&format!("peername: container {id}: policy {name}"));
+        }
+        match Container::new(state, calls, policy.slots) {
+            Ok(container) => {
+                let number = self.next_number();
+                self.keep(number, &container);
+                self.containers.insert(number, container);
+                self.start(number);
+            }
+            Err(error) => try_write_line(&format!(
+                "peername: container {id}: {error}; its accept(2) fails"
+            )),
+        }
+    }
+}
+
+fn log_refused(error: &RegistrationError) {
+    try_write_line(&format!(
+        "peername: a runtime announced a container, but {error}; its accept(2) fails"
+    ));
+}
+
+/// Each is a container that starts at this moment; others wait in the backlog.
+const MAX_REGISTRATIONS: usize = 256;
+const LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -1,0 +1,75 @@
+//! The program's descriptors, and getpeername(2) and getsockname(2) of its connections.
+
+use std::os::fd::{AsFd, RawFd};
+use std::rc::Rc;
+
+use peername_identity::{Identity, Table, as_socket_family};
+use peername_sys::ipc::foreign_fd::ForeignFd;
+use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::stderr::try_write_line;
+use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
+use peername_sys::tcp::socket_info;
+
+use super::Supervisor;
+use crate::socket_queries::ProgramSocket;
+
+impl Supervisor {
+    /// Copies a descriptor of the program. If that fails, the call is answered with the error.
+    pub(super) fn descriptor(
+        &mut self,
+        call: &Notification,
+        number: RawFd,
+    ) -> Option<(Rc<PidFd>, ForeignFd)> {
+        match self
+            .threads
+            .descriptor(&self.supervised.calls, call, number)
+        {
+            Ok(found) => found,
+            Err(error) => {
+                if error.is_permission() && !self.permission_error_logged {
+                    self.permission_error_logged = true;
+                    try_write_line(&format!(
+                        "peername: can't copy descriptors of a process without the library, so it can't accept: {error}. A sandbox denies \
+                         the call (that is reported at the start), the process has other capabilities than the supervisor, or \
+                         an ordinary user needs kernel.yama.ptrace_scope = 0"
+                    ));
+                }
+                self.supervised.calls.fail(call.id, &error.source);
+                None
+            }
+        }
+    }
+
+    pub(super) fn answer_name(
+        &self,
+        id: u64,
+        socket: &ForeignFd,
+        end: Endpoint,
+        buffer: AddressBuffer,
+    ) {
+        let Some(identity) = lookup_identity(self.table, socket) else {
+            return self.supervised.calls.continue_syscall(id);
+        };
+        let named = match end {
+            Endpoint::Peer => identity.client,
+            Endpoint::Local => identity.destination,
+        };
+        let answer = buffer.capacity().and_then(|room| {
+            let addr = as_socket_family(named, socket_info::peer_addr(socket)?.is_ipv6());
+            match self.supervised.calls.is_pending(id) {
+                true => buffer.write(addr, room),
+                false => Ok(()),
+            }
+        });
+        match answer {
+            Ok(()) => self.supervised.calls.succeed(id),
+            Err(error) => self.supervised.calls.fail(id, &error),
+        }
+    }
+}
+
+/// The identity of this socket's peer, if its header named one.
+pub(super) fn lookup_identity(table: Table<'_>, socket: &ForeignFd) -> Option<Identity> {
+    let peer = socket_info::peer_addr(socket).ok();
+    table.look_up(&ProgramSocket(socket.as_fd()), peer)
+}
