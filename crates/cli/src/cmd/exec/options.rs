@@ -74,6 +74,9 @@ pub(super) struct UnitArgs {
     /// With --unit: print the drop-in instead of writing it
     #[arg(long, requires = "unit", conflicts_with = "remove")]
     pub(super) print: bool,
+    /// With --unit: say what the drop-in lacks since the unit has changed, and exit with 3 if it lacks something
+    #[arg(long, requires = "unit", conflicts_with_all = ["print", "remove"])]
+    pub(super) check: bool,
     /// With --unit: remove the drop-in
     #[arg(long, requires = "unit")]
     pub(super) remove: bool,

@@ -13,12 +13,13 @@ use anyhow::{Context, bail};
 use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::library::Library;
+use peername_sys::exit_code::PROBLEM_FOUND;
 
 use super::options::{Args, Mode};
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
 use service_unit::ServiceUnit;
 
-/// Writes, prints or removes the drop-in.
+/// Writes, prints, checks or removes the drop-in.
 ///
 /// # Errors
 ///
@@ -26,19 +27,33 @@ use service_unit::ServiceUnit;
 /// can't be reloaded.
 pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     let args = &given.options;
-    let unit = ServiceUnit::read(Path::new("/"), &service_name(name)?, FILE_NAME)?;
-    let path = path_of(&unit);
+    let name = service_name(name)?;
+    let unit = ServiceUnit::read(Path::new("/"), &name, FILE_NAME);
     if args.unit.remove {
-        return remove(&unit, &path);
+        // The unit may have been removed before.
+        return remove(&unit.map_or(name, |unit| unit.name));
     }
+    let unit = unit?;
+    let path = path_of(&unit.name);
     refuse_accepting_socket(&unit)?;
+    if args.unit.check {
+        return check(&unit, &path, &launcher(given)?);
+    }
+    refuse_invalid_options(args)?;
     let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
+    if hides_main_process(&unit) {
+        eprintln!(
+            "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
+             name the server's PID file by PIDFile= (systemctl edit {name})",
+            name = unit.name
+        );
+    }
     if args.unit.print {
         stdout().write_all(text.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     write(&path, &text)?;
-    report(&unit, &path, "written")
+    report(&unit.name, &path, "written")
 }
 
 /// The full name of a service: systemctl(1) adds the suffix, too.
@@ -55,9 +70,9 @@ fn service_name(name: &str) -> Result<String, Usage> {
     }
 }
 
-fn path_of(unit: &ServiceUnit) -> PathBuf {
+fn path_of(unit: &str) -> PathBuf {
     Path::new("/etc/systemd/system")
-        .join(format!("{}.d", unit.name))
+        .join(format!("{unit}.d"))
         .join(FILE_NAME)
 }
 
@@ -75,16 +90,28 @@ fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
     }
 }
 
-fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
-    let args = &given.options;
+/// Whether systemd would have to guess the main process. It does so only for a single process without a parent in the unit
+/// (systemd.service(5), GuessMainPID=), and the supervisor is another one.
+fn hides_main_process(unit: &ServiceUnit) -> bool {
+    unit.last("Type") == Some("forking")
+        && unit.last("PIDFile").is_none()
+        && unit.last("GuessMainPID") != Some("no")
+}
+
+/// Values that are invalid would keep the unit from starting.
+fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
     if args.mode == Mode::Netns {
         let text = "--unit goes with --mode auto, preload and notify: with netns, the server would reach no other unit";
-        return Err(Usage(text.to_owned()).into());
+        return Err(Usage(text.to_owned()));
     }
-    // Values that are invalid would keep the unit from starting.
     args.check_mode()?;
     args.rules.client_judge()?;
     args.rules.rules(false)?;
+    Ok(())
+}
+
+fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
+    let args = &given.options;
     let library = match args.mode {
         Mode::Notify => None,
         _ => Some(Library::Accept.find()?),
@@ -114,7 +141,27 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         .with_context(|| format!("{}: can't be written", path.display()))
 }
 
-fn remove(unit: &ServiceUnit, path: &Path) -> anyhow::Result<ExitCode> {
+/// Prints the lines that the drop-in lacks.
+fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result<ExitCode> {
+    let out = &mut stdout();
+    if !refuse_foreign(path)? {
+        writeln!(out, "{}: there is none", path.display())?;
+        return Ok(ExitCode::from(PROBLEM_FOUND));
+    }
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let missing = DropIn::for_unit(unit, launcher)?.lines_missing_in(&text);
+    for line in &missing {
+        writeln!(out, "{}: lacks {line}", path.display())?;
+    }
+    if missing.is_empty() {
+        writeln!(out, "{}: ok", path.display())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(PROBLEM_FOUND))
+}
+
+fn remove(unit: &str) -> anyhow::Result<ExitCode> {
+    let path = &path_of(unit);
     if !refuse_foreign(path)? {
         writeln!(stdout(), "{}: there is none", path.display())?;
         return Ok(ExitCode::SUCCESS);
@@ -139,7 +186,7 @@ fn refuse_foreign(path: &Path) -> anyhow::Result<bool> {
 }
 
 /// Reloads the manager, as `systemctl edit` does, and names the command that is left to the user: a restart ends connections.
-fn report(unit: &ServiceUnit, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
+fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     writeln!(out, "{}: {done}", path.display())?;
     // sd_booted(3)
@@ -148,7 +195,7 @@ fn report(unit: &ServiceUnit, path: &Path, done: &str) -> anyhow::Result<ExitCod
         if !status.context("systemctl")?.success() {
             bail!("systemctl daemon-reload: failed");
         }
-        writeln!(out, "It takes effect by: systemctl restart {}", unit.name)?;
+        writeln!(out, "It takes effect by: systemctl restart {unit}")?;
     } else {
         writeln!(out, "It takes effect at the next boot.")?;
     }
@@ -157,9 +204,10 @@ fn report(unit: &ServiceUnit, path: &Path, done: &str) -> anyhow::Result<ExitCod
 
 /// The options that are not copied as they were given: those of the drop-in itself, and those that name files, which are copied
 /// with absolute paths.
-const NOT_COPIED: [&str; 7] = [
+const NOT_COPIED: [&str; 8] = [
     "unit",
     "print",
+    "check",
     "remove",
     "trust",
     "allow_client",
@@ -179,3 +227,6 @@ const OTHER_TYPES: [&str; 10] = [
     "device",
     "swap",
 ];
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,10 @@ use super::service_unit::ServiceUnit;
 #[derive(Debug)]
 pub(crate) struct DropIn {
     unit: String,
-    exec_start: String,
+    /// The special prefixes of the unit's command, the launcher and its options.
+    launcher: String,
+    /// The words of the unit's command.
+    command: String,
     sandbox: Vec<SandboxSetting>,
 }
 
@@ -80,9 +83,27 @@ impl DropIn {
         };
         Ok(Self {
             unit: unit.name.clone(),
-            exec_start: command.started_by(launcher),
+            launcher: command.launcher_line(launcher),
+            command: command.words.to_owned(),
             sandbox,
         })
+    }
+
+    /// The lines that the text of a drop-in lacks for this one, whatever the options in it.
+    pub(crate) fn lines_missing_in(&self, text: &str) -> Vec<String> {
+        let mut missing = Vec::new();
+        let end = format!(" -- {}", self.command);
+        let is_command = |line: &str| line.starts_with("ExecStart=") && line.ends_with(&end);
+        if !text.lines().any(is_command) {
+            missing.push(format!("ExecStart=… -- {}", self.command));
+        }
+        for SandboxSetting { key, value, .. } in &self.sandbox {
+            let setting = format!("{key}={value}");
+            if !text.lines().any(|line| line == setting) {
+                missing.push(setting);
+            }
+        }
+        missing
     }
 }
 
@@ -133,17 +154,20 @@ fn command_of(unit: &ServiceUnit) -> Result<Command<'_>, Unsuitable> {
 impl Display for DropIn {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self {
-            unit, exec_start, ..
+            unit,
+            launcher,
+            command,
+            sandbox,
         } = self;
         writeln!(
             f,
-            "{MARK} {unit}`: repeat it after an upgrade that changes the unit's ExecStart=.\n\
+            "{MARK} {unit}`. After an upgrade of the unit, --check compares them.\n\
              [Service]\n\
              # The empty line clears the unit's own command.\n\
              ExecStart=\n\
-             ExecStart={exec_start}"
+             ExecStart={launcher} -- {command}"
         )?;
-        for SandboxSetting { key, value, reason } in &self.sandbox {
+        for SandboxSetting { key, value, reason } in sandbox {
             writeln!(f, "# {reason}\n{key}={value}")?;
         }
         Ok(())
@@ -181,9 +205,9 @@ impl<'a> Command<'a> {
         self.prefixes.contains('+')
     }
 
-    /// The line with the launcher in front. The unit's own words stay as they are: systemd replaces their variables and
-    /// specifiers in any position.
-    fn started_by(&self, launcher: &Launcher) -> String {
+    /// The new line up to the unit's own words. Those stay as they are: systemd replaces variables and specifiers at any
+    /// position.
+    fn launcher_line(&self, launcher: &Launcher) -> String {
         let has_variables = !self.prefixes.contains(':');
         let binary = launcher.binary.display().to_string();
         let mut line = format!("{}{}", self.prefixes, quoted(&binary, has_variables));
@@ -192,12 +216,12 @@ impl<'a> Command<'a> {
             line.push(' ');
             line.push_str(&quoted(option, has_variables));
         }
-        format!("{line} -- {}", self.words)
+        line
     }
 }
 
 /// A word of a command line that systemd leaves as it is.
-fn quoted(word: &str, has_variables: bool) -> String {
+pub(super) fn quoted(word: &str, has_variables: bool) -> String {
     let word = word.replace('%', "%%");
     let word = match has_variables {
         true => word.replace('$', "$$"),
@@ -250,22 +274,38 @@ fn sandbox_settings(unit: &ServiceUnit, launcher: &Launcher) -> Vec<SandboxSetti
 /// The system calls that the supervisor makes and the unit's filter denies.
 fn denied_calls(unit: &ServiceUnit) -> String {
     let filter = unit.list("SystemCallFilter");
+    let dropping_capabilities = has_sys_ptrace(unit).then_some(&CAPSET);
     CALLS
         .iter()
+        .chain(dropping_capabilities)
         .filter(|call| !permits(&filter, |word| call.is_named(word)))
         .map(|call| call.name)
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-/// The address families of the supervisor that the unit denies.
+/// Whether the supervisor starts with CAP_SYS_PTRACE, and then drops all other capabilities.
+fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
+    let is_root = matches!(unit.last("User"), None | Some("root" | "0"));
+    is_root
+        && permits(&unit.list("CapabilityBoundingSet"), |word| {
+            word == "CAP_SYS_PTRACE"
+        })
+}
+
+/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener, which the
+/// server can open, or, if it can open none, has got from systemd.
 fn denied_families(unit: &ServiceUnit) -> String {
-    let families = unit.list("RestrictAddressFamilies");
-    FAMILIES
-        .into_iter()
-        .filter(|family| !permits(&families, |word| word == *family))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let list = unit.list("RestrictAddressFamilies");
+    let is_permitted = |family: &str| permits(&list, |word| word == family);
+    let mut denied = Vec::new();
+    if !INTERNET_FAMILIES.iter().any(|family| is_permitted(family)) {
+        denied.extend(INTERNET_FAMILIES);
+    }
+    if !is_permitted("AF_NETLINK") {
+        denied.push("AF_NETLINK");
+    }
+    denied.join(" ")
 }
 
 /// Whether a list of what is allowed, or with `~` denied, permits something. The first value decides on all that is not named,
@@ -354,7 +394,11 @@ const CALLS: [SystemCall; 6] = [
         groups: &["@ipc", "@system-service", "@known"],
     },
 ];
-const FAMILIES: [&str; 3] = ["AF_INET", "AF_INET6", "AF_NETLINK"];
+const CAPSET: SystemCall = SystemCall {
+    name: "capset",
+    groups: &["@privileged", "@system-service", "@known"],
+};
+const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
 pub(crate) const FILE_NAME: &str = "peername.conf";
 /// The beginning of each drop-in, by which it is told from others.
