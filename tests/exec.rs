@@ -20,3 +20,4 @@ mod notify;
 mod programs;
 mod refusals;
 mod sandbox;
+mod unit;

@@ -59,7 +59,9 @@ packages=(
     chromium         # a browser, and its block page
     prometheus       # prometheus, promtool: the alert rules and the dashboard that are shipped
     libnss3-tools    # certutil: its trusted roots
-    systemd          # systemd-analyze: whether the units that are shipped are right; not as init
+    systemd          # systemd-analyze: whether the units that are shipped are right
+    systemd-container # systemd-nspawn: the units of Debian's servers, in a copy of this machine that systemd boots
+    mosquitto
     nodejs
     gcc              # a server of the tests' own
     libc6-dev
@@ -166,7 +168,7 @@ install=(apt-get install --yes --quiet --no-install-recommends --no-upgrade "${m
 
 for package in "${missing[@]}"; do
     case $package in
-        fail2ban | haproxy | nginx | redis-server | postgresql | unbound | dnsdist | prometheus | apache2 | postfix | cron) unit=$package ;;
+        fail2ban | haproxy | mosquitto | nginx | redis-server | postgresql | unbound | dnsdist | prometheus | apache2 | postfix | cron) unit=$package ;;
         openssh-server) unit=ssh ;;
         ngtcp2-server) unit=ngtcp2d ;;
         dovecot-core) unit=dovecot ;;

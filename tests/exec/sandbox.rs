@@ -86,7 +86,7 @@ fn redis_serves_more_connections_than_slots_without_netlink() {
 /// `SystemCallFilter=`, with and without `SystemCallErrorNumber=EPERM`. Processes with the library need fewer calls.
 #[test]
 fn denied_system_call_is_named_at_the_start() {
-    let always = ["seccomp", "pidfd_open", "pidfd_send_signal"];
+    let always = ["seccomp", "pidfd_open", "pidfd_send_signal", "capset"];
     let without_library = ["pidfd_getfd", "process_vm_readv"];
     for answer in [Denial::Eperm, Denial::Kill] {
         for call in always {

@@ -15,6 +15,7 @@ use peername_sys::process::{daemonize, memory};
 use peername_sys::seccomp::{self, Getsockname};
 use peername_sys::{Errno, NameCall, SyscallError};
 
+use crate::notify::drop_capabilities;
 use crate::open_sockets::find_listing;
 
 type Attempted<T> = peername_sys::Result<T>;
@@ -139,7 +140,7 @@ fn report<T>(line: &OwnedFd, attempted: Attempted<T>) -> Attempted<T> {
     attempted
 }
 
-static INTERFACES: [Interface; 7] = [
+static INTERFACES: [Interface; 8] = [
     Interface {
         name: "pidfd_open(2)",
         purpose: "The supervisor opens the program's processes by it",
@@ -188,6 +189,14 @@ static INTERFACES: [Interface; 7] = [
         remedy: "in a unit: SystemCallFilter=seccomp (systemd.exec(5)); --mode netns does without",
         is_dispensable: false,
         attempt: install_filter,
+    },
+    // The last one: the others may need the capabilities.
+    Interface {
+        name: "capset(2)",
+        purpose: "The supervisor drops the capabilities that it does not need by it",
+        remedy: "in a unit: SystemCallFilter=capset (systemd.exec(5))",
+        is_dispensable: false,
+        attempt: drop_capabilities,
     },
 ];
 static SOCKETS: Interface = Interface {

@@ -163,7 +163,11 @@ pub(crate) fn supervise_filter(
 ///
 /// Without CAP_SYS_PTRACE, as in most containers, the kernel gives access only to processes with no more capabilities than
 /// the supervisor has (ptrace(2), access mode checking). Then it keeps all it has, and execve(2) gives it no others.
-fn drop_capabilities() -> Result<(), SyscallError> {
+///
+/// # Errors
+///
+/// EPERM where a sandbox forbids capset(2) or prctl(2).
+pub(crate) fn drop_capabilities() -> Result<(), SyscallError> {
     match is_effective(CapabilitySet::SYS_PTRACE) {
         true => keep_only(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL),
         false => set_no_new_privs(),

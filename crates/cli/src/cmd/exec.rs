@@ -8,6 +8,7 @@ mod connect;
 mod netns;
 mod options;
 pub(crate) mod rule_args;
+pub(crate) mod unit;
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -28,8 +29,12 @@ pub(crate) use options::Args;
 use options::Mode;
 
 /// Executes the program; returns only if that fails: with exit code 125, or a usage error if the options contradict each other.
+/// With `--unit`, writes a drop-in instead.
 pub(crate) fn run(given: &Given<Args>) -> anyhow::Result<ExitCode> {
-    launcher::exit_code(start(given))
+    match &given.options.unit.name {
+        Some(name) => unit::run(given, name),
+        None => launcher::exit_code(start(given)),
+    }
 }
 
 fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {

@@ -68,6 +68,14 @@ impl<T: clap::Args> Given<T> {
             .filter_map(move |word| (word.option == option).then_some(&word.text))
     }
 
+    /// The words that gave other options than these, by their ids.
+    pub fn words_except<'a>(&'a self, options: &'a [&str]) -> impl Iterator<Item = &'a OsString> {
+        self.words
+            .iter()
+            .filter(|word| !options.contains(&word.option.as_str()))
+            .map(|word| &word.text)
+    }
+
     /// The options as JSON, defaults included, by the names of the options.
     pub fn shown(&self) -> &Map<String, Value> {
         &self.shown

@@ -28,6 +28,8 @@ pub const UDP: &str = "UDP";
 pub const TIMEOUTS: &str = "Timeouts";
 /// Start, reload, observation and end of the process.
 pub const OPERATION: &str = "Operation";
+/// A unit of systemd.
+pub const UNIT: &str = "Unit of systemd";
 /// The log.
 pub const LOG: &str = "Log";
 /// What has a good default for nearly everyone. These options are hidden in `-h`.

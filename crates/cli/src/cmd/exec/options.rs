@@ -40,8 +40,16 @@ pub(crate) struct Args {
     /// Log the chosen mode and the reason, and each refused connection
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    #[command(flatten, next_help_heading = heading::UNIT)]
+    pub(super) unit: UnitArgs,
     /// The server, or client, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD", help_heading = None)]
+    #[arg(
+        last = true,
+        required_unless_present = "unit",
+        conflicts_with = "unit",
+        value_name = "CMD",
+        help_heading = None
+    )]
     pub(super) command: Vec<OsString>,
 }
 
@@ -55,6 +63,23 @@ pub(super) enum Mode {
     Notify,
     /// Run the server and the proxy in a network namespace: for any server, TCP and UDP; it reaches no other network
     Netns,
+}
+
+/// Options for a service unit whose server is to be started by `peername exec`.
+#[derive(Debug, clap::Args)]
+pub(super) struct UnitArgs {
+    /// Write a drop-in of this service unit of systemd that starts its server by `peername exec` with the other options
+    #[arg(long = "unit", id = "unit", value_name = "NAME")]
+    pub(super) name: Option<String>,
+    /// With --unit: print the drop-in instead of writing it
+    #[arg(long, requires = "unit", conflicts_with = "remove")]
+    pub(super) print: bool,
+    /// With --unit: say what the drop-in lacks since the unit has changed, and exit with 3 if it lacks something
+    #[arg(long, requires = "unit", conflicts_with_all = ["print", "remove"])]
+    pub(super) check: bool,
+    /// With --unit: remove the drop-in
+    #[arg(long, requires = "unit")]
+    pub(super) remove: bool,
 }
 
 /// Options for the contents of the client's headers.
@@ -116,7 +141,7 @@ impl Args {
 }
 
 /// The options that do not apply to clients (`--connect`).
-const OF_SERVERS: [&str; 18] = [
+const OF_SERVERS: [&str; 19] = [
     "mode",
     "trust",
     "allow_client",
@@ -135,8 +160,10 @@ const OF_SERVERS: [&str; 18] = [
     "dst",
     "admin",
     "admin_host",
+    "unit",
 ];
 const EXAMPLE: &str = "\
-Examples: a web server behind a balancer in 192.0.2.0/24; a client that names another address
+Examples: a web server behind a balancer in 192.0.2.0/24; that of a unit; a client that names another address
   peername exec --trust 192.0.2.0/24 --ports 443 -- nginx -g 'daemon off;'
+  peername exec --trust 192.0.2.0/24 --ports 443 --unit nginx
   peername exec --connect --source 198.51.100.7:4711 -- curl https://www.example.com";

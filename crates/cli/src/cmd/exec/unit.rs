@@ -1,0 +1,232 @@
+//! `peername exec --unit`: the drop-in by which systemd starts a unit's server through `peername exec`.
+
+mod drop_in;
+mod service_unit;
+
+use std::env;
+use std::fs;
+use std::io::{ErrorKind, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use peername_daemon::options::Given;
+use peername_daemon::usage::Usage;
+use peername_exec::library::Library;
+use peername_sys::exit_code::PROBLEM_FOUND;
+
+use super::options::{Args, Mode};
+use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
+use service_unit::ServiceUnit;
+
+/// Writes, prints, checks or removes the drop-in.
+///
+/// # Errors
+///
+/// [`Usage`]; the unit does not exist, or `peername exec` can't start its server; a file can't be read or written; the manager
+/// can't be reloaded.
+pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
+    let args = &given.options;
+    let name = service_name(name)?;
+    let unit = ServiceUnit::read(Path::new("/"), &name, FILE_NAME);
+    if args.unit.remove {
+        // The unit may have been removed before.
+        return remove(&unit.map_or(name, |unit| unit.name));
+    }
+    let unit = unit?;
+    let path = path_of(&unit.name);
+    refuse_accepting_socket(&unit)?;
+    if args.unit.check {
+        return check(&unit, &path, &launcher(given)?);
+    }
+    refuse_invalid_options(args)?;
+    let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
+    if hides_main_process(&unit) {
+        eprintln!(
+            "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
+             name the server's PID file by PIDFile= (systemctl edit {name})",
+            name = unit.name
+        );
+    }
+    if args.unit.print {
+        stdout().write_all(text.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    write(&path, &text)?;
+    report(&unit.name, &path, "written")
+}
+
+/// The full name of a service: systemctl(1) adds the suffix, too.
+fn service_name(name: &str) -> Result<String, Usage> {
+    match name.rsplit_once('.') {
+        _ if name.contains('/') => Err(Usage(format!(
+            "--unit: {name} is a path; give the unit's name"
+        ))),
+        Some((_, "service")) => Ok(name.to_owned()),
+        Some((_, suffix)) if OTHER_TYPES.contains(&suffix) => {
+            Err(Usage(format!("--unit: {name} is no service")))
+        }
+        _ => Ok(format!("{name}.service")),
+    }
+}
+
+fn path_of(unit: &str) -> PathBuf {
+    Path::new("/etc/systemd/system")
+        .join(format!("{unit}.d"))
+        .join(FILE_NAME)
+}
+
+/// Each connection of a socket unit with `Accept=yes` starts an instance of a template.
+fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
+    let Some((prefix, _)) = unit.name.split_once('@') else {
+        return Ok(());
+    };
+    let Ok(socket) = ServiceUnit::read(Path::new("/"), &format!("{prefix}.socket"), "") else {
+        return Ok(());
+    };
+    match socket.list_in("Socket", "Accept").last() {
+        Some(&("yes" | "true" | "on" | "1")) => Err(Unsuitable::Inetd(unit.name.clone()).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether systemd would have to guess the main process. It does so only for a single process without a parent in the unit
+/// (systemd.service(5), GuessMainPID=), and the supervisor is another one.
+fn hides_main_process(unit: &ServiceUnit) -> bool {
+    unit.last("Type") == Some("forking")
+        && unit.last("PIDFile").is_none()
+        && unit.last("GuessMainPID") != Some("no")
+}
+
+/// Values that are invalid would keep the unit from starting.
+fn refuse_invalid_options(args: &Args) -> Result<(), Usage> {
+    if args.mode == Mode::Netns {
+        let text = "--unit goes with --mode auto, preload and notify: with netns, the server would reach no other unit";
+        return Err(Usage(text.to_owned()));
+    }
+    args.check_mode()?;
+    args.rules.client_judge()?;
+    args.rules.rules(false)?;
+    Ok(())
+}
+
+fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
+    let args = &given.options;
+    let library = match args.mode {
+        Mode::Notify => None,
+        _ => Some(Library::Accept.find()?),
+    };
+    let mut options = args.rules.headers_with_absolute_paths().network_words();
+    for word in given.words_except(&NOT_COPIED) {
+        let word = word
+            .to_str()
+            .with_context(|| format!("{}: not UTF-8", word.display()))?;
+        options.push(word.to_owned());
+    }
+    Ok(Launcher {
+        binary: env::current_exe().context("/proc/self/exe")?,
+        library,
+        options,
+    })
+}
+
+/// Writes the drop-in in one step: the half of one could clear the unit's command.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    refuse_foreign(path)?;
+    let draft = path.with_extension("new");
+    let directory = path.parent().unwrap_or(path);
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(&draft, text))
+        .and_then(|()| fs::rename(&draft, path))
+        .with_context(|| format!("{}: can't be written", path.display()))
+}
+
+/// Prints the lines that the drop-in lacks.
+fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result<ExitCode> {
+    let out = &mut stdout();
+    if !refuse_foreign(path)? {
+        writeln!(out, "{}: there is none", path.display())?;
+        return Ok(ExitCode::from(PROBLEM_FOUND));
+    }
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let missing = DropIn::for_unit(unit, launcher)?.lines_missing_in(&text);
+    for line in &missing {
+        writeln!(out, "{}: lacks {line}", path.display())?;
+    }
+    if missing.is_empty() {
+        writeln!(out, "{}: ok", path.display())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(PROBLEM_FOUND))
+}
+
+fn remove(unit: &str) -> anyhow::Result<ExitCode> {
+    let path = &path_of(unit);
+    if !refuse_foreign(path)? {
+        writeln!(stdout(), "{}: there is none", path.display())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    fs::remove_file(path).with_context(|| format!("{}: can't be removed", path.display()))?;
+    // Fails while the directory has other drop-ins.
+    let _ = fs::remove_dir(path.parent().unwrap_or(path));
+    report(unit, path, "removed")
+}
+
+/// Refuses a file of this name that `--unit` has not written. Returns whether there is one that it has.
+fn refuse_foreign(path: &Path) -> anyhow::Result<bool> {
+    match fs::read_to_string(path) {
+        Ok(text) if text.starts_with(MARK) => Ok(true),
+        Ok(_) => bail!(
+            "{}: not written by `peername exec --unit`: rename it",
+            path.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// Reloads the manager, as `systemctl edit` does, and names the command that is left to the user: a restart ends connections.
+fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
+    let out = &mut stdout();
+    writeln!(out, "{}: {done}", path.display())?;
+    // sd_booted(3)
+    if Path::new("/run/systemd/system").is_dir() {
+        let status = Command::new("systemctl").arg("daemon-reload").status();
+        if !status.context("systemctl")?.success() {
+            bail!("systemctl daemon-reload: failed");
+        }
+        writeln!(out, "It takes effect by: systemctl restart {unit}")?;
+    } else {
+        writeln!(out, "It takes effect at the next boot.")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The options that are not copied as they were given: those of the drop-in itself, and those that name files, which are copied
+/// with absolute paths.
+const NOT_COPIED: [&str; 8] = [
+    "unit",
+    "print",
+    "check",
+    "remove",
+    "trust",
+    "allow_client",
+    "deny_client",
+    "health_checks_from",
+];
+/// The types of units beside services.
+const OTHER_TYPES: [&str; 10] = [
+    "socket",
+    "target",
+    "timer",
+    "path",
+    "slice",
+    "scope",
+    "mount",
+    "automount",
+    "device",
+    "swap",
+];
+
+#[cfg(test)]
+mod tests;

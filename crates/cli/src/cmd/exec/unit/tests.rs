@@ -1,0 +1,330 @@
+//! Drop-ins for units of different kinds, whose files are below a root of the test.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use super::*;
+
+/// The files of units below a directory that is removed at the end.
+struct Root(PathBuf);
+
+impl Root {
+    fn new(test: &str) -> Self {
+        let name = format!("peername-unit-{test}-{}", std::process::id());
+        Self(env::temp_dir().join(name))
+    }
+
+    /// Writes a file.
+    fn with(self, path: &str, text: &str) -> Self {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn read(&self, name: &str) -> anyhow::Result<ServiceUnit> {
+        Ok(ServiceUnit::read(&self.0, name, FILE_NAME)?)
+    }
+
+    fn drop_in(&self, name: &str) -> anyhow::Result<DropIn> {
+        let launcher = Launcher {
+            binary: "/usr/bin/peername".into(),
+            library: Some("/usr/lib/peername/libpeername.so".into()),
+            options: vec!["--trust=192.0.2.0/24".to_owned()],
+        };
+        Ok(DropIn::for_unit(&self.read(name)?, &launcher)?)
+    }
+
+    fn refusal(&self, name: &str) -> String {
+        self.drop_in(name).unwrap_err().to_string()
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The drop-in of a unit whose section `[Service]` has these lines.
+fn written_for(test: &str, lines: &str) -> anyhow::Result<String> {
+    Root::new(test)
+        .with(
+            "lib/systemd/system/a.service",
+            &format!("[Service]\n{lines}"),
+        )
+        .drop_in("a.service")
+        .map(|drop_in| drop_in.to_string())
+}
+
+fn refusal(test: &str, lines: &str) -> String {
+    written_for(test, lines).unwrap_err().to_string()
+}
+
+/// The assignments of a drop-in beside `ExecStart=`.
+fn sandbox(test: &str, lines: &str) -> Vec<String> {
+    let text = written_for(test, &format!("ExecStart=/bin/a\n{lines}")).unwrap();
+    text.lines()
+        .filter(|line| !line.starts_with(['#', '[']) && !line.starts_with("ExecStart="))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn command_keeps_prefixes_quotes_and_specifiers() {
+    let begin = "/usr/bin/peername exec --trust=192.0.2.0/24 --";
+    for (command, expected) in [
+        ("/bin/a -D $OPTS", format!("{begin} /bin/a -D $OPTS")),
+        ("-/bin/a %i 'b c'", format!("-{begin} /bin/a %i 'b c'")),
+        ("!!:/bin/a ${B}", format!("!!:{begin} /bin/a ${{B}}")),
+        ("/bin/a \\\n  # why\n  -D", format!("{begin} /bin/a  -D")),
+    ] {
+        let text = written_for("command", &format!("ExecStart={command}\n")).unwrap();
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, format!("ExecStart={expected}"));
+        assert!(text.contains("\nExecStart=\n"), "{text}");
+    }
+}
+
+#[test]
+fn options_are_quoted_for_systemd() {
+    for (word, with_variables, without) in [
+        ("--ports=80,443", "--ports=80,443", "--ports=80,443"),
+        ("--a=b c", "\"--a=b c\"", "\"--a=b c\""),
+        ("--a=$b%c", "--a=$$b%%c", "--a=$b%%c"),
+        ("--a=\"\\", "\"--a=\\\"\\\\\"", "\"--a=\\\"\\\\\""),
+    ] {
+        assert_eq!(drop_in::quoted(word, true), with_variables);
+        assert_eq!(drop_in::quoted(word, false), without);
+    }
+}
+
+#[test]
+fn unit_without_a_sandbox_gets_no_other_setting() {
+    let lines = "PrivateUsers=true\nNoNewPrivileges=true\nMemoryDenyWriteExecute=true\nProtectProc=invisible\n\
+                 SystemCallArchitectures=native\nRestrictNamespaces=true\nProtectSystem=strict\n";
+    assert!(sandbox("open", lines).is_empty());
+}
+
+/// Those of Debian's unit of redis.
+#[test]
+fn sandbox_gets_the_calls_families_and_paths_that_it_denies() {
+    let lines = "User=redis\nRestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\nSystemCallFilter=@system-service\n\
+                 SystemCallFilter=~ @privileged @resources\nNoExecPaths=/\n\
+                 ExecPaths=/usr/bin/redis-server /usr/lib /lib\n";
+    let expected = [
+        "SystemCallFilter=seccomp pidfd_getfd",
+        "RestrictAddressFamilies=AF_NETLINK",
+        "ExecPaths=/usr/bin/peername",
+    ];
+    assert_eq!(sandbox("redis", lines), expected);
+}
+
+#[test]
+fn socket_of_systemd_needs_the_families_of_the_internet() {
+    for (families, expected) in [
+        ("AF_UNIX", "AF_INET AF_INET6 AF_NETLINK"),
+        ("none", "AF_INET AF_INET6 AF_NETLINK"),
+        ("AF_INET", "AF_NETLINK"),
+        ("~AF_NETLINK", "AF_NETLINK"),
+    ] {
+        let lines = format!("RestrictAddressFamilies={families}\n");
+        let expected = format!("RestrictAddressFamilies={expected}");
+        assert_eq!(sandbox("families", &lines), [expected]);
+    }
+}
+
+#[test]
+fn last_word_on_a_call_decides() {
+    for (lines, expected) in [
+        ("SystemCallFilter=@known\n", ""),
+        ("SystemCallFilter=~@clock\n", ""),
+        ("SystemCallFilter=~@debug:EPERM\n", "pidfd_getfd"),
+        (
+            "SystemCallFilter=~@debug\nSystemCallFilter=pidfd_getfd\n",
+            "",
+        ),
+        ("SystemCallFilter=@basic-io\nSystemCallFilter=\n", ""),
+        (
+            "SystemCallFilter=@known\nSystemCallFilter=~@ipc\n",
+            "process_vm_readv process_vm_writev",
+        ),
+    ] {
+        let expected: Vec<_> = Some(expected)
+            .filter(|calls| !calls.is_empty())
+            .map(|calls| format!("SystemCallFilter={calls}"))
+            .into_iter()
+            .collect();
+        assert_eq!(sandbox("calls", lines), expected, "{lines}");
+    }
+}
+
+#[test]
+fn drop_in_of_an_older_unit_lacks_what_is_new() {
+    let unit = "lib/systemd/system/a.service";
+    let root = Root::new("check").with(unit, "[Service]\nExecStart=/bin/a\n");
+    let older = root.drop_in("a.service").unwrap();
+    assert!(older.lines_missing_in(&older.to_string()).is_empty());
+    let root = root.with(
+        unit,
+        "[Service]\nExecStart=/bin/a -n\nRestrictAddressFamilies=AF_INET AF_INET6\n",
+    );
+    let newer = root.drop_in("a.service").unwrap();
+    assert_eq!(
+        newer.lines_missing_in(&older.to_string()),
+        [
+            "ExecStart=… -- /bin/a -n",
+            "RestrictAddressFamilies=AF_NETLINK"
+        ]
+    );
+}
+
+#[test]
+fn table_of_clients_stays_writable() {
+    let expected = ["ReadWritePaths=/dev/shm"];
+    assert_eq!(sandbox("shm", "ReadOnlyPaths=/\n"), expected);
+    let lines = "ReadOnlyPaths=/\nReadWritePaths=-/dev\n";
+    assert!(sandbox("shm-too", lines).is_empty());
+}
+
+#[test]
+fn program_outside_of_the_sandbox_gets_no_other_setting() {
+    let text = written_for("plus", "ExecStart=+/bin/a\nRestrictAddressFamilies=none\n").unwrap();
+    assert!(!text.contains("AF_"), "{text}");
+}
+
+/// The supervisor drops capabilities that it has as root.
+#[test]
+fn supervisor_of_root_drops_its_capabilities() {
+    let lines = "SystemCallFilter=@system-service @debug @sandbox\nSystemCallFilter=~@privileged\n";
+    assert_eq!(sandbox("root", lines), ["SystemCallFilter=capset"]);
+    for more in ["User=a\n", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"] {
+        assert!(
+            sandbox("user", &format!("{lines}{more}")).is_empty(),
+            "{more}"
+        );
+    }
+}
+
+#[test]
+fn forking_server_without_a_pid_file_hides_its_main_process() {
+    for (lines, hides) in [
+        ("Type=forking\n", true),
+        ("Type=forking\nPIDFile=/run/a.pid\n", false),
+        ("Type=forking\nGuessMainPID=no\n", false),
+        ("Type=notify\n", false),
+    ] {
+        let root = Root::new("forking").with(
+            "lib/systemd/system/a.service",
+            &format!("[Service]\n{lines}"),
+        );
+        assert_eq!(
+            hides_main_process(&root.read("a.service").unwrap()),
+            hides,
+            "{lines}"
+        );
+    }
+}
+
+#[test]
+fn servers_that_exec_does_not_reach_are_refused() {
+    for (lines, reason) in [
+        (
+            "Type=oneshot\nExecStart=/bin/true\n",
+            "systemctl list-units 'a@*'",
+        ),
+        ("StandardInput=socket\nExecStart=-/bin/a -i\n", "Accept=yes"),
+        (
+            "RootDirectory=/srv\nExecStart=/bin/a\n",
+            "RootDirectory=/srv",
+        ),
+        ("ExecStart=@/bin/a b\n", "'@'"),
+        ("ExecStart=/bin/a\nExecStart=\n", "no ExecStart="),
+        (
+            "ExecStart=/usr/bin/peername exec -- /bin/a\n",
+            "a.service: its ExecStart=",
+        ),
+    ] {
+        let refused = refusal("refused", lines);
+        assert!(refused.contains(reason), "{refused}");
+    }
+}
+
+#[test]
+fn drop_ins_are_read_in_the_order_of_their_names() {
+    let root = Root::new("order")
+        .with(
+            "lib/systemd/system/a-b@.service",
+            "[Service]\nExecStart=/bin/a\nUser=a\n",
+        )
+        .with(
+            "etc/systemd/system/a-.service.d/1.conf",
+            "[Service]\nExecStart=\nExecStart=/bin/1\n",
+        )
+        .with(
+            "run/systemd/system/a-b@.service.d/2.conf",
+            "[Service]\nExecStart=\nExecStart=/bin/2\n",
+        )
+        .with(
+            "lib/systemd/system/a-b@c.service.d/1.conf",
+            "[Service]\nUser=b\n",
+        )
+        .with(
+            "etc/systemd/system/a-b@c.service.d/peername.conf",
+            "[Service]\nUser=c\n",
+        );
+    let unit = root.read("a-b@c.service").unwrap();
+    // The instance's own 1.conf replaces the one of a less specific directory.
+    assert_eq!(unit.last("User"), Some("b"));
+    assert_eq!(unit.list("ExecStart"), ["/bin/2"]);
+    let template = root.read("a-b@.service").unwrap();
+    assert_eq!(template.last("User"), Some("a"));
+    let root = root.with(
+        "etc/systemd/system/a-b@c.service.d/z.conf",
+        "[Service]\nExecStart=\nExecStart=/bin/z\n",
+    );
+    let refused = root.refusal("a-b@c.service");
+    assert!(refused.contains("z.conf"), "{refused}");
+}
+
+#[test]
+fn alias_names_its_unit() {
+    let root = Root::new("alias")
+        .with(
+            "lib/systemd/system/ssh.service",
+            "[Service]\nExecStart=/usr/sbin/sshd -D\n",
+        )
+        .with("etc/systemd/system/empty.service", "");
+    let directory = root.0.join("etc/systemd/system");
+    symlink(
+        "../../../lib/systemd/system/ssh.service",
+        directory.join("sshd.service"),
+    )
+    .unwrap();
+    symlink("/dev/null", directory.join("masked.service")).unwrap();
+    assert_eq!(root.read("sshd.service").unwrap().name, "ssh.service");
+    for (name, reason) in [
+        ("masked", "is masked"),
+        ("absent", "no file"),
+        ("empty", "no ExecStart="),
+    ] {
+        let refused = root.refusal(&format!("{name}.service"));
+        assert!(refused.contains(reason), "{refused}");
+    }
+}
+
+#[test]
+fn names_of_services_need_no_suffix() {
+    for (name, expected) in [
+        ("nginx", Some("nginx.service")),
+        ("postgresql@15-main", Some("postgresql@15-main.service")),
+        ("php8.2-fpm", Some("php8.2-fpm.service")),
+        ("ssh.service", Some("ssh.service")),
+        ("ssh.socket", None),
+        ("/etc/systemd/system/a.service", None),
+    ] {
+        let full = service_name(name).ok();
+        assert_eq!(full.as_deref(), expected);
+    }
+}
