@@ -77,7 +77,7 @@ fn admin_endpoint_counts_over_all_containers() {
     assert_eq!(get(agent.host(), &[], "/healthz"), "ok\n200");
 }
 
-/// Never a connection whose header nobody reads.
+/// It never gets a connection whose header was not read.
 #[test]
 fn container_of_an_unknown_policy_can_not_accept() {
     let agent = Agent::start(&[]);
@@ -142,7 +142,7 @@ fn other_users_can_not_announce_containers() {
 }
 
 #[test]
-fn what_is_no_container_is_refused() {
+fn messages_that_announce_no_container_are_refused() {
     let agent = Agent::start(&[]);
     let send = |bytes: &[u8]| {
         use std::io::Write as _;

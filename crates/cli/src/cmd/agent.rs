@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
         Some(options::Action::Hold(hold)) => {
-            holder::hold(&store::beside(&hold.listen), &hold.holder)?;
+            holder::hold(&store::holder_path(&hold.listen), &hold.holder)?;
             Ok(ExitCode::SUCCESS)
         }
         None => serve(&args.serve),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_container_is_refused() {
+    fn messages_that_announce_no_container_are_refused() {
         let refused = |text: &str| parse(text.as_bytes()).unwrap_err().to_string();
         assert!(refused("").starts_with("no container process state"));
         assert!(refused("{}").contains("state"));

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use peername_sys::event::wait_readable;
 use peername_sys::process::daemonize;
-use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
+use peername_sys::process::namespace::NetworkNamespace;
+use peername_sys::process::secrets;
 use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
 use peername_sys::{Errno, SyscallError};
@@ -66,6 +67,8 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
     let calls = NotificationListener::from(calls);
     // The supervisor of an agent that was before may be ending.
     let inflight = InflightCalls::lock(inflight)?;
+    // It may enter a user namespace in which the container has every capability.
+    secrets::disable_core_dumps()?;
     if !enter_network_of_first_caller(&calls, inflight, &stop)? {
         return Ok(());
     }
@@ -97,13 +100,12 @@ fn enter_network_of_first_caller(
         if call.tid == 0 {
             return Err(SupervisorError::ForeignPids);
         }
-        let found = NetworkNamespace::of_thread(call.tid)
-            .and_then(|network| Ok((network, UserNamespace::of_process(call.tid)?)));
+        let network = NetworkNamespace::of_thread(call.tid);
         if !calls.is_pending(call.id) {
             continue;
         }
-        let (network, user) = found.map_err(SupervisorError::Network)?;
-        enter(&network, &user).map_err(SupervisorError::Network)?;
+        let entered = network.and_then(|network| enter(&network));
+        entered.map_err(SupervisorError::Network)?;
         return Ok(true);
     }
     Ok(false)
@@ -133,11 +135,11 @@ fn first_call(
     }
 }
 
-/// The agent of an ordinary user may enter the network of its containers from their user namespace only.
-fn enter(network: &NetworkNamespace, user: &UserNamespace) -> Result<(), SyscallError> {
+/// The agent of an ordinary user may enter the network of its containers only from the user namespace that the network belongs to.
+fn enter(network: &NetworkNamespace) -> Result<(), SyscallError> {
     match network.enter() {
         Err(error) if error.is_permission() => {
-            user.enter()?;
+            network.owner()?.enter()?;
             network.enter()
         }
         entered => entered,

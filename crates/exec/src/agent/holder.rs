@@ -53,33 +53,33 @@ impl HolderError {
 pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let failed = |source| HolderError::at(own, source);
     let listener = seqpacket::listen_at(own).map_err(failed)?;
-    let mut keeper = Keeper::new(listener).map_err(failed)?;
+    let mut holder = Holder::new(listener).map_err(failed)?;
     // The agent connects once it has read its configuration: until then the one that runs goes on.
-    while keeper.agent.is_none() {
-        let listeners = keeper.listeners.iter().map(OwnedFd::as_fd);
+    while holder.agent.is_none() {
+        let listeners = holder.listeners.iter().map(OwnedFd::as_fd);
         wait_readable(listeners, None).map_err(failed)?;
-        if let Some(first) = keeper.accept_trusted(0) {
-            if let Some((previous, stored)) = Holder::connect(shared)? {
-                keeper.kept = stored;
+        if let Some(first) = holder.accept_trusted(0) {
+            if let Some((previous, stored)) = HolderClient::connect(shared)? {
+                holder.kept = stored;
                 let _ = send(&previous.0, RETIRE, None);
             }
-            keeper
+            holder
                 .listen_at(shared)
                 .map_err(|source| HolderError::at(shared, source))?;
-            keeper.attach(first);
+            holder.attach(first);
         }
     }
-    while !keeper.is_retired {
-        keeper.serve().map_err(failed)?;
+    while !holder.is_retired {
+        holder.serve().map_err(failed)?;
     }
     Ok(())
 }
 
-/// A connection to the holder.
+/// An agent's connection to the holder.
 #[derive(Debug)]
-pub struct Holder(OwnedFd);
+pub struct HolderClient(OwnedFd);
 
-impl Holder {
+impl HolderClient {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
     ///
@@ -96,7 +96,7 @@ impl Holder {
         }
     }
 
-    /// Connects to the holder whose socket is at `path`, as [`Holder::open`]; `None` if there is no holder.
+    /// Connects to the holder whose socket is at `path`, as [`HolderClient::open`]; `None` if there is no holder.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Holder {
     }
 }
 
-impl DescriptorStore for Holder {
+impl DescriptorStore for HolderClient {
     fn put(&mut self, name: StoredName, fd: BorrowedFd<'_>) -> io::Result<()> {
         send(&self.0, &format!("{PUT}{name}"), Some(fd)).map_err(|error| error.source)
     }
@@ -129,7 +129,7 @@ impl DescriptorStore for Holder {
 
     fn next_event(&mut self) -> StoreEvent {
         match receive(&self.0) {
-            Ok(Some(message)) if message.text == OVER => StoreEvent::TakenOver,
+            Ok(Some(message)) if message.text == TAKE_OVER => StoreEvent::TakenOver,
             _ => StoreEvent::Ended,
         }
     }
@@ -162,13 +162,13 @@ fn start(path: &Path) -> Result<()> {
     daemonize::spawn_detached([listener], |[listener]| {
         daemonize::set_thread_name(c"peername-hold");
         // The path stays: another holder may have replaced it.
-        let held = Keeper::new(listener).and_then(|mut keeper| keeper.serve_while_needed());
+        let held = Holder::new(listener).and_then(|mut holder| holder.serve_while_needed());
         u8::from(held.is_err())
     })
 }
 
-/// The holder, from inside.
-struct Keeper {
+/// The holder itself.
+struct Holder {
     listeners: Vec<OwnedFd>,
     epoll: Epoll,
     kept: Vec<StoredDescriptor>,
@@ -179,10 +179,10 @@ struct Keeper {
     is_retired: bool,
 }
 
-impl Keeper {
+impl Holder {
     fn new(listener: OwnedFd) -> Result<Self> {
         limits::raise_open_files()?;
-        let mut keeper = Self {
+        let mut holder = Self {
             listeners: Vec::new(),
             epoll: Epoll::new()?,
             kept: Vec::new(),
@@ -190,8 +190,8 @@ impl Keeper {
             next: None,
             is_retired: false,
         };
-        keeper.listen(listener)?;
-        Ok(keeper)
+        holder.listen(listener)?;
+        Ok(holder)
     }
 
     fn listen_at(&mut self, path: &Path) -> Result<()> {
@@ -246,7 +246,7 @@ impl Keeper {
         };
         match &self.agent {
             Some(agent) => {
-                let _ = send(agent, OVER, None);
+                let _ = send(agent, TAKE_OVER, None);
                 self.next = Some(line);
             }
             None => self.attach(line),
@@ -274,7 +274,7 @@ impl Keeper {
             return;
         };
         match receive(agent) {
-            Ok(Some(message)) => self.obey(message),
+            Ok(Some(message)) => self.handle(message),
             _ => {
                 self.agent = None;
                 if let Some(next) = self.next.take() {
@@ -284,7 +284,7 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         let Message { text, fd } = message;
         if text == RETIRE {
             self.kept.clear();
@@ -358,7 +358,7 @@ const END: &str = "end";
 /// Another holder has taken over.
 const RETIRE: &str = "retire";
 /// Another agent waits.
-const OVER: &str = "over";
+const TAKE_OVER: &str = "take over";
 const MAX_MESSAGE: usize = 64;
 /// How long an agent waits for its predecessor to end.
 const HANDOVER_LIMIT: Duration = Duration::from_secs(10);

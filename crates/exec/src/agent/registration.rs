@@ -35,7 +35,7 @@ pub(super) enum Progress {
     Incomplete,
     /// The message is complete.
     Complete(Announced),
-    /// It was closed without a byte: crun looks first whether something listens.
+    /// It was closed without a byte. crun connects once before it has anything to send.
     Empty,
     /// It can't be used.
     Refused(RegistrationError),

@@ -185,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// Replaces the policies, and starts each supervisor again: connections whose header is not complete are closed.
+    /// Replaces the policies, and each supervisor by one with the new ones. Connections whose header is not complete are reset.
     fn reload(&mut self) {
         self.host.reloading();
         match self.host.load_policies() {

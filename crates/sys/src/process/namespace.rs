@@ -42,6 +42,21 @@ impl NetworkNamespace {
         Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
     }
 
+    /// The user namespace that it belongs to (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).
+    ///
+    /// # Errors
+    ///
+    /// EPERM where that is not below the caller's.
+    pub fn owner(&self) -> Result<UserNamespace> {
+        // SAFETY: the command takes no argument.
+        let fd = unsafe { libc::ioctl(self.0.as_raw_fd(), NS_GET_USERNS) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error()).call("ioctl(NS_GET_USERNS)");
+        }
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        Ok(UserNamespace(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+    }
+
     /// Makes a new, empty network namespace (loopback down, no routes) and moves the calling thread
     /// into it. Needs CAP_SYS_ADMIN in the thread's user namespace.
     ///
@@ -264,6 +279,7 @@ impl UserNamespace {
 
 /// From `linux/nsfs.h`.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 fn write(path: &'static str, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|error: io::Error| crate::SyscallError {

@@ -11,7 +11,7 @@ use peername_daemon::service_manager;
 use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
-use peername_exec::agent::holder::Holder;
+use peername_exec::agent::holder::HolderClient;
 use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
 use peername_sys::process::stderr::try_write_line;
 
@@ -24,7 +24,7 @@ pub(super) struct Opened {
 }
 
 /// The socket of the holder that an agent with the socket at `path` starts.
-pub(super) fn beside(path: &Path) -> PathBuf {
+pub(super) fn holder_path(path: &Path) -> PathBuf {
     let mut holder = OsString::from(path);
     holder.push(".held");
     holder.into()
@@ -63,7 +63,7 @@ pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
         stored,
     };
     if let Some(path) = &args.holder {
-        return Ok(Holder::connect(path)?.map(of_holder));
+        return Ok(HolderClient::connect(path)?.map(of_holder));
     }
     if service_manager::has_store() {
         let all = listen_fds::receive_any()?.into_iter();
@@ -80,7 +80,9 @@ pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
             stored: stored.collect(),
         }));
     }
-    Ok(Some(of_holder(Holder::open(&beside(&args.listen))?)))
+    Ok(Some(of_holder(HolderClient::open(&holder_path(
+        &args.listen,
+    ))?)))
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::library::Library;
-use peername_sys::exit_code::PROBLEM_FOUND;
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::options::{Args, Mode};
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
