@@ -134,6 +134,11 @@ impl Rule {
         self.methods.is_some()
     }
 
+    /// Whether it is for some paths only.
+    pub(super) fn has_path(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Whether its host is one name or address.
     pub(super) fn names_one_host(&self) -> bool {
         matches!(self.host, Some(HostPattern::Host(_)))

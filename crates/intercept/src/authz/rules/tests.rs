@@ -286,6 +286,39 @@ fn what_is_no_rule_is_an_error() {
 }
 
 #[test]
+fn missing_rule_is_for_the_path_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow a.test/pub",
+        "allow GET b.test/v1",
+        "allow 192.0.2.1:443/x",
+        "allow c.test",
+        "allow GET d.test",
+    ]);
+    for (host, path, expected) in [
+        ("a.test:443", "/b/1", "a.test/b/1"),
+        ("a.test:443", "/%40x", "a.test/%40x"),
+        ("b.test:443", "/v1/x", "POST b.test/v1/x"),
+        ("192.0.2.1:443", "/24", "192.0.2.1:443/24"),
+        ("d.test:443", "/b", "POST d.test"),
+        ("e.test:443", "/b", "e.test"),
+        // A rule can't name these, or a shell would read them as more than a word.
+        ("a.test:443", "/", "a.test"),
+        ("a.test:443", "/a/../b", "a.test"),
+        ("a.test:443", "/$(id)", "a.test"),
+        ("b.test:443", "/'$(id)'", "POST b.test"),
+    ] {
+        let request = Subject::Request {
+            method: "POST",
+            path,
+        };
+        let rule = rules.missing_rule(&to(host), request);
+        assert_eq!(rule, expected, "{host}{path}");
+        let rule = AccessRules::deny_others(vec![Rule::allow(&rule).unwrap()]);
+        assert!(allows_method(&rule, host, "POST", path), "{host}{path}");
+    }
+}
+
+#[test]
 fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
     let rules = rules(&[
         "allow GET,HEAD a.test",
