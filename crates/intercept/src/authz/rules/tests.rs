@@ -344,6 +344,28 @@ fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
 }
 
 #[test]
+fn rules_that_could_never_match_are_refused() {
+    for (text, expected) in [
+        ("a.test/*", ParseRuleError::Wildcard),
+        ("GET a.test/pub/*", ParseRuleError::Wildcard),
+        ("192.0.2.0/24:80/*", ParseRuleError::Wildcard),
+        ("POST", ParseRuleError::MethodAlone),
+        ("GET,HEAD", ParseRuleError::MethodAlone),
+        ("a.test GET", ParseRuleError::MethodBehind),
+        ("git@a.test:org/repo", ParseRuleError::User),
+        ("root@a.test:22", ParseRuleError::User),
+        ("a.test,b.test", ParseRuleError::Several),
+        ("a.test:443,8443", ParseRuleError::Several),
+    ] {
+        assert_eq!(Rule::allow(text), Err(expected), "{text}");
+        assert_eq!(Rule::deny(text), Err(expected), "{text}");
+    }
+    for text in ["post", "get.test", "a.test/@scope,x", "a.test/%2A"] {
+        assert!(Rule::allow(text).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn ipv6_address_that_could_have_a_port_needs_brackets() {
     for (text, meant) in [
         ("::1:22", "[::1]:22"),
