@@ -247,7 +247,20 @@ fn typical_mistakes_have_a_short_answer() {
         ),
         ("jail --allow a.test 8080 -- true", "a.test:8080"),
         ("jail --allow 'a.test 8080' -- true", "example.com:8080"),
-        ("jail --allow https://a.test/x -- true", "no scheme"),
+        (
+            "jail --allow https://a.test/x -- true",
+            "write --allow a.test/x",
+        ),
+        (
+            "intercept --deny ssh://git@a.test/x",
+            "write --deny a.test:22",
+        ),
+        ("jail --allow a.test/* -- true", "no wildcard"),
+        ("jail --allow a.test,b.test -- true", "one rule for each"),
+        ("jail --allow git@a.test:x/y -- true", "github.com:22"),
+        ("jail --allow 'a.test GET' -- true", "before the host"),
+        ("jail --allow POST -- true", "POST example.com"),
+        ("jail --allow a.test", "peername jail --allow a.test -- CMD"),
         ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
         (
             "jail --learn list --allow a.test -- true",
@@ -267,5 +280,13 @@ fn typical_mistakes_have_a_short_answer() {
         assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
         assert_contains(&errors, &[expected]);
         assert!(errors.trim_end().lines().count() <= 3, "{words}: {errors}");
+    }
+    for program in ["'curl -sS https://a.test/'", "cd /tmp"] {
+        let output = rig.run_outside(
+            User::Root,
+            &format!("{jail} jail --allow a.test -- {program}"),
+        );
+        assert_eq!(output.status.code(), Some(127), "{program}");
+        assert_contains(&String::from_utf8_lossy(&output.stderr), &["sh -c"]);
     }
 }
