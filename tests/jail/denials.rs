@@ -52,6 +52,35 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
     }
 }
 
+/// A first rule would deny everything else, and `--learn` takes none: no `--allow` is advised.
+#[test]
+fn remedy_without_rules_is_no_rule() {
+    let rig = JailRig::without_destinations();
+    let (_check, check) = rig.start_check(&["a.test", "b.test"]);
+    let list = rig.scratch().path_text("list");
+    let script = "curl -s http://a.test/echo; curl -s4 http://b.test:9999/; curl -s4 http://b.test:8443/; true";
+    let allow_destination = "--allow-destination 10.81.0.1:80";
+    let private = format!("peername: denied: a.test:80, once: {allow_destination} allows it");
+    let tcp = "peername: denied: b.test:9999, once: --allow-tcp b.test:9999 allows it";
+    let http = "peername: denied: b.test:8443, once: --port 8443 allows it";
+    let checked = rig.run(User::Nobody, &[&check], script);
+    let lines = own_lines(&checked.stderr);
+    assert_eq!(lines, [private.as_str(), http, tcp]);
+    let allow_by = format!("\"allow_by\":\"{allow_destination}\"");
+    assert_contains(&String::from_utf8_lossy(&checked.stdout), &[&allow_by]);
+    let learned = rig.run(User::Root, &["--learn", &list], script);
+    let lines = own_lines(&learned.stderr);
+    let is_open =
+        "peername: denied: b.test:8443, once: --allow-destination 10.81.0.1:8443 allows it";
+    assert_eq!(lines[1..], [private.as_str(), is_open, tcp]);
+    for decider in [&[check.as_str()][..], &["--learn", &list]] {
+        let options = ["--allow-destination", "10.81.0.1:80"];
+        let options = [decider, &options[..]].concat();
+        let printed = rig.succeeds(User::Root, &options, "curl -sS http://a.test/echo");
+        assert!(!printed.contains("allow_by"), "{printed}");
+    }
+}
+
 #[test]
 fn methods_that_no_rule_has_are_named_by_the_remedy() {
     let rig = JailRig::new();
@@ -218,7 +247,20 @@ fn typical_mistakes_have_a_short_answer() {
         ),
         ("jail --allow a.test 8080 -- true", "a.test:8080"),
         ("jail --allow 'a.test 8080' -- true", "example.com:8080"),
-        ("jail --allow https://a.test/x -- true", "no scheme"),
+        (
+            "jail --allow https://a.test/x -- true",
+            "write --allow a.test/x",
+        ),
+        (
+            "intercept --deny ssh://git@a.test/x",
+            "write --deny a.test:22",
+        ),
+        ("jail --allow a.test/* -- true", "no wildcard"),
+        ("jail --allow a.test,b.test -- true", "one rule for each"),
+        ("jail --allow git@a.test:x/y -- true", "github.com:22"),
+        ("jail --allow 'a.test GET' -- true", "before the host"),
+        ("jail --allow POST -- true", "POST example.com"),
+        ("jail --allow a.test", "peername jail --allow a.test -- CMD"),
         ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
         (
             "jail --learn list --allow a.test -- true",
@@ -238,5 +280,13 @@ fn typical_mistakes_have_a_short_answer() {
         assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
         assert_contains(&errors, &[expected]);
         assert!(errors.trim_end().lines().count() <= 3, "{words}: {errors}");
+    }
+    for program in ["'curl -sS https://a.test/'", "cd /tmp"] {
+        let output = rig.run_outside(
+            User::Root,
+            &format!("{jail} jail --allow a.test -- {program}"),
+        );
+        assert_eq!(output.status.code(), Some(127), "{program}");
+        assert_contains(&String::from_utf8_lossy(&output.stderr), &["sh -c"]);
     }
 }

@@ -63,7 +63,9 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
         return None;
     };
     #[cfg(feature = "intercept")]
-    if name == "jail" {
+    if name == "jail"
+        || name == "intercept" && error.kind() == clap::error::ErrorKind::ValueValidation
+    {
         return intercept::jail::explain_mistake(words, error);
     }
     #[cfg(feature = "exec")]

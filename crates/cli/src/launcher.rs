@@ -24,9 +24,19 @@ pub(crate) fn execute(command: Command) -> ExitCode {
 
 /// The same, with the exit code as a number.
 pub(crate) fn try_execute(command: Command) -> u8 {
+    let is_for_shell = is_for_shell(&command.get_program().to_string_lossy());
     let error = become_program(command);
     eprintln!("peername: {error}");
+    if is_for_shell {
+        eprintln!("peername: a line for a shell needs `sh -c`, as in -- sh -c 'cd /tmp && make'");
+    }
     error.exit_code()
+}
+
+/// Whether a program that does not exist is a line for a shell, or one of its own commands.
+fn is_for_shell(program: &str) -> bool {
+    let builtins = ["cd", "export", "set", "source", ".", "ulimit", "umask"];
+    program.contains(char::is_whitespace) || builtins.contains(&program)
 }
 
 /// The exit code of a start that has failed: [`LAUNCHER_FAILED`], with the error on standard error. [`Usage`] is returned,

@@ -22,10 +22,10 @@ use crate::handover::{Predecessor, SharedSocket, SocketInfo};
 pub struct AdminArgs {
     /// Serve metrics, health and open connections on this socket: ADDR:PORT, or unix:PATH; may be repeated [default: none]
     #[arg(long, value_name = "ADDR|unix:PATH")]
-    admin: Vec<AdminAddr>,
+    pub(crate) admin: Vec<AdminAddr>,
     /// A host name besides localhost and IP addresses in requests to --admin; may be repeated [default: this host's name]
     #[arg(long, value_name = "NAME", requires = "admin", hide_short_help = true)]
-    admin_host: Vec<String>,
+    pub(crate) admin_host: Vec<String>,
 }
 
 impl AdminArgs {

@@ -84,9 +84,15 @@ impl Process {
     pub fn changes_of_fixed_keys(&self, new: &Self) -> Vec<&'static str> {
         let fixed = [
             ("workers", new.workers == self.workers),
-            ("admin, admin-host", new.admin == self.admin),
+            ("admin", new.admin.admin == self.admin.admin),
+            ("admin-host", new.admin.admin_host == self.admin.admin_host),
             ("no-sandbox", new.sandbox == self.sandbox),
-            ("log-format, verbose, quiet", new.logging == self.logging),
+            (
+                "log-format",
+                new.logging.log_format == self.logging.log_format,
+            ),
+            ("verbose", new.logging.verbose == self.logging.verbose),
+            ("quiet", new.logging.quiet == self.logging.quiet),
         ];
         changed(fixed)
     }

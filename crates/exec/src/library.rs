@@ -77,7 +77,13 @@ impl Library {
         // Spaces and colons separate the paths of LD_PRELOAD (ld.so(8)).
         let listable = !path.to_string_lossy().contains([' ', ':']);
         match (has_version, listable) {
-            (false, _) => Err(LibraryError::Other(path.to_owned())),
+            (false, _) => Err(LibraryError::Other {
+                path: path.to_owned(),
+                alternative: match self {
+                    Self::Accept => ", or add --mode notify, which needs none",
+                    Self::Connect => "",
+                },
+            }),
             (_, false) => Err(LibraryError::Unlistable(path.to_owned())),
             _ => Ok(()),
         }
@@ -131,8 +137,13 @@ pub enum LibraryError {
              and not be writable by group or others", .0.display())]
     Writable(PathBuf),
     /// It is of another version.
-    #[error("{}: not of this version; install library and binary from one build", .0.display())]
-    Other(PathBuf),
+    #[error("{}: not of this version; install library and binary from one build{alternative}", path.display())]
+    Other {
+        /// The library.
+        path: PathBuf,
+        /// What does without it.
+        alternative: &'static str,
+    },
     /// Its path contains a separator of LD_PRELOAD.
     #[error("{}: LD_PRELOAD can't hold a path with a space or a colon; install peername elsewhere", .0.display())]
     Unlistable(PathBuf),

@@ -22,7 +22,7 @@ use crate::audit::admission::AdmissionLog;
 use crate::audit::denials::Denials;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
-use crate::authz::rules::{DeniedBy, Subject};
+use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
 use crate::authz::{
     self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, CheckedBody, ConfigError,
     InjectedHeaders,
@@ -342,14 +342,20 @@ impl InterceptState {
         lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
-    /// What would open this port of the host; `None` where a rule denies it.
+    /// What would open this port of the host; `None` where a rule denies it. Where there are no rules, a first one would deny
+    /// everything else, and `--learn` takes none.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
         let lists = self.lists.load();
-        let decided = lists
-            .rules
-            .as_ref()
-            .map(|rules| rules.decide(to, Subject::RelayedTunnel));
-        let is_denied = matches!(decided, Some(Err(DeniedBy::Rule(_))));
+        let Some(rules) = &lists.rules else {
+            return Some(match HTTP_PORTS.contains(&to.port) {
+                true => Remedy::Port(to.port),
+                false => Remedy::AllowTcp(to.to_string()),
+            });
+        };
+        let is_denied = matches!(
+            rules.decide(to, Subject::RelayedTunnel),
+            Err(DeniedBy::Rule(_))
+        );
         (!is_denied).then(|| Remedy::Allow(to.to_string()))
     }
 
@@ -360,8 +366,12 @@ impl InterceptState {
 
     /// Whether access lists, an approver or a check service decide on requests.
     pub(crate) fn has_policy(&self) -> bool {
-        let has_rules = || self.lists.load().rules.is_some();
-        self.inspects_requests() || has_rules()
+        self.inspects_requests() || self.has_rules()
+    }
+
+    /// Whether access lists decide on requests.
+    pub(crate) fn has_rules(&self) -> bool {
+        self.lists.load().rules.is_some()
     }
 
     /// What the check service is to see of the body of a request with these headers.

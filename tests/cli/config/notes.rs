@@ -97,4 +97,11 @@ fn config_check_names_keys_that_a_reload_does_not_change() {
     assert!(said.contains(note), "{said}");
     let said = check("drain = \"5s\"\n");
     assert!(!said.contains("a reload refuses"), "{said}");
+    let said = check("admin = [\"127.0.0.1:9100\"]\nverbose = 1\nsetup-routes = true\n");
+    let note = "a reload refuses a change of admin, verbose, setup-routes: restart";
+    assert!(said.contains(note), "{said}");
+    assert!(
+        said.contains("note: with setup-routes, a backend"),
+        "{said}"
+    );
 }

@@ -1,12 +1,12 @@
 //! docs/proxy.md, udp.md and destinations.md: their first commands serve a client.
 
-use super::follow::{shell, start};
+use super::follow::{Network, shell, start};
 use crate::harness::addr::addr;
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes::v2;
-use crate::harness::lab::Host;
+use crate::harness::lab::{Host, Process, Scratch};
 use crate::harness::page::Page;
 
 /// The balancer with its public address, and the host.
@@ -34,7 +34,6 @@ fn assert_serves(balancer: &Host, backend: &Backend, destination: &str) {
 fn datagrams_go_from_the_sending_side_to_the_server_and_back() {
     let page = Page::new(include_str!("../../../docs/udp.md"));
     let (balancer, host) = hosts();
-    shell(&host, "peername routes add --protocol udp");
     let _proxy = start(&host, &[], &page.command("peername proxy --protocol udp"));
     let _forward = start(
         &balancer,
@@ -48,6 +47,34 @@ fn datagrams_go_from_the_sending_side_to_the_server_and_back() {
     server.expect_datagram(b"query", client);
     server.send(client, &[b"answer"]);
     socket.expect_datagram(b"answer", addr("198.51.100.10:53"));
+}
+
+#[test]
+fn nginx_sends_datagrams_with_the_header_of_the_page() {
+    let page = Page::new(include_str!("../../../docs/udp.md")).section("## nginx");
+    let network = Network::new();
+    let Network {
+        client,
+        balancer,
+        host,
+    } = &network;
+    let _proxy = start(host, &[], &page.command("peername proxy"));
+    let scratch = Scratch::new();
+    let module = "load_module /usr/lib/nginx/modules/ngx_stream_module.so;";
+    let stream = page.fenced("nginx")[0];
+    let pid = scratch.path_text("pid");
+    let text = format!("{module}\ndaemon off;\nuser root;\npid {pid};\nevents {{}}\n{stream}");
+    let config = scratch.write("nginx.conf", &text);
+    let args = ["-e", "stderr", "-c", &config];
+    let nginx = Process::start_in_pid_namespace(balancer, "nginx", &args);
+    let _nginx = nginx.wait_bound(addr("203.0.113.1:53"));
+    let server = DatagramSocket::bind(host, addr("127.0.0.1:53"));
+    let from = addr("203.0.113.7:5353");
+    let socket = DatagramSocket::bind(client, from);
+    socket.send(addr("203.0.113.1:53"), &[b"query"]);
+    server.expect_datagram(b"query", from);
+    server.send(from, &[b"answer"]);
+    socket.expect_datagram(b"answer", addr("203.0.113.1:53"));
 }
 
 #[test]

@@ -68,6 +68,10 @@ fn missing_library_prevents_the_start() {
     scratch.write("libpeername_connect.so", "another one");
     let output = Peername::run_with_input(&host, &[&alone], &args, "");
     assert_refused(&output, 125, "not of this version");
+    scratch.write("libpeername.so", "another one");
+    let args = ["exec", "--mode=preload", "--trust=any", "--", "true"];
+    let output = Peername::run_with_input(&host, &[&alone], &args, "");
+    assert_refused(&output, 125, "or add --mode notify");
 }
 
 #[test]

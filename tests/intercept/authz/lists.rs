@@ -347,7 +347,7 @@ fn rules_name_methods_and_ports_and_refusals_name_the_rule() {
             "host": "a.test",
             "port": 443,
             "path": "/echo",
-            "allow_by": "--allow 'POST a.test'",
+            "allow_by": "--allow 'POST a.test/echo'",
             "contact": "Ask <net@example.com>, it's quick",
             "request_id": problem["request_id"],
         });

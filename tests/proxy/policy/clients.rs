@@ -31,7 +31,13 @@ fn denied_client_does_not_reach_the_backend() {
         let is_warning = line.contains("WARN") && line.contains("connections refused");
         is_warning.then(|| line.to_owned())
     });
-    assert_contains(&line, &["client_denied", "198.51.100.7/32"]);
+    assert_contains(
+        &line,
+        &[
+            "198.51.100.7/32",
+            "such as client 198.51.100.7 by 10.81.0.2;",
+        ],
+    );
 }
 
 #[test]

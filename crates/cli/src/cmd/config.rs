@@ -75,6 +75,13 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
                     "note: a reload refuses a change of {keys}: restart the process, or upgrade it"
                 )?;
             }
+            if fixed.contains(&"setup-routes") {
+                writeln!(
+                    out,
+                    "note: with setup-routes, a backend or a mark that needs rules of its own, such as one on another port, needs \
+                     a restart"
+                )?;
+            }
             writeln!(out, "{}: ok, {summary}", path.display())?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -15,7 +15,7 @@ use peername_proto::parse_unbracketed;
 
 use crate::host::HostPort;
 use methods::Methods;
-use path::RequestPath;
+use path::{RequestPath, is_advisable};
 pub use rule::{ParseRuleError, Rule};
 
 /// Rules in the order in which they are tried. Without a match the request is denied.
@@ -134,16 +134,22 @@ impl AccessRules {
         }
     }
 
-    /// The rule that would allow what no rule decides on. It is for the method of the request where others are allowed by theirs.
+    /// The rule that would allow what no rule decides on. It is for the method and the path of the request where others are allowed
+    /// by theirs.
     pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> String {
-        let rule = rule_for(to);
-        match subject {
-            Subject::Request { method, .. }
-                if Methods::are_known(method) && self.names(to, Rule::has_methods) =>
-            {
-                format!("{method} {rule}")
-            }
-            _ => rule,
+        let host = rule_for(to);
+        let Subject::Request { method, path } = subject else {
+            return host;
+        };
+        let rule = match is_advisable(path) && self.names(to, Rule::has_path) {
+            // An address with a number behind its slash would be a network.
+            true if to.host.as_ip().is_some() => format!("{to}{path}"),
+            true => format!("{host}{path}"),
+            false => host,
+        };
+        match Methods::are_known(method) && self.names(to, Rule::has_methods) {
+            true => format!("{method} {rule}"),
+            false => rule,
         }
     }
 

@@ -209,7 +209,7 @@ impl Exchange<'_> {
         match upstream.send(&self.connection.leases, allowed, body).await {
             Ok(sent) => self.forward_response(sent, changes.as_deref(), context),
             Err(failed) => {
-                failed.note_in(&mut context.record);
+                failed.note_in(&mut context.record, self.state.has_rules());
                 context
                     .format
                     .refuse(&Refusal::from(failed), context.record)

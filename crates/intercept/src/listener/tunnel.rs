@@ -170,7 +170,8 @@ impl Tunnel {
             let detail = "neither TLS nor HTTP, which no check could inspect";
             let code = "unknown_protocol";
             self.record.set_overruled();
-            if !HTTP_PORTS.contains(&target.to.port) {
+            // With a check, no rule lets a connection be relayed that was to be opened.
+            if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
                 self.record.set_remedy(Remedy::Allow(target.to.to_string()));
             }
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
@@ -213,7 +214,7 @@ impl Tunnel {
                 drop(about);
             }
             Err(failed) => {
-                failed.note_in(&mut self.record);
+                failed.note_in(&mut self.record, state.has_rules());
                 self.record.set_unanswered(&failed.into());
                 reset(stream);
             }

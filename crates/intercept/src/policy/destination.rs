@@ -93,11 +93,13 @@ impl DestinationDenied {
         }
     }
 
-    /// The option that would allow a request for `to` that leads to this address; `None` where none would.
-    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr) -> Option<Remedy> {
+    /// The option that would allow a request for `to` that leads to this address; `None` where none would. Where there are no rules,
+    /// a first one would deny everything else, and `--learn` takes none.
+    pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr, has_rules: bool) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
         match self {
             Self::OwnListener | Self::NotAServer => None,
+            _ if !has_rules => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
             Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
             // No rule for the name opens it.

@@ -10,6 +10,10 @@ pub enum Remedy {
     Allow(String),
     /// An address of `--allow-destination`.
     AllowDestination(SocketAddr),
+    /// A destination of a jail's `--allow-tcp`.
+    AllowTcp(String),
+    /// A port that a jail opens as TLS and HTTP.
+    Port(u16),
 }
 
 impl Display for Remedy {
@@ -19,6 +23,8 @@ impl Display for Remedy {
             Self::Allow(rule) if rule.contains(' ') => write!(f, "--allow '{rule}'"),
             Self::Allow(rule) => write!(f, "--allow {rule}"),
             Self::AllowDestination(addr) => write!(f, "--allow-destination {addr}"),
+            Self::AllowTcp(to) => write!(f, "--allow-tcp {to}"),
+            Self::Port(port) => write!(f, "--port {port}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
 //! header, a backend that is down. Each such reason is logged once in ten seconds, with what to do about it. Nothing that
-//! a peer sent is logged here, only its address. A failure that concerns only the client that caused it is logged with
+//! a peer sent is logged here, only its address, and that of a refused client. A failure that concerns only the client that caused it is logged with
 //! `-v`.
 
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use peername_observe::throttle::Throttle;
 use peername_proto::Invalid;
 use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
-use peername_server::addr::{PeerAddr, Target};
+use peername_server::addr::{ClaimedSource, PeerAddr, Target};
 use peername_server::header_error::HeaderError;
 use peername_sys::Transport;
 
@@ -20,10 +20,12 @@ use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::{advice, outages};
 use crate::udp::drop_reason::DropReason;
 
-/// Reports how a connection or session ended.
-pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
+/// Reports how a connection or session ended. `client`: what the header of a trusted peer names.
+pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Outcome) {
     match outcome {
-        Outcome::Failed(failure) => report_failure("connections", Transport::Tcp, peer, failure),
+        Outcome::Failed(failure) => {
+            report_failure("connections", Transport::Tcp, peer, client, failure);
+        }
         Outcome::Relayed(End::Lost) | Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
             warn("connections cut", &LOCAL, outcome.label(), peer, &error);
@@ -50,7 +52,7 @@ pub(crate) fn report(peer: PeerAddr, outcome: &Outcome) {
 pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
     let (throttle, advice) = match dropped {
         DropReason::Refused(failure) => {
-            return report_failure("datagrams", Transport::Udp, peer, failure);
+            return report_failure("datagrams", Transport::Udp, peer, None, failure);
         }
         DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
         DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
@@ -75,7 +77,13 @@ pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
     );
 }
 
-fn report_failure(what: &str, transport: Transport, peer: PeerAddr, failure: &Failure) {
+fn report_failure(
+    what: &str,
+    transport: Transport,
+    peer: PeerAddr,
+    client: Option<ClaimedSource>,
+    failure: &Failure,
+) {
     let backend = |upstream: Target| Backend::new(upstream.0, transport);
     match failure {
         Failure::Connect { upstream, error } => {
@@ -88,16 +96,26 @@ fn report_failure(what: &str, transport: Transport, peer: PeerAddr, failure: &Fa
         _ => {
             if let Some((throttle, advice)) = advise(transport, failure) {
                 let what = format!("{what} refused");
-                warn(&what, throttle, failure.reason(), peer, &advice);
+                let example = match client {
+                    Some(client) if matches!(failure, Failure::Client(_)) => {
+                        format!("client {} by {}", client.0.ip(), peer.ip())
+                    }
+                    _ => format!("of {}", peer.ip()),
+                };
+                warn_of(&what, throttle, failure.reason(), &example, &advice);
             }
         }
     }
 }
 
 fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &str) {
+    let peer = peer.ip();
+    warn_of(what, throttle, reason, &format!("of {peer}"), advice);
+}
+
+fn warn_of(what: &str, throttle: &Throttle, reason: &str, example: &str, advice: &str) {
     if let Some(suppressed) = throttle.pass() {
-        let peer = peer.ip();
-        tracing::warn!(suppressed, "{what}: {reason}, such as of {peer}; {advice}");
+        tracing::warn!(suppressed, "{what}: {reason}, such as {example}; {advice}");
     }
 }
 

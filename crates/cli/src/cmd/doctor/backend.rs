@@ -112,7 +112,8 @@ pub(super) async fn reachable(target: SocketAddr) -> Finding {
         Ok(Err(error)) => format!("{target}: {error}"),
         Err(_) => format!("{target} does not answer within {CONNECT_TIMEOUT:?}"),
     };
-    let fix = "start the backend, or name the right one with --target";
+    let fix =
+        "start the backend, or name the right one: --target, or `target` in the file of --config";
     Finding::fail(check, seen, fix)
 }
 

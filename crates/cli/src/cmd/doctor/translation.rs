@@ -65,6 +65,10 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
             format!("the network device to {target} does not show how packets leave"),
             "look for masquerading rules: `nft list ruleset`, `iptables-save -t nat`",
         ),
+        1 => Finding::ok(
+            CHECK,
+            format!("{target} sees the one address that was tried as it is"),
+        ),
         kept => Finding::ok(
             CHECK,
             format!(

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// With --mode netns: the address to listen on [default: every address, on --ports]; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     pub(super) listen: Vec<SocketAddr>,
-    /// With --mode netns: the transports to listen on
+    /// With --mode netns: the transports to listen on; UDP takes this mode, or `peername proxy`
     #[arg(short, long, default_value = "tcp")]
     pub(super) protocol: Protocol,
     #[command(flatten)]
@@ -61,7 +61,8 @@ pub(super) enum Mode {
     Preload,
     /// Answer the server's system calls: for any server; sets no_new_privs for ordinary users
     Notify,
-    /// Run the server and the proxy in a network namespace: for any server, TCP and UDP; it reaches no other network
+    /// Run the server and the proxy in a network namespace: for any server, TCP and UDP; it reaches no other network, and is
+    /// reached on 127.0.0.1 and `::1`
     Netns,
 }
 

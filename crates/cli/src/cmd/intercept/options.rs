@@ -144,7 +144,7 @@ struct TimeoutArgs {
     /// applies
     #[arg(long, value_name = "HOST=DURATION", hide_short_help = true)]
     host_answer_timeout: Vec<HostTimeoutArg>,
-    /// Close connections without a request for so long, on both sides, and abort exchanges whose client sends nothing of its
+    /// Close connections without a request for so long, on both sides (10 s for a first request and for a head that has begun), and abort exchanges whose client sends nothing of its
     /// request, or reads nothing of the response, for so long
     #[arg(
         long,

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// Clients that may connect [default: all]: CIDR, address, @FILE, private, loopback or any; may be repeated
     #[arg(long, value_name = "NETWORK")]
     allow_client: Vec<String>,
-    /// Clients that may not connect, even if they are allowed: as --allow-client. A file is read again when it changes
+    /// Clients that may not connect (bans), even if they are allowed: as --allow-client. A file is read again when it changes
     #[arg(long, value_name = "NETWORK")]
     deny_client: Vec<String>,
 }

@@ -207,7 +207,8 @@ fn has_both_names(result: &Map<String, Value>) -> bool {
         .any(|names| names.iter().all(|name| result.contains_key(*name)))
 }
 
-fn denied(reason: &str) -> AuthzResponse {
+/// A denial by the policy, with the reason for the client and the log.
+pub(super) fn denied(reason: &str) -> AuthzResponse {
     AuthzResponse::deny(Denial::new(StatusCode::FORBIDDEN, reason))
 }
 

@@ -15,7 +15,6 @@ use std::thread::available_parallelism;
 use http::StatusCode;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{Engine, LimitError, PolicyLengthConfig, Value};
-use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -142,23 +141,27 @@ impl Policy {
             Some(LimitError::TimeLimitExceeded { .. }) => AuthzError::Timeout(started.elapsed()),
             _ => AuthzError::Status(printable(&located(&error))),
         })?;
-        match reply.len() <= MAX_RESPONSE {
-            true => opa::decode(StatusCode::OK, reply.as_bytes()),
-            false => Err(AuthzError::TooLong(MAX_RESPONSE)),
+        match reply {
+            // It may be misspelt.
+            None => Ok(opa::denied(&format!("{} is undefined", self.rule))),
+            Some(reply) if reply.len() <= MAX_RESPONSE => {
+                opa::decode(StatusCode::OK, reply.as_bytes())
+            }
+            Some(_) => Err(AuthzError::TooLong(MAX_RESPONSE)),
         }
     }
 }
 
-/// The response that OPA's data API would have: a result, or none if it is undefined.
-fn evaluate(engine: &mut Engine, rule: String) -> anyhow::Result<String> {
+/// The response that OPA's data API would have; `None` if the result is undefined.
+fn evaluate(engine: &mut Engine, rule: String) -> anyhow::Result<Option<String>> {
     let results = engine.eval_query(rule, false)?.result;
     let expressions = results.into_iter().next().map(|result| result.expressions);
     let value = expressions
         .and_then(|all| all.into_iter().next())
         .map(|one| one.value);
     Ok(match value {
-        None | Some(Value::Undefined) => json!({}).to_string(),
-        Some(value) => format!("{{\"result\":{}}}", value.to_json_str()?),
+        None | Some(Value::Undefined) => None,
+        Some(value) => Some(format!("{{\"result\":{}}}", value.to_json_str()?)),
     })
 }
 

@@ -62,6 +62,12 @@ impl PathPrefix {
     }
 }
 
+/// Whether a rule for this path of a request can be advised: it would match, is not for every path, and means the same to a shell.
+pub(super) fn is_advisable(path: &str) -> bool {
+    let is_literal = |c: char| c.is_ascii_alphanumeric() || "/-._~@%+".contains(c);
+    path != "/" && path.chars().all(is_literal) && decode_plain(path).is_some()
+}
+
 fn is_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -48,6 +48,12 @@ pub enum ParseRuleError {
         "the word before the host is no HTTP method; write GET example.com, or GET,HEAD example.com for several"
     )]
     Method,
+    /// A method without a host.
+    #[error("a method needs a host: POST example.com")]
+    MethodAlone,
+    /// A method behind the host.
+    #[error("the method comes before the host: GET example.com")]
+    MethodBehind,
     /// A port behind a space.
     #[error("a port follows the host behind a colon: example.com:8080")]
     SpaceBeforePort,
@@ -56,6 +62,14 @@ pub enum ParseRuleError {
         "a rule has no scheme: write example.com/path; a port tells HTTP from HTTPS, example.com:443"
     )]
     Scheme,
+    /// `git@github.com:org/repo`, `user@host:22`.
+    #[error("a rule has no user name: for ssh write github.com:22")]
+    User,
+    /// Hosts or ports with commas between.
+    #[error(
+        "a rule has one host and one port at most: write one rule for each, repeating --allow or --deny"
+    )]
+    Several,
     /// The host is none.
     #[error(transparent)]
     Host(#[from] ParseHostPatternError),
@@ -68,6 +82,9 @@ pub enum ParseRuleError {
          backslashes, and escapes of these"
     )]
     Path,
+    /// A path with an asterisk would match that character only.
+    #[error("a path has no wildcard: write example.com/pub, which includes what is below it")]
+    Wildcard,
 }
 
 impl Rule {
@@ -95,9 +112,7 @@ impl Rule {
 
     fn parse(action: Action, text: &str) -> Result<Self, ParseRuleError> {
         let (methods, destination) = split_methods(text)?;
-        if destination.contains("://") {
-            return Err(ParseRuleError::Scheme);
-        }
+        refuse_other_syntax(destination)?;
         let Parts { host, port, path } = Parts::split(destination).map_err(ParseRuleError::Port)?;
         let host = match host.as_str() {
             "*" | "any" => None,
@@ -132,6 +147,11 @@ impl Rule {
     /// Whether it is for some methods only.
     pub(super) fn has_methods(&self) -> bool {
         self.methods.is_some()
+    }
+
+    /// Whether it is for some paths only.
+    pub(super) fn has_path(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Whether its host is one name or address.
@@ -205,13 +225,37 @@ impl Rule {
 /// Splits off the methods before the first space.
 fn split_methods(text: &str) -> Result<(Option<Methods>, &str), ParseRuleError> {
     let Some((methods, destination)) = text.split_once(char::is_whitespace) else {
-        return Ok((None, text));
+        // In lower case it may be a host.
+        let is_method = text == text.to_ascii_uppercase() && Methods::parse(text).is_some();
+        return match is_method {
+            true => Err(ParseRuleError::MethodAlone),
+            false => Ok((None, text)),
+        };
     };
     let destination = destination.trim_start();
     match Methods::parse(methods) {
         Some(methods) => Ok((Some(methods), destination)),
+        None if Methods::parse(destination).is_some() => Err(ParseRuleError::MethodBehind),
         None if destination.parse::<u16>().is_ok() => Err(ParseRuleError::SpaceBeforePort),
         None => Err(ParseRuleError::Method),
+    }
+}
+
+/// Refuses what a destination is in other programs, where the error of a part would not say what to write.
+fn refuse_other_syntax(destination: &str) -> Result<(), ParseRuleError> {
+    if destination.contains("://") {
+        return Err(ParseRuleError::Scheme);
+    }
+    let (authority, path) = destination.split_once('/').unwrap_or((destination, ""));
+    if authority.contains('@') {
+        return Err(ParseRuleError::User);
+    }
+    if authority.contains(',') {
+        return Err(ParseRuleError::Several);
+    }
+    match path.contains('*') {
+        true => Err(ParseRuleError::Wildcard),
+        false => Ok(()),
     }
 }
 

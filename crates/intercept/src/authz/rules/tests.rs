@@ -286,6 +286,39 @@ fn what_is_no_rule_is_an_error() {
 }
 
 #[test]
+fn missing_rule_is_for_the_path_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow a.test/pub",
+        "allow GET b.test/v1",
+        "allow 192.0.2.1:443/x",
+        "allow c.test",
+        "allow GET d.test",
+    ]);
+    for (host, path, expected) in [
+        ("a.test:443", "/b/1", "a.test/b/1"),
+        ("a.test:443", "/%40x", "a.test/%40x"),
+        ("b.test:443", "/v1/x", "POST b.test/v1/x"),
+        ("192.0.2.1:443", "/24", "192.0.2.1:443/24"),
+        ("d.test:443", "/b", "POST d.test"),
+        ("e.test:443", "/b", "e.test"),
+        // A rule can't name these, or a shell would read them as more than a word.
+        ("a.test:443", "/", "a.test"),
+        ("a.test:443", "/a/../b", "a.test"),
+        ("a.test:443", "/$(id)", "a.test"),
+        ("b.test:443", "/'$(id)'", "POST b.test"),
+    ] {
+        let request = Subject::Request {
+            method: "POST",
+            path,
+        };
+        let rule = rules.missing_rule(&to(host), request);
+        assert_eq!(rule, expected, "{host}{path}");
+        let rule = AccessRules::deny_others(vec![Rule::allow(&rule).unwrap()]);
+        assert!(allows_method(&rule, host, "POST", path), "{host}{path}");
+    }
+}
+
+#[test]
 fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
     let rules = rules(&[
         "allow GET,HEAD a.test",
@@ -308,6 +341,28 @@ fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
     }
     let tunnel = rules.missing_rule(&to("a.test:443"), Subject::OpenedTunnel);
     assert_eq!(tunnel, "a.test");
+}
+
+#[test]
+fn rules_that_could_never_match_are_refused() {
+    for (text, expected) in [
+        ("a.test/*", ParseRuleError::Wildcard),
+        ("GET a.test/pub/*", ParseRuleError::Wildcard),
+        ("192.0.2.0/24:80/*", ParseRuleError::Wildcard),
+        ("POST", ParseRuleError::MethodAlone),
+        ("GET,HEAD", ParseRuleError::MethodAlone),
+        ("a.test GET", ParseRuleError::MethodBehind),
+        ("git@a.test:org/repo", ParseRuleError::User),
+        ("root@a.test:22", ParseRuleError::User),
+        ("a.test,b.test", ParseRuleError::Several),
+        ("a.test:443,8443", ParseRuleError::Several),
+    ] {
+        assert_eq!(Rule::allow(text), Err(expected), "{text}");
+        assert_eq!(Rule::deny(text), Err(expected), "{text}");
+    }
+    for text in ["post", "get.test", "a.test/@scope,x", "a.test/%2A"] {
+        assert!(Rule::allow(text).is_ok(), "{text}");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Drop for ConnectionRecord {
         let tally = entry.stats().tally();
         self.counters
             .count_ended(entry.listener(), &self.outcome, &tally);
-        refusals::report(entry.peer(), &self.outcome);
+        refusals::report(entry.peer(), self.client, &self.outcome);
         if is_logged() {
             let line = Line {
                 listener: entry.listener(),

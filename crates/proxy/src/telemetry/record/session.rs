@@ -118,7 +118,7 @@ impl Drop for SessionRecord {
         }
         self.counters
             .count_session_ended(self.listener, &self.outcome, &self.tally);
-        refusals::report(self.peer, &self.outcome);
+        refusals::report(self.peer, self.client, &self.outcome);
         if is_logged() {
             let line = Line {
                 listener: self.listener,

@@ -85,9 +85,7 @@ fn added_line_of(denied: &DeniedDestination) -> String {
             format!("+# {rule}")
         }
         Some(Remedy::Allow(rule)) => format!("+{rule}"),
-        Some(option @ Remedy::AllowDestination(_)) => {
-            format!("+{} # needs {option}", rule_for(to))
-        }
+        Some(option) => format!("+{} # needs {option}", rule_for(to)),
         None => format!("+{} # {reason}", rule_for(to)),
     }
 }

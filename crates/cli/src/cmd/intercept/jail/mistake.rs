@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use peername_intercept::authz::Rule;
 
 use crate::separator;
 
@@ -13,8 +14,54 @@ pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option
             explain_word(words, &text_of(error, ContextKind::InvalidArg)?)
         }
         ErrorKind::ArgumentConflict => explain_learn(error),
+        ErrorKind::MissingRequiredArgument => explain_no_program(words, error),
+        ErrorKind::ValueValidation => explain_url(error),
         _ => None,
     }
+}
+
+fn explain_no_program(words: &[OsString], error: &clap::Error) -> Option<String> {
+    let is_program = text_of(error, ContextKind::InvalidArg)?.contains("<CMD>");
+    let words = words.iter().map(|word| word.to_string_lossy());
+    let options: String = words
+        .filter(|word| word != "--")
+        .map(|word| format!("{word} "))
+        .collect();
+    is_program.then(|| format!("the program to run follows `--`:\npeername jail {options}-- CMD"))
+}
+
+/// A URL as a rule: the rule that is meant.
+fn explain_url(error: &clap::Error) -> Option<String> {
+    let option = text_of(error, ContextKind::InvalidArg)?;
+    let option = option.split_whitespace().next()?;
+    let is_rule = ["--allow", "--deny"].contains(&option);
+    let value = text_of(error, ContextKind::InvalidValue).filter(|_| is_rule)?;
+    let rule = rule_of_url(&value)?;
+    Some(format!(
+        "{option} {value}: a rule has no scheme; write {option} {rule}"
+    ))
+}
+
+/// The rule for the requests to a URL, if there is one. The port that the scheme implies is named unless it is open anyway.
+fn rule_of_url(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next()?;
+    let implied = match scheme {
+        "ssh" | "git+ssh" => ":22",
+        "git" => ":9418",
+        _ => "",
+    };
+    let has_port = Rule::allow(host).is_ok_and(|rule| rule.port().is_some());
+    let port = if has_port { "" } else { implied };
+    // A relayed connection shows no path.
+    let path = match path {
+        "/" => "",
+        _ if !implied.is_empty() => "",
+        path => path,
+    };
+    let rule = format!("{host}{port}{path}");
+    Rule::allow(&rule).is_ok().then_some(rule)
 }
 
 /// A word that is neither an option nor behind `--`.
@@ -48,5 +95,29 @@ fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
         ContextValue::String(text) => Some(text.clone()),
         ContextValue::Strings(texts) => Some(texts.join(" ")),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_is_rewritten_as_the_rule_that_is_meant() {
+        for (url, rule) in [
+            ("ssh://git.example.com", Some("git.example.com:22")),
+            (
+                "ssh://git@git.example.com:2222/org/repo",
+                Some("git.example.com:2222"),
+            ),
+            ("http://localhost:3000", Some("localhost:3000")),
+            ("https://example.com/", Some("example.com")),
+            ("https://example.com/pub", Some("example.com/pub")),
+            ("https://[2001:db8::1]:8443/", Some("[2001:db8::1]:8443")),
+            ("https://example.com/pub?x=1", None),
+            ("example.com", None),
+        ] {
+            assert_eq!(rule_of_url(url).as_deref(), rule, "{url}");
+        }
     }
 }

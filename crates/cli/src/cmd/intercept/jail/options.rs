@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// be repeated
     #[arg(long, value_name = "HOST:PORT|@FILE", help_heading = heading::ORIGINS)]
     allow_tcp: Vec<AllowTcp>,
-    /// A file or directory that the program sees empty; may be repeated
+    /// A directory that the program sees empty, or a file that it can't read (root: sees empty); may be repeated
     #[arg(long, value_name = "PATH", help_heading = heading::CONFINEMENT)]
     pub(super) hide: Vec<PathBuf>,
     /// A Unix socket of this host that the program may connect to, or a directory of such; may be repeated [default: none]
