@@ -189,7 +189,7 @@ impl<'a> Command<'a> {
         Self { prefixes, words }
     }
 
-    /// `@`, which gives the program another argv[0], and `|`, which runs it in a shell.
+    /// `@`, which gives the program another name, and `|`, which runs it in a shell.
     fn unsupported_prefix(&self) -> Option<char> {
         self.prefixes.chars().find(|prefix| "@|".contains(*prefix))
     }
