@@ -1,7 +1,5 @@
 //! The subcommands, one file each: its options and its implementation. A build may lack some (`[features]` in Cargo.toml).
 
-#[cfg(feature = "exec")]
-pub(crate) mod agent;
 #[cfg(feature = "intercept")]
 pub(crate) mod ca;
 mod completions;
@@ -89,7 +87,7 @@ pub(crate) enum Command {
     Exec(Box<Given<exec::Args>>),
     /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile
     #[cfg(feature = "exec")]
-    Agent(Box<agent::Args>),
+    Agent(Box<exec::agent::Args>),
     /// Accept plain connections and forward them with a header
     Forward(Box<forward::Args>),
     /// Intercept outbound TLS and forward the requests that an external check allows
@@ -136,7 +134,7 @@ impl Command {
             #[cfg(feature = "exec")]
             Self::Exec(args) => exec::run(&args),
             #[cfg(feature = "exec")]
-            Self::Agent(args) => agent::run(&args),
+            Self::Agent(args) => exec::agent::run(&args),
             Self::Forward(args) => forward::run(&args),
             #[cfg(feature = "intercept")]
             Self::Intercept(args) => intercept::run(&args),

@@ -15,7 +15,7 @@ use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::{socket_info, stream};
 
 use crate::client_judge::{ClientJudge, ConnectionEnds, DeniedClient};
-use crate::socket_queries::ProgramSocket;
+use crate::sockets::ProgramSocket;
 
 /// The result of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,8 +38,8 @@ use peername_sys::tcp::{socket_info, stream};
 
 use crate::client_judge::{ClientJudge, ConnectionEnds};
 use crate::header_peek::{PeekOutcome, peek_again, record_refusal, refuse};
-use crate::open_sockets::open_keys;
-use crate::socket_queries::ProgramSocket;
+use crate::sockets::ProgramSocket;
+use crate::sockets::open_keys;
 use listeners::{Listeners, MAX_LISTENERS};
 use port_watch::PortWatch;
 use wakeup_connection::WakeupConnection;

@@ -16,7 +16,7 @@ use peername_sys::seccomp::{self, Getsockname};
 use peername_sys::{Errno, NameCall, SyscallError};
 
 use crate::notify::drop_capabilities;
-use crate::open_sockets::find_listing;
+use crate::sockets::find_listing;
 
 type Attempted<T> = peername_sys::Result<T>;
 

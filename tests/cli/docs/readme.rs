@@ -8,7 +8,7 @@ use crate::harness::peername::BINARY;
 use crate::harness::rig::exec::built_library;
 
 const README: Page = Page::new(include_str!("../../../README.md"));
-const SECTION: &str = "## Who came in: `proxy`, `exec`";
+const SECTION: &str = "## Who came in: `proxy`, `exec`, `agent`";
 
 #[test]
 fn readmes_three_terminals_show_the_client() {

@@ -15,7 +15,7 @@ use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_fro
 use crate::harness::rig::exec_notify::{compiled_accept_server, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
-/// The program of `accept.c` is static, in a container of nobody without capabilities, where no_new_privs is set.
+/// The program of `accept.c` is static, in a container of an ordinary user without capabilities.
 #[test]
 fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
     let agent = Agent::start(&[]);

@@ -13,7 +13,7 @@ use peername_daemon::usage::Usage;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 #[cfg(feature = "exec")]
-use crate::cmd::agent;
+use crate::cmd::exec::agent;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;

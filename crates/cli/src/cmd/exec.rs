@@ -3,6 +3,7 @@
 
 mod accepted;
 pub(crate) mod admin;
+pub(crate) mod agent;
 mod clients;
 mod connect;
 mod netns;

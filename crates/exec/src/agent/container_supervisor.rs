@@ -17,7 +17,7 @@ use peername_sys::{Errno, SyscallError};
 use super::container_memory::map_table;
 use super::policy::AgentPolicy;
 use crate::notify::{self, InflightCalls, SupervisorConfig};
-use crate::open_sockets::find_listing;
+use crate::sockets::find_listing;
 use crate::table::Rules;
 
 /// The descriptors of a container that its supervisor needs.

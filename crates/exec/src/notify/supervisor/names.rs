@@ -11,7 +11,7 @@ use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
 use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
-use crate::socket_queries::ProgramSocket;
+use crate::sockets::ProgramSocket;
 
 impl Supervisor {
     /// Copies a descriptor of the program. If that fails, the call is answered with the error.

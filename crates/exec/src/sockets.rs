@@ -1,11 +1,12 @@
-//! Which sockets are open, for sweeps: by sock_diag(7), else by /proc/net/tcp.
+//! The program's sockets: what the table asks of one, and which are open, for sweeps: by sock_diag(7), else by /proc/net/tcp.
 
 use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
 use std::{fs, io};
 
-use peername_identity::{SocketKey, SocketListing, connected_inode};
+use peername_identity::{SocketKey, SocketListing, SocketQueries, connected_inode};
 use peername_sys::netlink::sock_diag::connected_sockets;
-use peername_sys::tcp::socket_info::StreamProtocol;
+use peername_sys::tcp::socket_info::{self, StreamProtocol};
 use peername_sys::{NameCall, Result};
 
 /// Tries the ways to list sockets in the calling thread's network namespace.
@@ -59,4 +60,22 @@ fn proc_inodes() -> Result<Vec<u64>> {
     }
     let lines = lists.split(|&byte| byte == b'\n');
     Ok(lines.filter_map(connected_inode).collect())
+}
+
+/// A socket of the program, of which this process has a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramSocket<'fd>(pub(crate) BorrowedFd<'fd>);
+
+impl SocketQueries for ProgramSocket<'_> {
+    fn cookie(&self) -> Option<u64> {
+        socket_info::cookie(self.0).ok()
+    }
+
+    fn inode(&self) -> Option<u64> {
+        socket_info::inode(self.0).ok()
+    }
+
+    fn is_multipath(&self) -> bool {
+        socket_info::protocol(self.0) == Some(StreamProtocol::Multipath)
+    }
 }

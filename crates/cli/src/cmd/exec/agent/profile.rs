@@ -11,16 +11,17 @@ use peername_exec::agent::DEFAULT_POLICY;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use serde_json::{Map, Value, json};
 
-use super::{policy_name, socket_path};
+use super::values::{SOCKET, policy_name, socket_path};
 
 /// Options of `peername agent profile`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLE)]
 pub(super) struct Args {
     /// The policy of the containers: a name of the agent's configuration
     #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     policy: String,
     /// The agent's socket
-    #[arg(long, value_name = "PATH", default_value = super::SOCKET, value_parser = socket_path)]
+    #[arg(long, value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
     socket: PathBuf,
     /// Change this profile [default: that of podman]
     #[arg(long, value_name = "FILE")]
@@ -213,3 +214,7 @@ const EPERM: i32 = 1;
 const ARCHITECTURES: [&str; 2] = ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"];
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURES: [&str; 1] = ["SCMP_ARCH_AARCH64"];
+
+const EXAMPLE: &str = "\
+Example: podman's default profile for containers of the policy mail
+  peername agent profile --policy mail --output mail.json";

@@ -9,7 +9,8 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
 
-use super::{SOCKET, policy_name, profile, socket_path};
+use super::profile;
+use super::values::{SOCKET, policy_name, socket_path};
 use crate::cmd::exec::rule_args::RuleArgs;
 use crate::config_file::{self, Configuration, Kind};
 
@@ -33,6 +34,7 @@ pub(super) enum Action {
 
 /// Options of `peername agent hold`.
 #[derive(Debug, clap::Args)]
+#[command(before_help = HOLD_EXAMPLE)]
 pub(super) struct Hold {
     /// The agent's socket
     #[arg(short, long, value_name = "unix:PATH", default_value = SOCKET, value_parser = socket_path)]
@@ -161,3 +163,6 @@ const EXAMPLE: &str = "\
 Examples: the balancers of 192.0.2.0/24 in front of containers; the seccomp profile of those containers
   peername agent --trust 192.0.2.0/24 --ports 443
   peername agent profile > peername.json";
+const HOLD_EXAMPLE: &str = "\
+Example: a container beside the agent's, with a folder that both have
+  peername agent hold --holder unix:/held/agent.sock";

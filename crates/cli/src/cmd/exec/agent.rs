@@ -3,13 +3,14 @@
 mod options;
 mod profile;
 mod store;
+mod values;
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use peername_daemon::service_manager;
 use peername_daemon::usage::Usage;
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
-use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder, is_policy_name};
+use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
 use peername_exec::interfaces;
 use peername_identity::Table;
 use peername_observe::admin::UnixSocketFile;
@@ -33,7 +34,7 @@ use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
 
-use crate::cmd::exec::admin::{Served, start_process};
+use super::admin::{Served, start_process};
 pub(crate) use options::{Args, Policy, policies};
 use options::{OnTakeover, Serve};
 use serde_json::Value;
@@ -203,34 +204,5 @@ fn bind(path: &Path, for_others: bool) -> anyhow::Result<OwnedFd> {
     })
 }
 
-/// The value of an option that takes the path of a Unix socket, with or without `unix:`.
-///
-/// # Errors
-///
-/// The path is not absolute: runtimes have other working directories.
-fn socket_path(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text.strip_prefix("unix:").unwrap_or(text));
-    match path.is_absolute() {
-        true => Ok(path),
-        false => {
-            Err("use an absolute path, such as unix:/run/peername-agent/agent.sock".to_owned())
-        }
-    }
-}
-
 const ADMIN_LIMIT: Duration = Duration::from_secs(3);
 const ADMIN_RETRY: Duration = Duration::from_millis(100);
-/// The value of an option that takes the name of a policy.
-///
-/// # Errors
-///
-/// No container could name it.
-fn policy_name(text: &str) -> Result<String, String> {
-    match is_policy_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("use at most 128 ASCII letters, digits and _+-.".to_owned()),
-    }
-}
-
-/// Where agent and profile have the socket, unless they are told otherwise.
-const SOCKET: &str = "/run/peername-agent/agent.sock";
