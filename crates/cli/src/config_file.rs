@@ -18,7 +18,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 #[cfg(feature = "exec")]
-use crate::cmd::exec::agent::Policy;
+use crate::cmd::exec::agent::policy_args::Policy;
 use crate::cmd::forward::options::Forward;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::jail::options::Args as Jail;

@@ -13,7 +13,7 @@ use peername_daemon::usage::Usage;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 #[cfg(feature = "exec")]
-use crate::cmd::exec::agent;
+use crate::cmd::exec::agent::policy_args;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept;
 use crate::cmd::proxy::options::Top;
@@ -125,7 +125,7 @@ fn validate(config: Configuration) -> Result<String, Problems> {
     }
     #[cfg(feature = "exec")]
     if !config.agent.is_empty() {
-        let policies = agent::policies(&config.agent);
+        let policies = policy_args::policies(&config.agent);
         let named = policies.map(|all| {
             let names: Vec<_> = all.iter().map(|policy| policy.name.as_str()).collect();
             names.join(", ")

@@ -4,7 +4,7 @@ use peername_daemon::options::schema;
 use serde_json::{Map, Value, json};
 
 #[cfg(feature = "exec")]
-use crate::cmd::exec::agent::Policy;
+use crate::cmd::exec::agent::policy_args::Policy;
 use crate::cmd::forward::options::Forward;
 #[cfg(feature = "intercept")]
 use crate::cmd::intercept::jail::options::Args as Jail;

@@ -1,6 +1,7 @@
 //! `peername agent`: the true client for containers that are started without peername.
 
 mod options;
+pub(crate) mod policy_args;
 mod profile;
 mod store;
 mod values;
@@ -35,7 +36,7 @@ use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user;
 
 use super::admin::{Served, start_process};
-pub(crate) use options::{Args, Policy, policies};
+pub(crate) use options::Args;
 use options::{OnTakeover, Serve};
 use serde_json::Value;
 

@@ -80,7 +80,7 @@ impl Agent {
         Ok(())
     }
 
-    pub(super) fn watch_store(&mut self) -> Result<(), AgentError> {
+    pub(super) fn watch_store(&self) -> Result<(), AgentError> {
         let store = self.store.as_ref();
         match store.and_then(|store| store.events()) {
             Some(events) => Ok(self.epoll.add(events, Token::STORE, Interest::Readable)?),

@@ -1,17 +1,16 @@
 //! The options of `peername agent`.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use peername_daemon::admin::AdminArgs;
 use peername_daemon::options::{Given, NotWithFile, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_daemon::usage::{Usage, UsageErrors};
-use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
+use peername_daemon::usage::Usage;
+use peername_exec::agent::AgentPolicy;
 
+use super::policy_args::{Policy, policies};
 use super::profile;
-use super::values::{SOCKET, policy_name, socket_path};
-use crate::cmd::exec::rule_args::RuleArgs;
+use super::values::{SOCKET, socket_path};
 use crate::config_file::{self, Configuration, Kind};
 
 /// Options of `peername agent`.
@@ -86,18 +85,6 @@ pub(super) enum OnTakeover {
     Wait,
 }
 
-/// A policy: which listeners of a container expect headers, and which headers.
-#[derive(Clone, Debug, PartialEq, clap::Args)]
-#[command(next_help_heading = heading::LISTENING)]
-#[group(skip)]
-pub(crate) struct Policy {
-    /// The name of the policy: listenerMetadata of the containers' seccomp profile
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
-    name: String,
-    #[command(flatten)]
-    rules: RuleArgs,
-}
-
 impl Serve {
     /// The policies. Reads the files that they name.
     ///
@@ -119,43 +106,6 @@ impl Serve {
             policy.verbose = self.verbose;
         }
         Ok(policies)
-    }
-}
-
-/// The policies of these tables. Reads the files that they name.
-///
-/// # Errors
-///
-/// All errors, a line each.
-pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Usage> {
-    let mut errors = UsageErrors::default();
-    let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
-    for table in tables {
-        match table.options().policy(&mut names) {
-            Ok(policy) => policies.push(policy),
-            Err(error) => table.located(&error).for_each(|error| errors.push(error)),
-        }
-    }
-    errors.into_result(Some(policies))
-}
-
-impl Policy {
-    fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, Usage> {
-        if !names.insert(self.name.clone()) {
-            return Err(Usage(format!(
-                "--name {:?} is that of another policy",
-                self.name
-            )));
-        }
-        let clients = self.rules.client_judge()?;
-        Ok(AgentPolicy {
-            name: self.name.clone(),
-            rules: self.rules.rules(clients.is_some())?,
-            slots: self.rules.slots(),
-            header_timeout: self.rules.header_timeout(),
-            clients,
-            verbose: false,
-        })
     }
 }
 

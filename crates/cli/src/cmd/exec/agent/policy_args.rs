@@ -1,0 +1,59 @@
+//! The options of a policy: those of the command line, or of an `[[agent]]` table.
+
+use std::collections::BTreeSet;
+
+use peername_daemon::options::{Table, heading};
+use peername_daemon::usage::{Usage, UsageErrors};
+use peername_exec::agent::{AgentPolicy, DEFAULT_POLICY};
+
+use super::values::policy_name;
+use crate::cmd::exec::rule_args::RuleArgs;
+
+/// A policy: which listeners of a container expect headers, and which headers.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = heading::LISTENING)]
+#[group(skip)]
+pub(crate) struct Policy {
+    /// The name of the policy: listenerMetadata of the containers' seccomp profile
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
+    name: String,
+    #[command(flatten)]
+    rules: RuleArgs,
+}
+
+/// The policies of these tables. Reads the files that they name.
+///
+/// # Errors
+///
+/// All errors, a line each.
+pub(crate) fn policies(tables: &[Table<Policy>]) -> Result<Vec<AgentPolicy>, Usage> {
+    let mut errors = UsageErrors::default();
+    let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
+    for table in tables {
+        match table.options().policy(&mut names) {
+            Ok(policy) => policies.push(policy),
+            Err(error) => table.located(&error).for_each(|error| errors.push(error)),
+        }
+    }
+    errors.into_result(Some(policies))
+}
+
+impl Policy {
+    fn policy(&self, names: &mut BTreeSet<String>) -> Result<AgentPolicy, Usage> {
+        if !names.insert(self.name.clone()) {
+            return Err(Usage(format!(
+                "--name {:?} is that of another policy",
+                self.name
+            )));
+        }
+        let clients = self.rules.client_judge()?;
+        Ok(AgentPolicy {
+            name: self.name.clone(),
+            rules: self.rules.rules(clients.is_some())?,
+            slots: self.rules.slots(),
+            header_timeout: self.rules.header_timeout(),
+            clients,
+            verbose: false,
+        })
+    }
+}
