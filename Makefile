@@ -179,7 +179,7 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/peername/apparmor packaging/apparmor/peername
 	install -d $(DESTDIR)$(MANUAL)
 	$(RELEASE)/peername man $(DESTDIR)$(MANUAL)
-	@for file in proxy.toml forward.toml intercept.toml allowed-subnets.txt; do \
+	@for file in proxy.toml forward.toml intercept.toml agent.toml allowed-subnets.txt; do \
 		[[ -e $(DESTDIR)$(SYSCONFDIR)/peername/$$file ]] || \
 			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
 	done
