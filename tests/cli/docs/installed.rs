@@ -78,12 +78,22 @@ fn service_page_works_as_written() {
     make("uninstall", &scratch);
     let left = files(Path::new(&root));
     assert!(
-        left.len() == 4 && left.iter().all(|path| path.contains("/etc/peername/")),
+        left.len() == 5 && left.iter().all(|path| path.contains("/etc/peername/")),
         "{left:?}"
     );
     // Installing again does not overwrite the operator's changes.
     make("install", &scratch);
     assert_eq!(fs::read_to_string(&list).expect("the list"), "10.81.0.2\n");
+}
+
+/// With the list of balancers that the package installs.
+#[test]
+fn example_of_the_agents_policies_is_valid() {
+    let scratch = Scratch::new();
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples");
+    let text = include_str!("../../../packaging/examples/agent.toml");
+    let file = scratch.write("agent.toml", &text.replace("/etc/peername", examples));
+    Host::new().run(BINARY, &["config", "check", &file]);
 }
 
 /// The page's configuration for a secret is valid, with the file where systemd would put it.

@@ -304,10 +304,9 @@ impl Holder {
         self.kept.retain(|stored| stored.name != name);
     }
 
+    /// Without its listener a container has nothing left to keep.
     fn has_containers(&self) -> bool {
-        self.kept
-            .iter()
-            .any(|stored| stored.name != StoredName::Socket)
+        self.kept.iter().any(|stored| is_listener(stored.name))
     }
 
     /// Closes the descriptors of containers without a process.
@@ -323,13 +322,18 @@ impl Holder {
 /// The number of a container without a process, of which this is the seccomp listener.
 fn number_if_ended(stored: &StoredDescriptor) -> Option<u64> {
     match stored.name {
-        StoredName::Container {
-            number,
-            part: Part::Calls,
-        } => seccomp::is_over(&stored.fd).then_some(number),
+        StoredName::Container { number, .. } if is_listener(stored.name) => {
+            seccomp::is_over(&stored.fd).then_some(number)
+        }
         _ => None,
     }
 }
+
+fn is_listener(name: StoredName) -> bool {
+    let part = Part::Calls;
+    matches!(name, StoredName::Container { part: its, .. } if its == part)
+}
+
 /// A message between agent and holder.
 struct Message {
     text: String,
