@@ -4,6 +4,9 @@
 # Everything ends with this process: the agent, and the container in a PID namespace below the agent's.
 set -euo pipefail
 
+if [[ $1 == --version ]]; then
+    exec runc --version
+fi
 if [[ $$ -ne 1 ]]; then
     exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
 fi
