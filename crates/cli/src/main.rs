@@ -9,6 +9,8 @@ mod help;
 #[cfg(any(feature = "exec", feature = "intercept"))]
 mod launcher;
 #[cfg(any(feature = "exec", feature = "intercept"))]
+mod publish;
+#[cfg(any(feature = "exec", feature = "intercept"))]
 mod separator;
 
 use std::env;

@@ -130,8 +130,7 @@ fn validate(config: Configuration) -> Result<String, Problems> {
             let names: Vec<_> = all.iter().map(|policy| policy.name.as_str()).collect();
             names.join(", ")
         });
-        let problems = |Usage(text): Usage| Problems(text.lines().map(str::to_owned).collect());
-        note("agent: ", named.map_err(problems));
+        note("agent: ", named.map_err(problems_of));
     }
     #[cfg(feature = "intercept")]
     if let Some(table) = &config.jail {
@@ -152,4 +151,10 @@ fn validate(config: Configuration) -> Result<String, Problems> {
         true => Ok(summaries.join("; ")),
         false => Err(Problems(problems)),
     }
+}
+
+/// The lines of an error.
+#[cfg(feature = "exec")]
+fn problems_of(Usage(text): Usage) -> Problems {
+    Problems(text.lines().map(str::to_owned).collect())
 }

@@ -78,17 +78,13 @@ impl Container {
     ///
     /// Those of memfd_create(2).
     pub(super) fn new(state: ContainerState, calls: OwnedFd, slots: usize) -> Result<Self> {
-        Ok(Self {
-            state: write_state(&state)?,
+        let record = StateRecord {
             id: state.id,
             policy: state.policy,
-            memory: ContainerMemory::new(slots)?,
-            calls,
-            supervisor: None,
-            restart_at: None,
-            failures: 0,
-            has_noted_policy: false,
-        })
+            pid_namespace: pid_namespace(),
+        };
+        let (state, memory) = (record.write()?, ContainerMemory::new(slots)?);
+        Ok(Self::without_supervisor(record, state, memory, calls))
     }
 
     /// A container of an earlier agent.
@@ -109,17 +105,27 @@ impl Container {
                 "its calls are recorded in another PID namespace than this agent's, so its accept(2) fails",
             ));
         }
-        Ok(Self {
-            id: known.id,
-            policy: known.policy,
+        let memory = ContainerMemory { table, inflight };
+        Ok(Self::without_supervisor(known, state, memory, calls))
+    }
+
+    fn without_supervisor(
+        record: StateRecord,
+        state: OwnedFd,
+        memory: ContainerMemory,
+        calls: OwnedFd,
+    ) -> Self {
+        Self {
+            id: record.id,
+            policy: record.policy,
             state,
-            memory: ContainerMemory { table, inflight },
+            memory,
             calls,
             supervisor: None,
             restart_at: None,
             failures: 0,
             has_noted_policy: false,
-        })
+        }
     }
 
     /// Whether it is to be logged that its policy is missing: once.
@@ -233,6 +239,15 @@ struct StateRecord {
 }
 
 impl StateRecord {
+    /// Writes it to memory. The names have no spaces.
+    fn write(&self) -> Result<OwnedFd> {
+        let mut file = File::from(create_anonymous("peername-state", 0)?);
+        let text = format!("{} {} {}", self.id, self.policy, self.pid_namespace);
+        file.write_all(text.as_bytes())
+            .call("write(2), to memory")?;
+        Ok(file.into())
+    }
+
     fn read(state: &OwnedFd) -> Option<Self> {
         let mut file = File::from(state.try_clone().ok()?);
         file.rewind().ok()?;
@@ -244,15 +259,6 @@ impl StateRecord {
             pid_namespace: words.next()?,
         })
     }
-}
-
-/// The names have no spaces.
-fn write_state(state: &ContainerState) -> Result<OwnedFd> {
-    let mut file = File::from(create_anonymous("peername-state", 0)?);
-    let text = format!("{} {} {}", state.id, state.policy, pid_namespace());
-    file.write_all(text.as_bytes())
-        .call("write(2), to memory")?;
-    Ok(file.into())
 }
 
 /// The PID namespace of this process, as /proc names it.

@@ -59,9 +59,9 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
         let listeners = holder.listeners.iter().map(OwnedFd::as_fd);
         wait_readable(listeners, None).map_err(failed)?;
         if let Some(first) = holder.accept_trusted(0) {
-            if let Some((previous, stored)) = HolderClient::connect(shared)? {
-                holder.kept = stored;
-                let _ = send(&previous.0, RETIRE, None);
+            if let Some(previous) = HolderClient::connect(shared)? {
+                holder.kept = previous.stored;
+                let _ = send(&previous.holder.0, RETIRE, None);
             }
             holder
                 .listen_at(shared)
@@ -79,6 +79,15 @@ pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
 #[derive(Debug)]
 pub struct HolderClient(OwnedFd);
 
+/// A connection, and the descriptors that the holder has kept.
+#[derive(Debug)]
+pub struct Connected {
+    /// The connection.
+    pub holder: HolderClient,
+    /// What an earlier agent has stored.
+    pub stored: Vec<StoredDescriptor>,
+}
+
 impl HolderClient {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
@@ -86,7 +95,7 @@ impl HolderClient {
     /// # Errors
     ///
     /// [`HolderError`].
-    pub fn open(path: &Path) -> Result<(Self, Vec<StoredDescriptor>), HolderError> {
+    pub fn open(path: &Path) -> Result<Connected, HolderError> {
         match Self::connect(path)? {
             Some(connected) => Ok(connected),
             None => {
@@ -101,7 +110,7 @@ impl HolderClient {
     /// # Errors
     ///
     /// [`HolderError`].
-    pub fn connect(path: &Path) -> Result<Option<(Self, Vec<StoredDescriptor>)>, HolderError> {
+    pub fn connect(path: &Path) -> Result<Option<Connected>, HolderError> {
         let failed = |source| HolderError::at(path, source);
         let line = match seqpacket::connect_to(path) {
             Err(error) if is_absent(&error) => return Ok(None),
@@ -109,7 +118,8 @@ impl HolderClient {
         };
         fd_passing::set_time_limit(&line, HANDOVER_LIMIT).map_err(failed)?;
         let stored = receive_all(&line).ok_or(HolderError::Busy)?;
-        Ok(Some((Self(line), stored)))
+        let holder = Self(line);
+        Ok(Some(Connected { holder, stored }))
     }
 }
 

@@ -10,9 +10,9 @@ use peername_daemon::usage::Usage;
 use peername_intercept::ca::Authority;
 
 use super::ca_dir::CaDir;
-use super::publish::publish;
 use super::shell::quoted;
 use super::trust_store::{self, BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
+use crate::publish::publish;
 
 /// Where the files are written.
 #[derive(Debug, clap::Args)]

@@ -16,6 +16,7 @@ use peername_exec::library::Library;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::options::{Args, Mode};
+use crate::publish::publish;
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
 use service_unit::ServiceUnit;
 
@@ -133,12 +134,9 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
 /// Writes the drop-in in one step: the half of one could clear the unit's command.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     refuse_foreign(path)?;
-    let draft = path.with_extension("new");
     let directory = path.parent().unwrap_or(path);
-    fs::create_dir_all(directory)
-        .and_then(|()| fs::write(&draft, text))
-        .and_then(|()| fs::rename(&draft, path))
-        .with_context(|| format!("{}: can't be written", path.display()))
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    publish(path, text.as_bytes())
 }
 
 /// Prints the lines that the drop-in lacks.

@@ -2,7 +2,7 @@
 //! config-linux.md, "Seccomp").
 
 use std::fs;
-use std::io::{self, Write, stdout};
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +12,7 @@ use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use serde_json::{Map, Value, json};
 
 use super::values::{SOCKET, policy_name, socket_path};
+use crate::publish::publish;
 
 /// Options of `peername agent profile`.
 #[derive(Debug, clap::Args)]
@@ -54,7 +55,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let text = format!("{:#}\n", Value::from(with_agent(profile, args)?));
     match &args.output {
-        Some(path) => replace(path, &text).with_context(|| path.display().to_string())?,
+        Some(path) => publish(path, text.as_bytes())?,
         None => out.write_all(text.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
@@ -65,13 +66,6 @@ fn default_profile() -> anyhow::Result<Map<String, Value>> {
     let mut profile = object(include_str!("default_profile.json"))?;
     profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
     Ok(profile)
-}
-
-/// Writes a file whole: a runtime may read the old one at this moment.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_added_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(&new, path)
 }
 
 fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
@@ -119,24 +113,23 @@ fn denial(names: &[&str], errno: i32) -> Value {
 /// What a profile lacks, a line each.
 fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
     let mut lacks = Vec::new();
-    let text = |key: &str| profile.get(key).and_then(Value::as_str).unwrap_or_default();
-    if Path::new(text("listenerPath")) != args.socket {
+    let socket = text_of(profile, "listenerPath");
+    if Path::new(socket) != args.socket {
         lacks.push(format!(
-            "listenerPath is {:?}, not the agent's socket {:?}: the agent is not asked",
-            text("listenerPath"),
+            "listenerPath is {socket:?}, not the agent's socket {:?}: the agent is not asked",
             args.socket
         ));
     }
-    if text("listenerMetadata") != args.policy {
+    let policy = text_of(profile, "listenerMetadata");
+    if policy != args.policy {
         lacks.push(format!(
-            "listenerMetadata is {:?}: the containers get another policy than {:?}",
-            text("listenerMetadata"),
+            "listenerMetadata is {policy:?}: the containers get another policy than {:?}",
             args.policy
         ));
     }
     let rules = profile.get("syscalls").and_then(Value::as_array);
     let rules = rules.map_or(&[][..], Vec::as_slice);
-    let default = text("defaultAction");
+    let default = text_of(profile, "defaultAction");
     for name in NOTIFIED {
         let actions = actions_of(rules, name);
         if actions.is_empty() && allows(default) || actions.iter().any(|action| allows(action)) {
@@ -161,30 +154,37 @@ fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
     lacks
 }
 
+fn text_of<'p>(profile: &'p Map<String, Value>, key: &str) -> &'p str {
+    let value = profile.get(key).and_then(Value::as_str);
+    value.unwrap_or_default()
+}
+
 fn actions_of<'r>(rules: &'r [Value], name: &str) -> Vec<&'r str> {
-    let of_name = rules
-        .iter()
-        .filter(|rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)));
-    of_name
+    rules_of(rules, name)
         .filter_map(|rule| rule.get("action")?.as_str())
         .collect()
 }
 
+/// The rules of a call.
+fn rules_of<'r>(rules: &'r [Value], name: &str) -> impl Iterator<Item = &'r Value> {
+    rules
+        .iter()
+        .filter(move |rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)))
+}
+
 /// Whether a rule of this call has conditions: arguments, capabilities, architectures.
 fn is_conditional(rules: &[Value], name: &str) -> bool {
-    let is_set = |value: Option<&Value>| match value {
+    rules_of(rules, name)
+        .flat_map(|rule| CONDITIONS.map(|key| rule.get(key)))
+        .any(is_filled)
+}
+
+fn is_filled(value: Option<&Value>) -> bool {
+    match value {
         Some(Value::Array(all)) => !all.is_empty(),
         Some(Value::Object(all)) => !all.is_empty(),
         _ => false,
-    };
-    rules
-        .iter()
-        .filter(|rule| names_of(rule).iter().any(|one| one.as_str() == Some(name)))
-        .any(|rule| {
-            ["args", "includes", "excludes"]
-                .iter()
-                .any(|key| is_set(rule.get(key)))
-        })
+    }
 }
 
 fn names_of(rule: &Value) -> &[Value] {
@@ -206,6 +206,8 @@ const NOTIFIED: [&str; 4] = ["accept", "accept4", "getpeername", "listen"];
 const DENIED: [&str; 1] = ["io_uring_setup"];
 /// The 32-bit call that multiplexes the socket calls. Without a rule of its own, libseccomp applies to it those of the calls.
 const MULTIPLEXED: &str = "socketcall";
+/// The keys of a rule that limit it.
+const CONDITIONS: [&str; 3] = ["args", "includes", "excludes"];
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 /// Also what runtimes have by default, and a rule like the default has no effect.
 const ENOSYS: i32 = 38;

@@ -11,7 +11,7 @@ use peername_daemon::service_manager;
 use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
-use peername_exec::agent::holder::HolderClient;
+use peername_exec::agent::holder::{Connected, HolderClient};
 use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
 use peername_sys::process::stderr::try_write_line;
 
@@ -58,31 +58,41 @@ pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
 ///
 /// It can't be opened.
 pub(super) fn open(args: &Serve) -> anyhow::Result<Option<Opened>> {
-    let of_holder = |(holder, stored)| Opened {
-        store: Box::new(holder),
-        stored,
-    };
     if let Some(path) = &args.holder {
-        return Ok(HolderClient::connect(path)?.map(of_holder));
+        return Ok(HolderClient::connect(path)?.map(Opened::from));
     }
     if service_manager::has_store() {
-        let all = listen_fds::receive_any()?.into_iter();
-        let stored = all.filter_map(|inherited| {
-            let NamedDescriptor { name, fd, .. } = inherited;
-            let known = name.parse().ok();
-            if known.is_none() {
-                try_write_line(&format!("peername: the service manager has passed {name:?}, which is no descriptor of an agent"));
-            }
-            known.map(|name| StoredDescriptor { name, fd })
-        });
+        let inherited = listen_fds::receive_any()?.into_iter();
         return Ok(Some(Opened {
             store: Box::new(ServiceManager),
-            stored: stored.collect(),
+            stored: inherited.filter_map(stored_by_manager).collect(),
         }));
     }
-    Ok(Some(of_holder(HolderClient::open(&holder_path(
-        &args.listen,
-    ))?)))
+    let path = holder_path(&args.listen);
+    Ok(Some(HolderClient::open(&path)?.into()))
+}
+
+/// A descriptor that an agent has stored, by its name; others are logged and closed.
+fn stored_by_manager(inherited: NamedDescriptor) -> Option<StoredDescriptor> {
+    let NamedDescriptor { name, fd, .. } = inherited;
+    match name.parse() {
+        Ok(name) => Some(StoredDescriptor { name, fd }),
+        Err(()) => {
+            try_write_line(&format!(
+                "peername: the service manager has passed {name:?}, which is no descriptor of an agent"
+            ));
+            None
+        }
+    }
+}
+
+impl From<Connected> for Opened {
+    fn from(connected: Connected) -> Self {
+        Self {
+            store: Box::new(connected.holder),
+            stored: connected.stored,
+        }
+    }
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

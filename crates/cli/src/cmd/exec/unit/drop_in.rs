@@ -108,17 +108,17 @@ impl DropIn {
 }
 
 fn refuse_unsuitable(unit: &ServiceUnit) -> Result<(), Unsuitable> {
-    let name = || unit.name.clone();
+    let name = &unit.name;
     if unit.last("Type") == Some("oneshot") {
-        return Err(Unsuitable::Oneshot(name()));
+        return Err(Unsuitable::Oneshot(name.clone()));
     }
     if unit.last("StandardInput") == Some("socket") {
-        return Err(Unsuitable::Inetd(name()));
+        return Err(Unsuitable::Inetd(name.clone()));
     }
     for key in ["RootDirectory", "RootImage"] {
         if let Some(value) = unit.last(key) {
             return Err(Unsuitable::OtherRoot {
-                unit: name(),
+                unit: name.clone(),
                 key,
                 value: value.to_owned(),
             });

@@ -1,4 +1,4 @@
-//! Writes world-readable files: certificates are no secret, and other users' programs have to trust them too.
+//! Writes world-readable files that other programs may read at this moment: certificates, seccomp profiles, drop-ins of units.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use anyhow::Context;
 /// # Errors
 ///
 /// The file can't be created, written or renamed.
-pub(super) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn publish(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
     let written = OpenOptions::new()
