@@ -273,8 +273,8 @@ pub(super) const GROUPS: &[Group] = &[
     },
 ];
 
-/// From `linux/resource.h`.
-const PRIO_PROCESS: u32 = libc::PRIO_PROCESS;
+/// From `linux/resource.h`; libc's constant has another type with musl than with glibc.
+const PRIO_PROCESS: u32 = 0;
 /// From `linux/ioprio.h`.
 const IOPRIO_WHO_PROCESS: u32 = 1;
 
