@@ -11,8 +11,6 @@ import subprocess
 import sys
 
 COLUMNS = 100
-# History, which is not rewritten.
-EXEMPT = {"CHANGELOG.md"}
 ITEM = re.compile(r"( *)([-*]|\d+\.) +")
 # What would begin a list, a heading, a quotation or a table, if it began a line.
 BEGINS_BLOCK = re.compile(r"([-+*>]|\d+[.)]|#+|\|.*|=+|-+)$")
@@ -108,7 +106,7 @@ def main():
     for path in listed.stdout.split():
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        if path not in EXEMPT and wrapped(text) != text:
+        if wrapped(text) != text:
             if "--wrap" in sys.argv:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(wrapped(text))
