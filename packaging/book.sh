@@ -1,7 +1,8 @@
 #!/bin/bash
-# Builds the pages as a book with a search: packaging/book.sh MDBOOK INTO. The order is that of the links of docs/index.md.
+# Builds the pages as a book with a search: packaging/book.sh MDBOOK INTO [PROGRAM]. The order is that of the links of
+# docs/index.md; the help of PROGRAM's commands is the reference at the end.
 set -euo pipefail
-mdbook=$(realpath "$1") into=$(realpath --canonicalize-missing "$2")
+mdbook=$(realpath "$1") into=$(realpath --canonicalize-missing "$2") program=${3:+$(realpath "$3")}
 cd "$(dirname "$0")/.."
 
 book=$(mktemp --directory)
@@ -44,6 +45,20 @@ TOML
             }
         }' docs/index.md
 } >"$book/src/SUMMARY.md"
+
+# A chapter for each command, of which each has a manual page.
+if [[ -n $program ]]; then
+    mkdir "$book/man" "$book/src/reference"
+    "$program" man "$book/man"
+    printf '\n# Reference\n\n' >>"$book/src/SUMMARY.md"
+    for page in "$book"/man/peername-*.1; do
+        name=$(basename "$page" .1)
+        read -ra command <<<"$(sed 's/^peername-//; s/-/ /g' <<<"$name")"
+        printf '# peername %s\n\n```text\n%s\n```\n' "${command[*]}" "$(COLUMNS=100 "$program" "${command[@]}" --help)" \
+            >"$book/src/reference/$name.md"
+        echo "- [peername ${command[*]}](reference/$name.md)" >>"$book/src/SUMMARY.md"
+    done
+fi
 # mdBook makes an index.html of each README.md, but does not change the links to it.
 mv "$book/src/bench/README.md" "$book/src/bench/benchmarks.md"
 sed -i "s#bench/README\.md#bench/benchmarks.md#g" "$book"/src/*.md "$book"/src/docs/*.md
