@@ -25,8 +25,13 @@ ZIG := $(TARGET)/tools/zig
 HTTPJAIL ?= $(TARGET)/bench-jail/target/release/httpjail
 CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
 MDBOOK := $(TARGET)/tools/mdbook/bin/mdbook
+WHEEL := $(TARGET)/tools/wheel
+# The program that writes completions and manual pages for `make install`. It differs where this machine can't run RELEASE's.
+GENERATOR ?= $(RELEASE)/peername
+# A secret key of minisign(1), with which `make dist` signs the checksums.
+SIGN ?=
 
-.PHONY: help build setup demo docs libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help build setup demo docs recordings libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist archive wheel sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +42,15 @@ setup: ## Install the programs that the tests need: balancers, servers, network 
 demo: ## Show what peername does: the client that a backend sees, without and with it
 	@$(CARGO) run --locked --package peername --no-default-features -- demo
 
-docs: $(MDBOOK) ## Build the pages as a book with a search, in target/book
-	packaging/book.sh $(MDBOOK) $(TARGET)/book
+docs: $(MDBOOK) ## Build the pages and the help of all commands as a book with a search, in target/book
+	$(CARGO) build --locked --package peername
+	packaging/book.sh $(MDBOOK) $(TARGET)/book $(TARGET)/debug/peername
+
+recordings: ## Record terminal sessions for the tutorials, as docs/demo.svg and docs/jail.svg (curl, dig)
+	@[[ -x $(TARGET)/tools/rich/bin/python ]] || python3 -m venv $(TARGET)/tools/rich
+	@$(TARGET)/tools/rich/bin/pip install --quiet rich==15.0.0
+	$(CARGO) build --locked --package peername
+	$(TARGET)/tools/rich/bin/python packaging/recordings.py $(TARGET)/debug/peername
 
 build: ## Build the program and the libraries of `exec` for every day, in target/release
 	$(CARGO) build --release --locked --package peername
@@ -67,6 +79,9 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 	@for features in "" $(FEATURES); do \
 		$(CARGO) clippy --quiet --package peername --no-default-features --features "$$features" --locked -- -D warnings; \
 	done
+	@for target in $$(rustup target list --installed 2>/dev/null | grep musl); do \
+		$(CARGO) check --quiet --locked --package peername-sys --target $$target; \
+	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --features peername/opentelemetry --locked --quiet
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --locked --log-level error check bans licenses sources; \
@@ -86,6 +101,11 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 	@git ls-files '*.rs' '*.c' '*.h' | xargs wc -l | awk '$$2 != "total" && $$1 > $(MAX_FILE_LINES) { \
 		print "check: " $$2 " has " $$1 " lines, more than $(MAX_FILE_LINES): does it hold one idea?"; bad = 1 } \
 		END { exit bad }'
+	@if command -v actionlint >/dev/null; then \
+		actionlint; \
+	else \
+		echo "check: actionlint is not installed: .github/workflows is not checked"; \
+	fi
 	@checks/module_cycles.py $(CRATES)
 	@checks/words.py
 	@checks/markdown.py
@@ -172,13 +192,14 @@ install: ## Install program, libraries, units, documentation; PREFIX=/usr/local,
 		install -D -m 644 -t $(DESTDIR)$(DOCUMENTATION)/$$kind packaging/$$kind/*; \
 	done
 	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
-	$(RELEASE)/peername completions bash >$(DESTDIR)$(BASH_COMPLETION)
-	$(RELEASE)/peername completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
-	$(RELEASE)/peername completions fish >$(DESTDIR)$(FISH_COMPLETION)
+	$(GENERATOR) completions bash >$(DESTDIR)$(BASH_COMPLETION)
+	$(GENERATOR) completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
+	$(GENERATOR) completions fish >$(DESTDIR)$(FISH_COMPLETION)
 	install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/apparmor.d packaging/apparmor/peername-service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/peername/apparmor packaging/apparmor/peername
+	install -m 755 -t $(DESTDIR)$(PREFIX)/share/peername/apparmor packaging/apparmor/load.sh
 	install -d $(DESTDIR)$(MANUAL)
-	$(RELEASE)/peername man $(DESTDIR)$(MANUAL)
+	$(GENERATOR) man $(DESTDIR)$(MANUAL)
 	@for file in proxy.toml forward.toml intercept.toml agent.toml allowed-subnets.txt; do \
 		[[ -e $(DESTDIR)$(SYSCONFDIR)/peername/$$file ]] || \
 			install -D -m 644 -t $(DESTDIR)$(SYSCONFDIR)/peername packaging/examples/$$file; \
@@ -197,8 +218,27 @@ BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
 ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
 FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish
 
-dist: sbom ## Build an archive in dist/ from the program in RELEASE: libraries, completions, documentation, units, SBOM
+dist: static ## Make a whole release in dist/ of static programs; STATIC=x86_64 for one, SIGN=KEY signs it (minisign)
+	rm -rf dist
+	@$(MAKE) --no-print-directory sbom
+	@for arch in $(STATIC); do \
+		$(MAKE) --no-print-directory archive packages wheel RELEASE=$(TARGET)/$$arch-unknown-linux-musl/dist \
+			GENERATOR=$(TARGET)/$(shell uname -m)-unknown-linux-musl/dist/peername; \
+	done
+	@$(MAKE) --no-print-directory image STATIC_BINARIES="$(STATIC:%=$(TARGET)/%-unknown-linux-musl/dist/peername)"
+	install -m 755 -t dist packaging/install.sh
+	STATIC="$(STATIC)" packaging/provenance.py dist >dist/provenance.json
+	packaging/checksums.sh dist $(if $(SIGN),$(abspath $(SIGN)))
+
+archive: ## Build an archive in dist/ from the program in RELEASE: libraries, completions, documentation, units, SBOM
 	packaging/archive.sh $(RELEASE) dist
+
+wheel: $(WHEEL)/bin/wheel ## Build a Python wheel in dist/ from the static program in RELEASE, for uvx and pipx
+	packaging/python/build.sh $(RELEASE) dist $(WHEEL)/bin/python
+
+$(WHEEL)/bin/wheel:
+	python3 -m venv $(WHEEL)
+	$(WHEEL)/bin/pip install --quiet wheel==0.48.0
 
 sbom: $(CYCLONEDX) ## Write dist/peername.cdx.json, the crates that the program consists of (CycloneDX)
 	packaging/sbom.sh $(CYCLONEDX) dist/peername.cdx.json
@@ -215,11 +255,13 @@ test-reproducible: ## Build the last commit in another folder, and compare it wi
 packages: ## Build deb and rpm in dist/ from the program in RELEASE (Debian: dpkg-dev, rpm)
 	packaging/package/build.sh $(RELEASE) dist
 
-test-packages: ## Build the packages, and install them on a fresh Debian, booted in a container (root)
+test-packages: ## Install what make dist has built in fresh root file systems, and on a booted Debian (root)
+	@[[ -e dist/provenance.json ]] || { echo "make test-packages: there is no release yet: run make dist" >&2; exit 1; }
 	@DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet --no-install-recommends \
-		debootstrap systemd-container rpm
-	@$(MAKE) --no-print-directory packages
-	@tests/packages/run.sh dist
+		busybox-static debootstrap lintian minisign systemd-container
+	@tests/packages/release.sh dist
+	@tests/packages/roots.sh dist
+	@tests/packages/booted.sh dist
 
 image: ## Build dist/peername.oci.tar, the container image of the static binaries (root, buildah; after make static)
 	@[[ -n "$(STATIC_BINARIES)" ]] || { echo "make image: there is no static binary yet: run make static" >&2; exit 1; }

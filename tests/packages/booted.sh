@@ -10,22 +10,10 @@ cd "$(dirname "$0")"
 target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
 debian=$target/packages/debian
 
-if [[ ! -e $debian/etc/os-release ]]; then
-    echo "packages: installing Debian in $debian"
-    rm -rf "$debian.part" && mkdir -p "$target/packages"
-    debootstrap --variant=minbase \
-        --include=systemd,systemd-sysv,dbus,openssh-server,openssh-client,haproxy,iproute2,netcat-openbsd \
-        bookworm "$debian.part" >"$target/packages/debootstrap.log"
-    mv "$debian.part" "$debian"
-fi
+./debian.sh "$debian"
 
 # Each run has a fresh copy, on top of what is kept.
 work=$(mktemp -d "$target/packages/run.XXXXXX")
-check() {
-    local what=$1
-    shift
-    if "$@"; then echo "ok   $what"; else echo "FAIL $what: $*"; fi
-}
 in_namespace() {
     root=$work/root
     mkdir "$work/upper" "$work/work" "$root"
@@ -34,7 +22,7 @@ in_namespace() {
     ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
 
     mkdir "$root/packages"
-    cp "$packages"/peername_*_amd64.deb "$packages"/peername-*.x86_64.rpm "$root/packages"
+    cp "$packages"/peername_*_amd64.deb "$root/packages"
     cp stranger.sh haproxy.cfg "$root/packages"
     cp stranger.service "$root/etc/systemd/system/"
     ln -s ../stranger.service "$root/etc/systemd/system/multi-user.target.wants/stranger.service"
@@ -44,17 +32,9 @@ in_namespace() {
     timeout --signal=KILL 180 systemd-nspawn --directory="$root" --register=no --keep-unit --private-network \
         --machine=peername-packages --console=pipe --boot </dev/null >"$work/console.log" 2>&1 || true
     cp "$root/packages/log" "$work/log" 2>/dev/null || true
-
-    echo "packages: the rpm, in the same Debian"
-    {
-        check "rpm installs it" rpm --root="$root" --nodeps --install "$packages"/peername-*.x86_64.rpm
-        check "the program runs" chroot "$root" peername --version
-        check "rpm removes it" rpm --root="$root" --erase peername
-        check "the program is removed" test ! -e "$root/usr/bin/peername"
-    } >>"$work/log" 2>&1
     umount "$root"
 }
-export -f in_namespace check
+export -f in_namespace
 export work packages debian
 unshare --mount bash -euo pipefail -c in_namespace
 
