@@ -4,8 +4,6 @@
 //! RST if and only if the peer reset. HAProxy, nginx and go-mmproxy all turn a backend's RST into FIN, which
 //! makes a truncated answer look complete; nginx loses the data after a half-close.
 
-mod uring;
-
 use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,9 +13,8 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Lab, Process, assert_within, wait_until};
 use crate::harness::pattern::{assert_same, pattern};
-use crate::harness::peername::{Peername, words};
+use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
-use uring::has_io_uring;
 
 #[test]
 fn client_half_close_keeps_the_other_direction() {
@@ -296,11 +293,8 @@ fn assert_half_close(first: &Conn, second: &Conn) {
     }
 }
 
-/// The relay methods that this machine offers: containers often have no io_uring.
-fn relays() -> impl Iterator<Item = &'static str> {
-    let all = words("--relay=auto --relay=copy --relay=splice --relay=uring");
-    let known = if has_io_uring() { 4 } else { 3 };
-    all.into_iter().take(known)
+fn relays() -> [&'static str; 3] {
+    ["--relay=auto", "--relay=copy", "--relay=splice"]
 }
 
 /// Descriptors that a proxy may keep pooled rather than leak: 32 pipes in each of two workers, or, when one

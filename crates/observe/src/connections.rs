@@ -88,8 +88,6 @@ pub enum RelayMethod {
     Copy,
     /// splice(2).
     Splice,
-    /// io_uring.
-    Uring,
     /// Of a session: the worker's batches.
     Userspace,
     /// Of a session: the kernel data path.

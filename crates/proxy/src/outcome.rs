@@ -212,7 +212,6 @@ impl Outcome {
             Self::Relayed(End::Finished(_)) => "finished",
             Self::Relayed(End::Reset(_)) => "reset",
             Self::Relayed(End::Idle) => "idle",
-            Self::Relayed(End::Lost) => "lost",
             Self::SessionEnded(SessionEnd::Idle) => "idle",
             Self::SessionEnded(SessionEnd::Unanswered) => "unanswered",
             Self::SessionEnded(SessionEnd::Evicted) => "evicted",
@@ -233,7 +232,7 @@ impl Outcome {
                 Side::Downstream => "downstream",
                 Side::Upstream => "upstream",
             }),
-            Self::Relayed(End::Idle | End::Lost)
+            Self::Relayed(End::Idle)
             | Self::SessionEnded(_)
             | Self::Cut
             | Self::ClosedByAdmin
@@ -249,7 +248,6 @@ impl Outcome {
             Self::Relayed(End::Finished(_) | End::Idle) => Fault::None,
             Self::Relayed(End::Reset(Side::Downstream)) => Fault::Downstream,
             Self::Relayed(End::Reset(Side::Upstream)) => Fault::Upstream,
-            Self::Relayed(End::Lost) => Fault::Local,
             Self::SessionEnded(SessionEnd::Idle | SessionEnd::Stopped) => Fault::None,
             Self::SessionEnded(SessionEnd::Unanswered) => Fault::Upstream,
             Self::SessionEnded(SessionEnd::Evicted | SessionEnd::AccessRevoked) => Fault::Policy,
@@ -263,7 +261,6 @@ impl Outcome {
     pub fn error(&self) -> Option<String> {
         match self {
             Self::Failed(failure) => Some(failure.to_string()),
-            Self::Relayed(End::Lost) => Some(LOST.to_owned()),
             Self::SessionEnded(SessionEnd::SocketDestroyed) => Some(DESTROYED.to_owned()),
             Self::SessionEnded(SessionEnd::Unwatched) => Some(UNWATCHED.to_owned()),
             Self::Relayed(_)
@@ -288,22 +285,7 @@ impl Fault {
     }
 }
 
-const LOST: &str = "epoll_ctl(2): the sockets could not be watched any more, for lack of memory or of watches \
-    (fs.epoll.max_user_watches)";
 const DESTROYED: &str =
     "its socket was destroyed from outside (`ss --kill`); the next datagram starts another session";
 const UNWATCHED: &str = "epoll_ctl(2): its socket could not be watched, for lack of memory or of watches \
     (fs.epoll.max_user_watches)";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connection_lost_for_lack_of_memory_is_no_peers_fault() {
-        let lost = Outcome::Relayed(End::Lost);
-        assert_eq!((lost.label(), lost.ended_by()), ("lost", Some("proxy")));
-        assert_eq!(lost.fault(), Fault::Local);
-        assert!(lost.error().is_some_and(|why| why.contains("epoll_ctl(2)")));
-    }
-}

@@ -7,20 +7,17 @@ pub enum Backend {
     Copy,
     /// splice(2), in one direction at least.
     Splice,
-    /// The io_uring of the thread.
-    Uring,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Copy, Self::Splice, Self::Uring];
+    pub const ALL: [Self; 2] = [Self::Copy, Self::Splice];
 
     /// The name in metrics and listings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
             Self::Splice => "splice",
-            Self::Uring => "uring",
         }
     }
 }

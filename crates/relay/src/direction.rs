@@ -14,7 +14,6 @@ use tokio::net::TcpStream;
 
 use crate::Prefix;
 use crate::method::selector::MethodSelector;
-use crate::method::uring::session::{Remainder, SourceEnd};
 use crate::method::{Method, copy, splice};
 
 /// One direction.
@@ -96,30 +95,9 @@ impl Direction {
         }
     }
 
-    /// The selector, if the direction only waits for its source; `None` while bytes are buffered or after FIN.
-    pub(crate) fn selector_if_waiting(&self) -> Option<&MethodSelector> {
-        let waits = self.state == DirectionState::Open && matches!(self.unsent, Unsent::None);
-        waits.then_some(&self.selector)
-    }
-
-    /// Defers io_uring: the run of messages restarts.
-    pub(crate) fn defer_uring(&mut self) {
-        self.selector.restart_run(true);
-    }
-
     /// Whether the next read goes through a pipe, as far as there is one.
     pub(crate) fn is_splicing(&self) -> bool {
         self.selector.is_splicing()
-    }
-
-    /// Resumes after an io_uring session, with `moved` bytes in all.
-    pub(crate) fn resume(&mut self, moved: u64, rest: &Remainder) {
-        self.moved = moved;
-        self.buffer_unsent(&rest.unsent);
-        self.selector.back_off(rest.has_bulk);
-        if rest.end == SourceEnd::Finished {
-            self.state = DirectionState::SourceFinished;
-        }
     }
 
     /// Moves what can be moved now and registers `cx` for the event it waits for. After [`MAX_ROUNDS`] it yields

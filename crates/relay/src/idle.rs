@@ -37,13 +37,6 @@ impl IdleTimer {
         }
     }
 
-    /// Records activity at an earlier time.
-    pub(crate) fn record_activity_at(&mut self, last: Option<Instant>) {
-        if let (Some(timer), Some(last)) = (&mut self.0, last) {
-            timer.last_activity = timer.last_activity.max(last);
-        }
-    }
-
     /// Ready when the limit has passed since the last activity; pending for ever without a limit.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(timer) = &mut self.0 else {

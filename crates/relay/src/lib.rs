@@ -11,8 +11,7 @@
 //!   future, is reset on both sides, so that neither peer mistakes the abort for the end of the stream;
 //! - nothing hangs: idle time is bounded by [`Limits`].
 //!
-//! The relay knows no addresses, headers or policy. It runs on a current-thread tokio runtime; a method
-//! that leaves the runtime only has to keep the signature of [`relay`].
+//! The relay knows no addresses, headers or policy. It runs on a current-thread tokio runtime.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -33,7 +32,6 @@ pub use backend::Backend;
 pub use gauge::connections_by_backend;
 pub use method::Method;
 pub use method::splice::limit_pipes;
-pub use method::uring::check_uring;
 pub use stats::{RelayStats, Tally};
 
 use crate::pair::{PairRelay, Stop};
@@ -109,8 +107,6 @@ pub enum End {
     Reset(Side),
     /// An idle timeout of [`Limits`] expired.
     Idle,
-    /// The runtime could not register the sockets again, and both sides were sent RST: neither side's fault.
-    Lost,
 }
 
 /// Relays until the connection has ended and both sockets are closed. `stats` are live meanwhile, and final however the
@@ -128,7 +124,6 @@ pub fn relay(
         match relay.run().await {
             Stop::Finished(first) => End::Finished(first),
             Stop::Idle => End::Idle,
-            Stop::Lost => End::Lost,
             Stop::Reset(side) => {
                 // Boxed, so that not every connection's future reserves space for it.
                 Box::pin(reset::deliver(&mut relay, side, flush)).await;

@@ -1,9 +1,8 @@
 //! Relays both directions of a connection until it is known how it ends.
 
 use std::future::poll_fn;
-use std::mem;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use peername_sys::event::readiness::clear_ready;
 use peername_sys::tcp::stream;
@@ -14,16 +13,13 @@ use crate::backend::Backend;
 use crate::direction::{Direction, DirectionState};
 use crate::idle::IdleTimer;
 use crate::method::Method;
-use crate::method::selector::MethodSelector;
-use crate::method::uring::UringSession;
-use crate::method::uring::session::SourceEnd;
 use crate::stats::RelayStats;
 use crate::{Limits, Pair, Prefix, Side};
 
 /// A connection that is being relayed: two sockets, and the state of both directions.
 #[derive(Debug)]
 pub(crate) struct PairRelay {
-    sockets: Sockets,
+    sockets: Pair,
     to_upstream: Direction,
     to_downstream: Direction,
     /// The side that sent FIN first.
@@ -31,16 +27,6 @@ pub(crate) struct PairRelay {
     idle: IdleTimer,
     limits: Limits,
     stats: Arc<RelayStats>,
-}
-
-#[derive(Debug)]
-enum Sockets {
-    /// Registered with the runtime.
-    Runtime(Pair),
-    /// In an io_uring session.
-    Uring(UringSession),
-    /// Reset, because they could not be registered again.
-    Lost,
 }
 
 /// Why both directions stopped.
@@ -52,13 +38,11 @@ pub(crate) enum Stop {
     Reset(Side),
     /// The idle timeout expired.
     Idle,
-    /// The sockets are lost.
-    Lost,
 }
 
 impl PairRelay {
     pub(crate) fn new(
-        pair: Pair,
+        sockets: Pair,
         prefix: Prefix,
         method: Method,
         limits: Limits,
@@ -71,7 +55,7 @@ impl PairRelay {
         let to_upstream = Direction::new(method, prefix);
         let to_downstream = Direction::new(method, Prefix::default());
         let relay = Self {
-            sockets: Sockets::Runtime(pair),
+            sockets,
             to_upstream,
             to_downstream,
             first_finished: None,
@@ -91,18 +75,15 @@ impl PairRelay {
     /// Drains the dead side: sends what it had sent to the other one; ready when all of it has been accepted, or
     /// can't be.
     pub(crate) fn poll_drain(&mut self, dead: Side, cx: &mut Context<'_>) -> Poll<()> {
-        match self.direction_from(dead) {
-            Some((direction, source, sink)) => direction.poll_drain(source, sink, cx),
-            None => Poll::Ready(()),
-        }
+        let (direction, source, sink) = self.direction_from(dead);
+        direction.poll_drain(source, sink, cx)
     }
 
-    /// The socket of a side; `None` when it is not registered with the runtime.
-    pub(crate) fn socket(&self, side: Side) -> Option<&TcpStream> {
-        match (&self.sockets, side) {
-            (Sockets::Runtime(pair), Side::Downstream) => Some(&pair.downstream),
-            (Sockets::Runtime(pair), Side::Upstream) => Some(&pair.upstream),
-            _ => None,
+    /// The socket of a side.
+    pub(crate) fn socket(&self, side: Side) -> &TcpStream {
+        match side {
+            Side::Downstream => &self.sockets.downstream,
+            Side::Upstream => &self.sockets.upstream,
         }
     }
 
@@ -111,18 +92,6 @@ impl PairRelay {
     }
 
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
-        loop {
-            if let Some(stop) = ready!(self.poll_uring(cx)) {
-                return Poll::Ready(stop);
-            }
-            let stop = self.poll_runtime(cx);
-            if stop.is_ready() || !self.try_enter_uring() {
-                return stop;
-            }
-        }
-    }
-
-    fn poll_runtime(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         let moved = self.moved();
         for side in [Side::Downstream, Side::Upstream] {
             if let Some(dead) = self.pump_from(side, cx) {
@@ -151,7 +120,7 @@ impl PairRelay {
         self.publish_backend();
     }
 
-    /// Stores what moves the bytes while the sockets are registered with the runtime.
+    /// Stores what moves the bytes.
     fn publish_backend(&self) {
         let is_splicing = self.to_upstream.is_splicing() || self.to_downstream.is_splicing();
         self.stats.set_backend(match is_splicing {
@@ -162,7 +131,7 @@ impl PairRelay {
 
     /// Pumps the direction that has `side` as its source; returns the side that turned out to be dead.
     fn pump_from(&mut self, side: Side, cx: &mut Context<'_>) -> Option<Side> {
-        let (direction, source, sink) = self.direction_from(side)?;
+        let (direction, source, sink) = self.direction_from(side);
         if direction.state() == DirectionState::Finished {
             return None;
         }
@@ -190,24 +159,21 @@ impl PairRelay {
         self.stats.set_half_closed();
         self.idle.set_limit(self.limits.half_closed);
         let across = side.other();
-        stream::shutdown_write(self.socket(across)?)
+        stream::shutdown_write(self.socket(across))
             .is_err()
             .then_some(across)
     }
 
     /// Whether nothing is read from this side now: it has sent FIN, or the other side exerts backpressure.
     fn is_unread(&mut self, side: Side) -> bool {
-        self.direction_from(side).is_some_and(|(direction, ..)| {
-            direction.state() != DirectionState::Open || direction.unsent() > 0
-        })
+        let (direction, ..) = self.direction_from(side);
+        direction.state() != DirectionState::Open || direction.unsent() > 0
     }
 
     /// Checks whether a side that is not read from was reset, and registers `cx` for it. If nothing is written to
     /// it either, the reset would go unnoticed, and the descriptors would leak.
     fn check_hang_up(&self, side: Side, cx: &mut Context<'_>) -> bool {
-        let Some(socket) = self.socket(side) else {
-            return true;
-        };
+        let socket = self.socket(side);
         for _ in 0..2 {
             // Once cleared, writability is reported again only by an event: space in the send buffer, or
             // the hang-up.
@@ -222,74 +188,16 @@ impl PairRelay {
         false
     }
 
-    fn direction_from(&mut self, side: Side) -> Option<(&mut Direction, &TcpStream, &TcpStream)> {
-        let Sockets::Runtime(Pair {
+    /// The direction that has `side` as its source, its source and its sink.
+    fn direction_from(&mut self, side: Side) -> (&mut Direction, &TcpStream, &TcpStream) {
+        let Pair {
             downstream,
             upstream,
-        }) = &self.sockets
-        else {
-            return None;
-        };
-        Some(match side {
+        } = &self.sockets;
+        match side {
             Side::Downstream => (&mut self.to_upstream, downstream, upstream),
             Side::Upstream => (&mut self.to_downstream, upstream, downstream),
-        })
-    }
-
-    /// Moves the sockets to an io_uring session if both directions carry messages only. Returns whether they were
-    /// moved, or lost.
-    fn try_enter_uring(&mut self) -> bool {
-        let (Some(up), Some(down)) = (
-            self.to_upstream.selector_if_waiting(),
-            self.to_downstream.selector_if_waiting(),
-        ) else {
-            return false;
-        };
-        if !MethodSelector::is_message_traffic([up, down]) {
-            return false;
         }
-        if !UringSession::ensure_ring() {
-            self.to_upstream.defer_uring();
-            return false;
-        }
-        if let Sockets::Runtime(pair) = mem::replace(&mut self.sockets, Sockets::Lost)
-            && let Some(session) = UringSession::start(pair, Arc::clone(&self.stats))
-        {
-            self.stats.set_backend(Backend::Uring);
-            self.sockets = Sockets::Uring(session);
-        }
-        true
-    }
-
-    /// Polls an io_uring session. Ready with `None` when the sockets are registered with the runtime.
-    fn poll_uring(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stop>> {
-        let session = match &self.sockets {
-            Sockets::Runtime(_) => return Poll::Ready(None),
-            Sockets::Lost => return Poll::Ready(Some(Stop::Lost)),
-            Sockets::Uring(session) => session,
-        };
-        let Poll::Ready(ended) = session.poll_ended(cx) else {
-            self.idle.record_activity_at(session.last_activity());
-            return self.idle.poll_expired(cx).map(|()| Some(Stop::Idle));
-        };
-        let moved = self.stats.tally();
-        let [from_downstream, from_upstream] = ended.from;
-        self.to_upstream.resume(moved.to_upstream, &from_downstream);
-        self.to_downstream
-            .resume(moved.to_downstream, &from_upstream);
-        self.publish_backend();
-        self.sockets = match ended.pair {
-            Some(pair) => Sockets::Runtime(pair),
-            None => Sockets::Lost,
-        };
-        // The kernel has reported the reset, and won't again.
-        if from_downstream.end == SourceEnd::Dead {
-            return Poll::Ready(Some(Stop::Reset(Side::Downstream)));
-        }
-        if from_upstream.end == SourceEnd::Dead {
-            return Poll::Ready(Some(Stop::Reset(Side::Upstream)));
-        }
-        self.poll_uring(cx)
     }
 }
 
@@ -297,19 +205,14 @@ impl PairRelay {
 /// was sent.
 impl Drop for PairRelay {
     fn drop(&mut self) {
-        // In an io_uring session the counts are the ring's.
-        if !matches!(self.sockets, Sockets::Uring(_)) {
-            self.record_moved();
-        }
+        self.record_moved();
         let undelivered = self.to_upstream.unsent() + self.to_downstream.unsent();
         self.stats.set_undelivered(undelivered);
         self.stats.clear_backend();
-        if let Sockets::Runtime(pair) = &self.sockets
-            && !self.is_finished()
-        {
+        if !self.is_finished() {
             // These fail only on sockets that are closed already, which need no reset.
-            let _ = stream::reset_on_close(&pair.downstream);
-            let _ = stream::reset_on_close(&pair.upstream);
+            let _ = stream::reset_on_close(&self.sockets.downstream);
+            let _ = stream::reset_on_close(&self.sockets.upstream);
         }
     }
 }

@@ -16,9 +16,7 @@ use crate::pair::PairRelay;
 /// The wait matters: closing with RST discards what is still in the send buffer.
 pub(crate) async fn deliver(relay: &mut PairRelay, dead: Side, timeout_after: Duration) {
     drain(relay, dead, timeout_after).await;
-    if let Some(survivor) = relay.socket(dead.other()) {
-        wait_acknowledged(survivor, timeout_after).await;
-    }
+    wait_acknowledged(relay.socket(dead.other()), timeout_after).await;
 }
 
 async fn drain(relay: &mut PairRelay, dead: Side, timeout_after: Duration) {

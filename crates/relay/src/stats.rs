@@ -87,25 +87,11 @@ impl RelayStats {
     pub(crate) fn store(&self, to_upstream: u64, to_downstream: u64) {
         self.to_upstream.store(to_upstream, Relaxed);
         self.to_downstream.store(to_downstream, Relaxed);
-        self.record_activity(coarse_millis());
-    }
-
-    /// Adds bytes that came from a side, 0 for downstream and 1 for upstream, at the time `now` of [`coarse_millis`].
-    pub(crate) fn add_from(&self, side: usize, bytes: usize, now: u64) {
-        let counter = match side {
-            0 => &self.to_upstream,
-            _ => &self.to_downstream,
-        };
-        counter.store(counter.load(Relaxed) + bytes as u64, Relaxed);
-        self.record_activity(now);
-    }
-
-    fn record_activity(&self, now: u64) {
-        self.last_activity.store(now, Relaxed);
+        self.last_activity.store(coarse_millis(), Relaxed);
     }
 }
 
 /// The coarse monotonic clock in milliseconds: a few nanoseconds to read, where the exact one takes tens.
-pub(crate) fn coarse_millis() -> u64 {
+fn coarse_millis() -> u64 {
     u64::try_from(coarse_monotonic().as_millis()).unwrap_or(u64::MAX)
 }

@@ -18,7 +18,6 @@ pub mod seccomp;
 pub mod socket;
 pub mod tcp;
 pub mod udp;
-pub mod uring;
 
 pub use error::{
     Errno, NameCall, Result, SyscallError, is_broken_listener, is_destroyed, is_device_error,

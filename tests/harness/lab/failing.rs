@@ -6,8 +6,6 @@ pub(crate) fn failing_calls(calls: &str) -> [String; 3] {
     ["python3".to_owned(), "-c".to_owned(), script]
 }
 
-/// io_uring_setup(2) fails with EPERM: a unit's SystemCallFilter=, or a container's profile.
-pub(crate) const NO_IO_URING: &str = "(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001)";
 /// socket(AF_NETLINK) fails with EAFNOSUPPORT: a unit's RestrictAddressFamilies= without AF_NETLINK.
 pub(crate) const NO_NETLINK: &str = "(0x20, 0, 0, 0), (0x15, 0, 3, socket), (0x20, 0, 0, 16), \
                                      (0x15, 0, 1, 16), (0x06, 0, 0, 0x00050061)";

@@ -78,7 +78,7 @@ fn open_connection_is_listed_with_its_addresses_and_state() {
 /// What moves the bytes makes no difference: they are counted while they move.
 #[test]
 fn byte_counts_are_live_for_each_relay_method() {
-    for method in ["copy", "splice", "uring"] {
+    for method in ["copy", "splice"] {
         let rig = ProxyRig::new(&[ADMIN, &format!("--relay={method}")]);
         let host = &rig.lab.server;
         let (down, up) = rig.connect_client(fresh_client_v4());

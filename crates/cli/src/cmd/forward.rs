@@ -19,7 +19,6 @@ use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::forward::{ForwardService, Forwarder};
 use peername_proxy::telemetry::counters::Counters;
 use peername_proxy::udp::{OpenSessions, UdpForwarder};
-use peername_relay::check_uring;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::confinement::Needs;
 use peername_server::own_addresses::OwnAddresses;
@@ -71,10 +70,9 @@ impl Command for Args {
         Ok(keep_only(CapabilitySet::empty())?)
     }
 
-    fn needs(&self, setup: &Setup, listeners: &Opened) -> anyhow::Result<Needs> {
+    fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         Ok(Needs {
             removes: setup.process.admin.socket_files(),
-            io_uring: !listeners.sockets.tcp.addrs().is_empty() && check_uring().is_ok(),
             watches: self.source.may_watch() || setup.has_list_files(),
             ..Needs::default()
         })

@@ -25,7 +25,6 @@ use peername_kernel::data_path::DataPath;
 use peername_observe::admin::history::History;
 use peername_observe::admin::{AdminServer, Resources};
 use peername_proxy::routes::Keeper;
-use peername_relay::check_uring;
 use peername_server::confinement::Needs;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::Workers;
@@ -80,7 +79,6 @@ impl Command for Args {
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
         Ok(Needs {
             removes: setup.process.admin.socket_files(),
-            io_uring: setup.may_use_uring(),
             bpf_maps: setup.host.is_in_kernel(),
             raw_packets: true,
             watches: self.source.may_watch() || setup.has_list_files(),
@@ -95,9 +93,6 @@ impl Command for Args {
     async fn start(self, ready: Ready<Self>) -> anyhow::Result<(Control, RunningListeners)> {
         privileges::warn_of_missing();
         ready.listeners.sockets.log_kernel_limits();
-        if ready.setup.chooses_relay() {
-            log_relay_method();
-        }
         for relay in ready.setup.chosen_relays() {
             tracing::info!("TCP: bytes are moved by --relay {relay}, as chosen");
         }
@@ -130,17 +125,6 @@ impl Running for Control {
 
     async fn end(self, history: &History) {
         log_totals(&self.shared.counters.snapshot(), history.reloads());
-    }
-}
-
-/// The relay method that `--relay auto` selects on this host.
-fn log_relay_method() {
-    match check_uring() {
-        Ok(()) => tracing::info!("TCP: messages are received by io_uring, bulk is spliced"),
-        Err(error) => tracing::info!(
-            %error,
-            "TCP: bulk is spliced; without io_uring messages cost a little more CPU time"
-        ),
     }
 }
 

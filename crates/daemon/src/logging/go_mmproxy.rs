@@ -192,7 +192,7 @@ fn error(outcome: &str, error: &str) -> Option<String> {
     let phrase = match outcome {
         "finished" | "idle" | "unanswered" | "evicted" | "stopped" | "cut" => return None,
         "reset" => return Some("connection broken: connection reset by peer".to_owned()),
-        "lost" | "socket_destroyed" | "unwatched" => "connection broken",
+        "socket_destroyed" | "unwatched" => "connection broken",
         "untrusted_peer" => "connection origin not in allowed subnets",
         "header_timeout" | "closed_without_header" | "header_truncated" | "downstream_reset" => {
             "failed to read PROXY header"
@@ -298,7 +298,7 @@ mod tests {
             ("header_timeout", "failed to read PROXY header: "),
             ("untrusted_peer", "connection origin not in allowed subnets"),
             ("reset", "connection broken"),
-            ("lost", "connection broken: x"),
+            ("unwatched", "connection broken: x"),
             ("socket_destroyed", "connection broken: x"),
             ("connect_timeout", "failed to establish backend connection"),
             ("source_multicast", "failed to establish backend connection"),

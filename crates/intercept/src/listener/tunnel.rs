@@ -359,7 +359,7 @@ async fn relay_bytes(
         End::Finished(_) => record.mark_complete(),
         End::Idle => record.mark_idle(),
         End::Reset(Side::Upstream) => record.mark_cut_by_origin(),
-        End::Reset(Side::Downstream) | End::Lost => {}
+        End::Reset(Side::Downstream) => {}
     }
 }
 

@@ -103,7 +103,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "A NAT rule of this host masquerades the client towards the backend: exempt the backend from it; for one on loopback --setup-routes does. `peername doctor` names the rule."
         }
         "local_error" => "A system call failed on this host: the log names it, and its cause.",
-        "lost" | "unwatched" => "Memory or watches are used up: raise fs.epoll.max_user_watches.",
+        "unwatched" => "Memory or watches are used up: raise fs.epoll.max_user_watches.",
         "evicted" | "session_evicted" => {
             "Each new session evicts an open one: raise --max-sessions, or lower --close-after."
         }

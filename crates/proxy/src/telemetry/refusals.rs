@@ -26,7 +26,7 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
         Outcome::Failed(failure) => {
             report_failure("connections", Transport::Tcp, peer, client, failure);
         }
-        Outcome::Relayed(End::Lost) | Outcome::SessionEnded(SessionEnd::Unwatched) => {
+        Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
             warn("connections cut", &LOCAL, outcome.label(), peer, &error);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use peername_relay::{End, Limits, Method, Pair, Prefix, RelayStats, Side, Tally, relay};
 use tokio::runtime;
 
-pub(crate) const METHODS: [Method; 4] = [Method::Auto, Method::Copy, Method::Splice, Method::Uring];
+pub(crate) const METHODS: [Method; 3] = [Method::Auto, Method::Copy, Method::Splice];
 
 /// How a relayed connection ended, and its byte counts.
 #[derive(Debug)]

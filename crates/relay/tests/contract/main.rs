@@ -12,7 +12,6 @@ use socket2::SockRef;
 
 mod lab;
 mod random_traffic;
-mod uring;
 
 use lab::{
     Lab, METHODS, block_on, connected, pair, pattern, read_to_end, read_to_reset, report, reset,
@@ -177,22 +176,20 @@ fn idle_timeout_resets_both_sides_and_activity_prevents_it() {
         idle: Some(Duration::from_millis(300)),
         ..Limits::default()
     };
-    for method in [Method::Auto, Method::Uring] {
-        let Lab {
-            mut client,
-            backend,
-            relay,
-        } = Lab::new(method, limits);
-        for _ in 0..5 {
-            thread::sleep(Duration::from_millis(150));
-            client.write_all(b"alive").unwrap();
-        }
-        assert_eq!(read_to_reset(&backend), b"alive".repeat(5));
-        assert_eq!(read_to_reset(&client), b"");
-        let report = relay.join().unwrap();
-        assert_eq!(report.end, End::Idle, "{method:?}");
-        assert_eq!(report.tally.to_upstream, 25, "{method:?}");
+    let Lab {
+        mut client,
+        backend,
+        relay,
+    } = Lab::new(Method::Auto, limits);
+    for _ in 0..5 {
+        thread::sleep(Duration::from_millis(150));
+        client.write_all(b"alive").unwrap();
     }
+    assert_eq!(read_to_reset(&backend), b"alive".repeat(5));
+    assert_eq!(read_to_reset(&client), b"");
+    let report = relay.join().unwrap();
+    assert_eq!(report.end, End::Idle);
+    assert_eq!(report.tally.to_upstream, 25);
 }
 
 #[test]

@@ -14,8 +14,6 @@ pub struct Needs {
     pub removes: Vec<PathBuf>,
     /// Names are resolved, for connections or at a reload.
     pub names: bool,
-    /// io_uring(7). Its operations are not subject to the filter of system calls.
-    pub io_uring: bool,
     /// Files are watched for changes (inotify(7)).
     pub watches: bool,
     /// The entries of eBPF maps (`--data-path kernel`).

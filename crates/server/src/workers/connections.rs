@@ -155,7 +155,6 @@ impl ConnectionEntry {
             relay: backend.map(|backend| match backend {
                 Backend::Copy => RelayMethod::Copy,
                 Backend::Splice => RelayMethod::Splice,
-                Backend::Uring => RelayMethod::Uring,
             }),
         }
     }

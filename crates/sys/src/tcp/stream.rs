@@ -151,15 +151,6 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Makes close(2) send FIN again, after [`reset_on_close`].
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
-pub fn clear_reset_on_close(socket: impl AsFd) -> io::Result<()> {
-    SockRef::from(&socket).set_linger(None)
-}
-
 /// Bytes written but not yet acknowledged by the peer (SIOCOUTQ, tcp(7)).
 ///
 /// # Errors

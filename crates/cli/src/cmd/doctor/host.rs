@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use peername_relay::check_uring;
 use peername_server::capabilities::Advice;
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::limits;
@@ -10,11 +9,10 @@ use peername_sys::process::limits;
 use super::finding::Finding;
 
 /// The checks of `peername proxy`, in the order in which they are reported.
-pub(super) const CHECKS: [fn() -> Finding; 12] = [
+pub(super) const CHECKS: [fn() -> Finding; 11] = [
     net_raw,
     net_bind_service,
     kernel,
-    io_uring,
     ipv6,
     somaxconn,
     rp_filter,
@@ -72,17 +70,6 @@ fn kernel() -> Finding {
             "kernel",
             "/proc/sys/kernel/osrelease can't be read",
             "mount /proc",
-        ),
-    }
-}
-
-fn io_uring() -> Finding {
-    match check_uring() {
-        Ok(()) => Finding::ok("io_uring", "available: TCP messages are received by it"),
-        Err(error) => Finding::warn(
-            "io_uring",
-            format!("{error}; nothing fails without, messages cost a little more CPU time"),
-            "Linux 6.0, `sysctl -w kernel.io_uring_disabled=0`, `ulimit -l` of 32 a worker, no system call filter against it",
         ),
     }
 }

@@ -15,7 +15,7 @@ use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
-use peername_relay::{Limits, Method, check_uring};
+use peername_relay::{Limits, Method};
 use peername_server::header_limits::HeaderLimits;
 
 use super::destination::destinations;
@@ -198,12 +198,10 @@ pub(crate) enum Version {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Relay {
-    /// Copy, splice bulk transfers, and receive messages by io_uring where that is available
+    /// Copy messages, and splice bulk transfers
     Auto,
     Copy,
     Splice,
-    /// As `auto`, starting with io_uring
-    Uring,
 }
 
 impl Listener {
@@ -222,7 +220,6 @@ impl Listener {
         ));
         let trust = errors.note(self.headers.trust());
         let upstream = errors.note(self.upstream());
-        let relay = errors.note(self.relay_method());
         errors.build(|| {
             Some(Config {
                 clients: clients?,
@@ -232,7 +229,7 @@ impl Listener {
                 header: self.header_limits(),
                 source_policy: self.source_policy.into(),
                 upstream: upstream?,
-                relay: relay?,
+                relay: self.relay_method(),
                 limits: Limits {
                     idle: self.idle_timeout.map(|timeout| timeout.0),
                     half_closed: self.half_closed_timeout.0,
@@ -262,18 +259,12 @@ impl Listener {
         }
     }
 
-    fn relay_method(&self) -> Result<Method, Usage> {
-        Ok(match self.relay {
+    fn relay_method(&self) -> Method {
+        match self.relay {
             Relay::Auto => Method::Auto,
             Relay::Copy => Method::Copy,
             Relay::Splice => Method::Splice,
-            Relay::Uring => {
-                let hint = "Linux 6.0, kernel.io_uring_disabled = 0, 32 KiB of RLIMIT_MEMLOCK a worker, no system call filter; or --relay auto";
-                check_uring()
-                    .map_err(|error| Usage(format!("--relay uring: {error} (needs {hint})")))?;
-                Method::Uring
-            }
-        })
+        }
     }
 
     /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.

@@ -19,7 +19,7 @@ use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
 use peername_proxy::reply_path::ProbeTarget;
 use peername_proxy::routes::Backend;
-use peername_relay::{Method, check_uring};
+use peername_relay::Method;
 use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::Transport;
@@ -153,23 +153,6 @@ impl Setup {
         services.map(|plan| plan.sockets.clone()).collect()
     }
 
-    /// Whether any listener has `--relay auto`.
-    pub(super) fn chooses_relay(&self) -> bool {
-        let has_auto = |service: &ServicePlan| service.config.relay == Method::Auto;
-        self.services
-            .iter()
-            .any(|service| !service.sockets.tcp.is_empty() && has_auto(service))
-    }
-
-    /// Whether a listener uses io_uring, if that is available.
-    pub(super) fn may_use_uring(&self) -> bool {
-        let uses = |service: &ServicePlan| {
-            !service.sockets.tcp.is_empty()
-                && matches!(service.config.relay, Method::Auto | Method::Uring)
-        };
-        self.services.iter().any(uses) && check_uring().is_ok()
-    }
-
     /// The relay methods that were chosen explicitly, each once.
     pub(super) fn chosen_relays(&self) -> BTreeSet<&'static str> {
         let with_tcp = self
@@ -180,7 +163,6 @@ impl Setup {
             Method::Auto => None,
             Method::Copy => Some("copy"),
             Method::Splice => Some("splice"),
-            Method::Uring => Some("uring"),
         });
         chosen.collect()
     }
