@@ -12,10 +12,10 @@ use crate::translation::{emitted, fresh_source};
 
 /// The client that was refused first, until its address is kept again.
 #[derive(Debug, Default)]
-pub(super) struct TranslatedClient(Mutex<Option<Refused>>);
+pub(super) struct TranslatedClient(Mutex<Option<Suspect>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct Suspect {
     client: IpAddr,
     backend: Backend,
     mark: Option<NonZeroU32>,
@@ -31,11 +31,11 @@ impl TranslatedClient {
         backend: Backend,
         mark: Option<NonZeroU32>,
     ) -> bool {
-        let mut refused = self.0.lock();
-        if refused.is_some() {
+        let mut suspect = self.0.lock();
+        if suspect.is_some() {
             return false;
         }
-        *refused = Some(Refused {
+        *suspect = Some(Suspect {
             client,
             backend,
             mark,
@@ -46,43 +46,45 @@ impl TranslatedClient {
 
     /// The client, if a probe has confirmed that its address is replaced.
     pub(super) fn confirmed(&self) -> Option<IpAddr> {
-        let refused = *self.0.lock();
-        refused.and_then(|refused| refused.confirmed_at.map(|_| refused.client))
+        let suspect = *self.0.lock();
+        suspect.and_then(|suspect| suspect.confirmed_at.map(|_| suspect.client))
     }
 
     /// When the next probe is due; `None` without a client.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
-        let refused = *self.0.lock();
-        refused.map(|refused| match refused.confirmed_at {
+        let suspect = *self.0.lock();
+        suspect.map(|suspect| match suspect.confirmed_at {
             Some(at) => at + RETRY_INTERVAL,
             None => now,
         })
     }
 
-    /// Probes the client's path if it is due, and forgets the client if its address is not replaced (any more).
+    /// Probes the client's path if it is due, and forgets the client if its address is not replaced (any more). A probe that can't
+    /// tell changes nothing that another one has shown.
     pub(super) fn probe_when_due(&self, now: Instant) {
         let is_due = self.due_at(now).is_some_and(|at| at <= now);
-        let Some(refused) = self.0.lock().filter(|_| is_due) else {
+        let Some(suspect) = self.0.lock().filter(|_| is_due) else {
             return;
         };
-        let was_confirmed = refused.confirmed_at.is_some();
-        let is_replaced = refused.is_replaced();
-        *self.0.lock() = is_replaced.then_some(Refused {
+        let was_confirmed = suspect.confirmed_at.is_some();
+        let is_replaced = suspect.is_replaced();
+        *self.0.lock() = is_replaced.unwrap_or(was_confirmed).then_some(Suspect {
             confirmed_at: Some(now),
-            ..refused
+            ..suspect
         });
-        if was_confirmed && !is_replaced {
+        if was_confirmed && is_replaced == Some(false) {
             tracing::info!(
                 "NAT rules do not replace the address of {} any more",
-                refused.client
+                suspect.client
             );
         }
     }
 }
 
-impl Refused {
-    fn is_replaced(&self) -> bool {
-        emitted(self.backend, self.mark, fresh_source(self.client))
-            .is_ok_and(|emitted| emitted.is_some_and(|it| it.source.ip() != self.client))
+impl Suspect {
+    /// `None` if the probe could not tell.
+    fn is_replaced(&self) -> Option<bool> {
+        let emitted = emitted(self.backend, self.mark, fresh_source(self.client)).ok()??;
+        Some(emitted.source.ip() != self.client)
     }
 }
