@@ -120,7 +120,7 @@ impl BatchSender {
     /// Stops merging where the device can't compute checksums (EIO, udp(7)). Other errors may concern this run only, for
     /// example that it is too large for the path.
     fn disable_merging_on_device_error(&mut self, error: &io::Error) {
-        if peername_sys::is_device_error(error) {
+        if self.merge && peername_sys::is_device_error(error) {
             self.merge = false;
             tracing::info!(
                 "UDP_SEGMENT does not work on the egress device ({error}); datagrams are sent one by one from now on"
