@@ -235,9 +235,13 @@ fn prepare(
             ToPredecessor::Adopted(some) => adopted.extend(some),
             ToPredecessor::Prepared => return Ok(adopted),
             ToPredecessor::Failed(why) => return Err(Failure::Reported(why)),
-            ToPredecessor::Ready => {}
+            other @ ToPredecessor::Ready => return Err(out_of_turn(&other)),
         }
     }
+}
+
+fn out_of_turn(message: &ToPredecessor) -> Failure {
+    Failure::Reported(format!("it sent {message:?} out of turn"))
 }
 
 fn complete(successor: Successor) -> Result<(), Refused> {
@@ -251,8 +255,9 @@ fn complete(successor: Successor) -> Result<(), Refused> {
         channel.set_time_limit(SESSIONS_LIMIT)?;
         channel.send(&ToSuccessor::AllSessions, &[])?;
         match channel.receive()?.0 {
+            ToPredecessor::Ready => Ok(()),
             ToPredecessor::Failed(why) => Err(Failure::Reported(why)),
-            _ => Ok(()),
+            other => Err(out_of_turn(&other)),
         }
     };
     if let Err(failure) = ready() {
@@ -264,12 +269,14 @@ fn complete(successor: Successor) -> Result<(), Refused> {
     service_manager::hand_over_to(pid);
     // It was alive a moment ago. If it has died since, nothing listens; the service manager sees its main process end.
     if let Err(error) = channel.send(&ToSuccessor::Serve, &[]) {
-        tracing::error!("the new process {pid}: {error}");
+        tracing::error!(
+            "the new process {pid} could not be told to serve ({error}): if it has ended, nothing listens"
+        );
     }
     Ok(())
 }
 
 /// A process that has reported an error exits at once.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
-/// For as long UDP may stand still.
+/// The handover of UDP sessions fails after this time, in which no datagram is relayed.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(5);
