@@ -111,7 +111,7 @@ impl HttpServer {
             |served, cx| served.as_mut().poll(cx),
             |served| served.as_mut().graceful_shutdown(),
         );
-        // Others are in the audit lines of its requests.
+        // Errors of single streams are in the audit lines of their requests.
         if let Some(Err(error)) = ended.await
             && let Some(error) = error.source().and_then(|source| source.downcast_ref())
             && h2::Error::is_library(error)
@@ -225,7 +225,7 @@ where
         target: target.clone(),
     };
     let mut served = http1::Builder::new()
-        // Idle connections are ended below, and heads that come too slowly: a timer for each request would be a third one.
+        // `run` ends idle connections, and `wait_head_timeout` those with slow heads.
         .header_read_timeout(None)
         .max_header_size(MAX_REQUEST_HEAD)
         .max_headers(MAX_REQUEST_HEADERS)
@@ -241,13 +241,13 @@ where
     let ended = tokio::select! {
         ended = ended => ended?,
         () = wait_head_timeout(&heads, connection, state.rules.opening_timeout) => {
-            state.count_unopened(connection.info.peer, "head_timeout");
+            count_if_unopened(state, connection, "head_timeout");
             return None;
         }
     };
     if let Err(error) = ended {
         if error.is_parse() {
-            state.count_unopened(connection.info.peer, "bad_request");
+            count_if_unopened(state, connection, "bad_request");
             // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
             let mut record = InFlightRecord::begin(state, connection, "");
             if let Some(target) = &target {
@@ -261,6 +261,13 @@ where
     let (io, replaced) = parts.io.into_inner().into_parts();
     let io = PrefixedStream::new(io, [parts.read_buf, replaced].concat());
     Some((io, parts.service.service))
+}
+
+/// Counts a connection that ends for this reason, if there was no request on it yet.
+fn count_if_unopened(state: &InterceptState, connection: &ClientConnection, reason: &'static str) {
+    if connection.exchanges.total_begun() == 0 {
+        state.count_unopened(connection.info.peer, reason);
+    }
 }
 
 /// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to
