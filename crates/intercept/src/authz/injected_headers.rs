@@ -98,9 +98,11 @@ impl InjectedHeaders {
                 name,
                 file,
             } = injection;
-            let is_same =
-                |one: &InjectedHeader| one.destination == *destination && one.name == *name;
-            if all.headers.iter().any(is_same) {
+            let is_given = all
+                .headers
+                .iter()
+                .any(|one| one.destination == *destination && is_spelling(&one.name, name));
+            if is_given {
                 return Err(InjectionError::Twice(injection.clone()));
             }
             if is_exposed(file) {
@@ -236,6 +238,17 @@ fn is_exposed(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spellings_of_one_header_are_refused() {
+        let given = [
+            "a.test=X-Key@/proc/self/comm",
+            "a.test=X_Key@/proc/self/comm",
+        ];
+        let given = given.map(|text| text.parse::<Injection>().unwrap());
+        let read = InjectedHeaders::read(&given);
+        assert!(matches!(read, Err(InjectionError::Twice(_))), "{read:?}");
+    }
 
     #[test]
     fn a_destination_has_one_scheme_host_and_port() {
