@@ -131,8 +131,8 @@ impl Mint {
         Ok(Arc::new(config))
     }
 
-    /// Admits a client to a certificate for this host. A certificate that has yet to be made counts against the
-    /// client's rate limit; a client that is over its limit waits here.
+    /// Admits a client to a certificate for this host. If none was made yet, of either key type, it counts against the client's rate
+    /// limit; a client that is over its limit waits here.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Mint {
             self.certify(&epoch.authority, &cache_key.host, key)
         });
         self.hits
-            .fetch_add(u64::from(!made_here), Ordering::Relaxed);
+            .fetch_add(u64::from(!made_here && made.is_ok()), Ordering::Relaxed);
         made.map_err(|error| MintError::clone(&error))
     }
 
