@@ -5,7 +5,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
-use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::imports::{answer, next_function};
@@ -32,14 +32,23 @@ pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddres
 
 /// pthread_setcanceltype(3). Returns the previous type, or `None` where the C library has no threads.
 fn set_cancel_type(kind: c_int) -> Option<c_int> {
-    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let found = next_function(c"pthread_setcanceltype", &FOUND);
+    let found = SET_CANCEL_TYPE.load(Ordering::Acquire);
     // SAFETY: null is `None`; otherwise it is the function that was asked for.
     let set = unsafe { transmute::<*mut c_void, Option<SetCancelType>>(found) }?;
     let mut before = 0;
     // SAFETY: one int is written.
     (unsafe { set(kind, &raw mut before) } == 0).then_some(before)
 }
+
+/// Looks up all of the C library's functions that this library calls. dlsym(3) takes locks, so this is done when the library is
+/// loaded and not in a signal handler, nor in a child of vfork(2), where the parent may hold them.
+pub(crate) fn find_functions() {
+    next_function(c"pthread_setcanceltype", &SET_CANCEL_TYPE);
+    find_exec_functions();
+}
+
+/// pthread_setcanceltype(3); null where the C library has no threads.
+static SET_CANCEL_TYPE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 /// The same in glibc and musl.
@@ -69,9 +78,7 @@ macro_rules! next {
             }
         )*
 
-        /// Looks the functions up. dlsym(3) takes locks, so this is done when the library is loaded and not in a child of
-        /// vfork(2), where the parent may hold them.
-        pub(crate) fn find_functions() {
+        fn find_exec_functions() {
             $( next_function($text, &found::$name); )*
         }
 

@@ -1,7 +1,8 @@
 //! `libpeername.so`: accept(2) and getpeername(2) that know the client behind the proxy.
 //!
 //! `peername_preload_common` describes how it can be loaded into arbitrary programs. **It is async-signal-safe**: its only
-//! state is the pointer to the table, which is lock-free, and single words about listeners.
+//! state is the pointer to the table, which is lock-free, single words about listeners, and the addresses of functions that
+//! are looked up when it is loaded.
 //!
 //! | module | |
 //! |---|---|

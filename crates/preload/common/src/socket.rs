@@ -66,12 +66,13 @@ impl Socket {
     }
 
     /// Waits at most `milliseconds` until `bytes` bytes have been received, or the stream has ended (SO_RCVLOWAT,
-    /// socket(7)).
+    /// socket(7), which is set back to the program's own value).
     pub fn wait_for(self, bytes: usize, milliseconds: i64) {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        let before = kernel::get_option(self.0, SOL_SOCKET, SO_RCVLOWAT).unwrap_or(1_i32);
         let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, bytes);
         kernel::wait_readable(self.0, milliseconds);
-        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, 1_i32);
+        let _ = kernel::set_option(self.0, SOL_SOCKET, SO_RCVLOWAT, before);
     }
 
     /// close(2).

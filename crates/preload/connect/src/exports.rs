@@ -27,6 +27,7 @@ static AT_LOAD: extern "C" fn() = {
         if has_environment() {
             let _ = claim();
         }
+        imports::find_functions();
     }
     at_load
 };

@@ -10,14 +10,15 @@ use peername_preload_common::imports::{answer, next_function};
 use peername_preload_common::kernel::{self, Call};
 
 macro_rules! next {
-    ($name:ident = $text:literal, $call:ident($($argument:ident: $type:ty),*) -> $result:ty) => {
+    ($found:ident, $name:ident = $text:literal, $call:ident($($argument:ident: $type:ty),*) -> $result:ty) => {
+        static $found: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
         /// # Safety
         ///
         /// As the function of this name.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             type Function = unsafe extern "C" fn($($type),*) -> $result;
-            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-            let found = next_function($text, &FOUND);
+            let found = next_function($text, &$found);
             // SAFETY: null is `None`; otherwise it is the function that was asked for.
             match unsafe { transmute::<*mut c_void, Option<Function>>(found) } {
                 // SAFETY: the caller's.
@@ -36,9 +37,17 @@ macro_rules! next {
     };
 }
 
-next!(connect = c"connect", Connect(fd: c_int, address: *const c_void, len: u32) -> c_int);
-next!(sendto = c"sendto", SendTo(fd: c_int, data: *const c_void, len: usize, flags: c_int,
+next!(CONNECT, connect = c"connect", Connect(fd: c_int, address: *const c_void, len: u32) -> c_int);
+next!(SENDTO, sendto = c"sendto", SendTo(fd: c_int, data: *const c_void, len: usize, flags: c_int,
     address: *const c_void, address_len: u32) -> isize);
-next!(sendmsg = c"sendmsg", SendMsg(fd: c_int, message: *const c_void, flags: c_int) -> isize);
-next!(sendmmsg = c"sendmmsg", SendMMsg(fd: c_int, messages: *mut c_void, count: c_uint,
+next!(SENDMSG, sendmsg = c"sendmsg", SendMsg(fd: c_int, message: *const c_void, flags: c_int) -> isize);
+next!(SENDMMSG, sendmmsg = c"sendmmsg", SendMMsg(fd: c_int, messages: *mut c_void, count: c_uint,
     flags: c_int) -> c_int);
+
+/// Looks the functions up. dlsym(3) takes locks, so this is done when the library is loaded and not in a signal handler.
+pub(crate) fn find_functions() {
+    next_function(c"connect", &CONNECT);
+    next_function(c"sendto", &SENDTO);
+    next_function(c"sendmsg", &SENDMSG);
+    next_function(c"sendmmsg", &SENDMMSG);
+}
