@@ -2,12 +2,18 @@
 
 use core::ops::RangeInclusive;
 
-/// Parses a port from 1, or a range of them: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, a
-/// range that ends before it begins among it.
+/// Parses a port from 1, or a range of them: `443`, `8000-8010`, or `8000:8010` as in iptables. `None` for anything else, also for
+/// a range that ends before it begins.
 pub fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
-    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    let (first, last) = (port(first.trim())?, port(last.trim())?);
     (0 < first && first <= last).then_some(first..=last)
+}
+
+/// Digits alone: `parse` would take a sign.
+fn port(text: &str) -> Option<u16> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok())?
 }
 
 #[cfg(test)]
@@ -26,6 +32,8 @@ mod tests {
             ("0", None),
             ("0-80", None),
             ("65536", None),
+            ("+443", None),
+            ("8000-+8010", None),
             ("80-", None),
             ("http", None),
             ("", None),
