@@ -50,6 +50,26 @@ fn mistakes_are_answered_with_cause_and_fix() {
         ),
         ("jail curl", 2, &["peername jail -- curl"]),
         (
+            "jail --allow=a.test:53/x -- true",
+            2,
+            &["a rule for port 53", "name server's"],
+        ),
+        (
+            "jail --allow=b.test --deny=a.test:53/x -- true",
+            2,
+            &["a rule for port 53", "name server's"],
+        ),
+        (
+            "jail --ask-timeout=5s -- true",
+            2,
+            &["--ask-timeout", "--ask"],
+        ),
+        (
+            "jail --ca=/tmp -- true",
+            2,
+            &["--ca /tmp: the jail's own files are in /tmp"],
+        ),
+        (
             "jail --allow a.test b.test -- curl",
             2,
             &[

@@ -116,9 +116,11 @@ pub(crate) fn host_roots(published: Option<&Path>) -> CertificateResult {
     } else {
         load_native_certs()
     };
-    report(&found);
-    if found.certs.is_empty() {
-        eprintln!("peername: this host trusts no authority; is ca-certificates installed?");
+    match found.certs.is_empty() {
+        true => eprintln!(
+            "peername: this host trusts no certificate authority: is ca-certificates installed?"
+        ),
+        false => report(&found),
     }
     found
 }

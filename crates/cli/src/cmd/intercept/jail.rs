@@ -35,6 +35,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use peername_daemon::usage::Usage;
 use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
+use peername_intercept::upstream::trust::TrustError;
 use peername_jail::files::{self, PrivateDir, TrustFiles};
 use peername_jail::mediator::{self, allowed::AllowedSockets, ports::ListenerPorts};
 use peername_jail::{confine, network};
@@ -75,6 +76,10 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     refuse_hard_links(args)?;
     let certificates = authority.certificates();
     let host_roots = Arc::new(trust_store::host_roots(None));
+    if host_roots.certs.is_empty() && args.intercept.0.extra_ca.is_empty() {
+        // The interceptor would fail only after the jail has begun.
+        return Err(TrustError::NoRoots(String::new()).into());
+    }
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
     if interceptor.denies_everything()? && !args.logging.quiet {
         eprintln!(

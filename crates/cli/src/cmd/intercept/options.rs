@@ -226,10 +226,12 @@ impl Intercept {
 
     /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        self.inject
-            .iter()
-            .map(Injection::file)
-            .chain(self.check.key_file())
+        self.injected_files().chain(self.check.key_file())
+    }
+
+    /// The files of `--inject`.
+    pub(super) fn injected_files(&self) -> impl Iterator<Item = &Path> {
+        self.inject.iter().map(Injection::file)
     }
 
     /// The access lists; `None` if there are none.

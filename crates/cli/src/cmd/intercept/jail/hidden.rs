@@ -16,19 +16,28 @@ use super::options::Args;
 ///
 /// # Errors
 ///
-/// [`Usage`]: what `--hide` names is needed by the jail.
+/// [`Usage`]: the jail itself needs what an option names.
 pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
-    let secrets = args.ca().into_iter().chain(args.intercept.0.secret_files());
-    let hidden = args
-        .hide
-        .iter()
-        .cloned()
-        .chain(secrets.map(Path::to_owned))
-        .map(resolve)
-        .collect::<Result<_, _>>()?;
-    let hidden = outermost(hidden);
-    refuse_needed(&hidden)?;
-    Ok(hidden)
+    let options = &args.intercept.0;
+    let hide = args.hide.iter().map(PathBuf::as_path);
+    let named = [
+        ("--hide", hide.collect::<Vec<_>>()),
+        ("--ca", args.ca().into_iter().collect()),
+        ("--inject", options.injected_files().collect()),
+        (
+            "--check-key",
+            options.check.key_file().into_iter().collect(),
+        ),
+    ];
+    let mut hidden = Vec::new();
+    for (option, paths) in named {
+        for path in paths {
+            let path = HiddenPath::resolve(option, path)?;
+            path.refuse_needed()?;
+            hidden.push(path.resolved);
+        }
+    }
+    Ok(outermost(hidden))
 }
 
 /// Hides the file of `--log`, too, which exists now, unless it is a device, such as a terminal.
@@ -46,7 +55,7 @@ fn is_character_device(path: &Path) -> bool {
     about.is_ok_and(|about| about.file_type().is_char_device())
 }
 
-/// A file that has another name is not hidden by the one: the program may have made the other before.
+/// Refuses secrets with several hard links: a cover hides one name, and an earlier program may have made another.
 pub(super) fn refuse_hard_links(args: &Args) -> Result<(), Usage> {
     let secrets = args.intercept.0.secret_files();
     for path in secrets.chain(args.log.as_deref()) {
@@ -87,13 +96,51 @@ pub(super) fn refuse_directories_as_streams() -> Result<(), Usage> {
     }
 }
 
-/// Without symbolic links: a mount is where they lead. What is not there is reported when it is to be covered.
-fn resolve(path: PathBuf) -> Result<PathBuf, Usage> {
-    let absolute = std::path::absolute(&path).map_err(Usage::from_error)?;
-    Ok(absolute.canonicalize().unwrap_or(absolute))
+/// A path that the program is to see empty.
+struct HiddenPath<'a> {
+    option: &'static str,
+    /// As it was given.
+    path: &'a Path,
+    resolved: PathBuf,
 }
 
-/// Without those below another one: they are not there any more once it is covered.
+impl<'a> HiddenPath<'a> {
+    /// Resolves symbolic links, because a mount covers their target. A missing file is reported when it is covered.
+    fn resolve(option: &'static str, path: &'a Path) -> Result<Self, Usage> {
+        let absolute = std::path::absolute(path)
+            .map_err(|error| Usage(format!("{option} {}: {error}", path.display())))?;
+        Ok(Self {
+            option,
+            path,
+            resolved: absolute.canonicalize().unwrap_or(absolute),
+        })
+    }
+
+    fn refuse_needed(&self) -> Result<(), Usage> {
+        let Self { option, .. } = self;
+        let path = self.path.display();
+        let temporary = env::temp_dir();
+        let temporary = temporary.canonicalize().unwrap_or(temporary);
+        if temporary.starts_with(&self.resolved) {
+            return Err(Usage(format!(
+                "{option} {path}: the jail's own files are in {}: set TMPDIR to another directory",
+                temporary.display()
+            )));
+        }
+        // The working directory itself may be hidden: the program sees it empty.
+        if let Ok(working) = env::current_dir()
+            && working != self.resolved
+            && working.starts_with(&self.resolved)
+        {
+            return Err(Usage(format!(
+                "{option} {path}: the working directory is below it: change to another one"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Drops paths below another one, which covers them.
 fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.sort();
     let mut outermost: Vec<PathBuf> = Vec::new();
@@ -106,31 +153,6 @@ fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
         }
     }
     outermost
-}
-
-fn refuse_needed(hidden: &[PathBuf]) -> Result<(), Usage> {
-    let temporary = env::temp_dir();
-    let temporary = temporary.canonicalize().unwrap_or(temporary);
-    let working = env::current_dir().ok();
-    for path in hidden {
-        let path_text = path.display();
-        if temporary.starts_with(path) {
-            return Err(Usage(format!(
-                "--hide {path_text}: the jail's own files are in {}: set TMPDIR to another directory",
-                temporary.display()
-            )));
-        }
-        // The working directory itself may be hidden: the program sees it empty.
-        if let Some(working) = &working
-            && working != path
-            && working.starts_with(path)
-        {
-            return Err(Usage(format!(
-                "--hide {path_text}: the working directory is below it: change to another one"
-            )));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

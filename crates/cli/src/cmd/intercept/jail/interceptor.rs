@@ -187,9 +187,11 @@ impl Interceptor {
     }
 
     fn try_run(self, inherited: Vec<OwnedFd>) -> anyhow::Result<()> {
-        let inherited = Inherited::new(inherited, &self).context("no channel")?;
+        let inherited = Inherited::new(inherited, &self)
+            .context("a descriptor is missing that the jail hands over")?;
         if let Some(directory) = &self.directory {
-            let _ = env::set_current_dir(directory);
+            env::set_current_dir(directory)
+                .with_context(|| format!("chdir(2) to {}", directory.display()))?;
         }
         let Some(sockets) = receive_sockets(&inherited.channel)? else {
             return Ok(());

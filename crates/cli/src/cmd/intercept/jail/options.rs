@@ -45,7 +45,14 @@ pub(crate) struct Args {
     #[arg(long, help_heading = heading::RULES)]
     pub(super) ask: bool,
     /// Deny what is not answered in this time
-    #[arg(long, value_name = "DURATION", default_value = "30s", help_heading = heading::RULES, hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        requires = "ask",
+        help_heading = heading::RULES,
+        hide_short_help = true
+    )]
     ask_timeout: Timeout,
     /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
     #[arg(long, help_heading = heading::RULES)]
@@ -139,11 +146,11 @@ impl FromStr for AllowTcp {
 }
 
 impl Args {
-    /// Checks what takes several options, or the files that they name.
+    /// Validates options against each other, and the files that they name.
     ///
     /// # Errors
     ///
-    /// All errors.
+    /// Every error, a line for each.
     pub(crate) fn validate(&self) -> Result<(), Usage> {
         let mut errors = UsageErrors::default();
         let options = self.intercept();
@@ -165,8 +172,10 @@ impl Args {
     pub(super) fn listened(&self, rules: Option<&AccessRules>) -> Result<ListenedPorts, Usage> {
         let opened = self.http_ports(rules);
         let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
-        if named.contains(&DNS_PORT) {
-            return Err(Usage(format!("--allow HOST:{DNS_PORT}: {IS_NAME_SERVERS}")));
+        if opened.contains(&DNS_PORT) || named.contains(&DNS_PORT) {
+            return Err(Usage(format!(
+                "a rule for port {DNS_PORT}: {IS_NAME_SERVERS}; leave it out"
+            )));
         }
         let relayed: BTreeSet<_> = named.difference(&opened).copied().collect();
         let mut tunnelled = self.tunnelled(&opened)?;
@@ -252,7 +261,7 @@ impl Args {
         self.ask.then_some(self.ask_timeout.0)
     }
 
-    /// Whether what no rule decides is learned, or asked about. Usual ports are open then without being listed.
+    /// Whether `--ask` or `--learn` decides where no rule does; both open the usual ports.
     pub(super) fn has_helper(&self) -> bool {
         self.ask || self.learn.is_some()
     }
