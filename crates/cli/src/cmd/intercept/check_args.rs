@@ -182,14 +182,17 @@ impl CheckArgs {
     }
 }
 
+/// Adds a policy and, if it is a directory, what is below it, as far as it is read: links are followed to the policy itself only.
 fn find_files(path: &Path, found: &mut Vec<PathBuf>) {
     found.push(path.to_owned());
-    let is_directory = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
-    let entries = is_directory.then(|| fs::read_dir(path)).into_iter();
-    for entry in entries.flatten().flatten().flatten() {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !is_hidden && found.len() < MAX_FILES {
-            find_files(&entry.path(), found);
+        if is_hidden || found.len() >= MAX_FILES {
+            continue;
+        }
+        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true => find_files(&entry.path(), found),
+            false => found.push(entry.path()),
         }
     }
 }
