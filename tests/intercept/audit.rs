@@ -140,7 +140,7 @@ fn unused_tunnel_has_an_audit_line() {
 }
 
 #[test]
-fn tunnel_that_its_origin_resets_is_logged_as_reset() {
+fn tunnel_that_its_origin_resets_is_logged_as_cut_by_origin() {
     let rig = InterceptRig::new(&["--passthrough=a.test"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
     thread::scope(|scope| {

@@ -1,5 +1,6 @@
 //! mmproxy-rs: its README, options, exit code and `RUST_LOG`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::harness::addr::{CLIENT_V4, FRONT_V4, LISTEN_V4, fresh_client_v4, v4};
@@ -30,17 +31,13 @@ fn readme_example_behind_udppp_works() {
         "./udppp -m 1 -b 203.0.113.1 -l 80 -h 10.81.0.1 -r 8080 -p",
     );
     wait_listening(&sender);
-    let client = DatagramSocket::bind(&lab.client, v4([203, 0, 113, 9], 0));
+    let client = DatagramSocket::bind(&lab.client, SocketAddr::new(CLIENT_V4.ip(), 0));
     for text in ["one", "two"] {
         client.send(FRONT_V4, &[text.as_bytes()]);
         let me = client.socket().local_addr().expect("getsockname");
         let answer = format!("{} {} {text}", me.ip(), me.port());
         client.expect_datagram(answer.as_bytes(), FRONT_V4);
     }
-    assert_eq!(
-        CLIENT_V4.ip(),
-        client.socket().local_addr().expect("getsockname").ip()
-    );
 }
 
 /// Its long options, also as Go writes them; a list with a bare address.

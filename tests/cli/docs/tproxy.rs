@@ -59,14 +59,6 @@ fn first_set_up_serves_behind_haproxy() {
 #[test]
 fn destination_from_the_header_is_refused_behind_haproxy() {
     let games = Games::new();
-    for command in PAGE.blocks()[0]
-        .lines()
-        .filter(|line| line.contains("routes add"))
-    {
-        games
-            .host
-            .run("sh", &["-ec", &command.replace("peername", BINARY)]);
-    }
     let section = PAGE.after("**The destination in the header**");
     let proxy = start(&games.host, &[], &section.command("peername proxy"));
     let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));

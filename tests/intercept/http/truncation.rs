@@ -38,7 +38,9 @@ fn truncated_body_never_looks_complete() {
                 matches!(cut.status.code(), Some(18 | 56 | 92)),
                 "{what}: {cut:?}"
             );
-            let line = &rig.wait_audit_lines(&format!("/{path}"), 1)[0];
+            // That of the other version may be before it.
+            let before = usize::from(version == "--http2" && port != 9003);
+            let line = &rig.wait_audit_lines(&format!("/{path}"), before + 1)[before];
             assert_eq!(line["status"], 200, "{what}: {line}");
             assert_ne!(line["end"], "complete", "{what}: {line}");
             for good in ["whole", "whole-until-close"] {
@@ -47,7 +49,7 @@ fn truncated_body_never_looks_complete() {
             }
         }
     }
-    for line in rig.wait_audit_lines("/whole-until-close", 4) {
+    for line in rig.wait_audit_lines("/whole-until-close", 14) {
         assert_eq!(line["close_notify"], Value::Null, "{line}");
     }
 }
