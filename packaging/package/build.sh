@@ -1,7 +1,8 @@
 #!/bin/bash
 # Builds peername_VERSION_ARCH.deb and peername-VERSION-1.ARCH.rpm from what `make install` installs.
 # Usage: build.sh RELEASE OUT, the folder of the built program and the one of the packages.
-# SOURCE_DATE_EPOCH is the time of every file in them; by default that of the last commit.
+# SOURCE_DATE_EPOCH is the time of every file in them; by default that of the last commit. MAINTAINER, with an address, is who
+# answers for the packages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 release=$(realpath "$1")
@@ -11,6 +12,7 @@ here=packaging/package
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} TZ=UTC LC_ALL=C
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+maintainer=${MAINTAINER:-the peername authors <peername@localhost>}
 case $(readelf -h "$release/peername" | sed -n 's/ *Machine: *//p') in
     *X86-64*) deb=amd64 rpm=x86_64 ;;
     *AArch64*) deb=arm64 rpm=aarch64 ;;
@@ -30,18 +32,25 @@ find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 build_deb() {
     # Debian's zsh reads the completions of packages from a folder of their own.
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
-    local control=$root/DEBIAN
+    chmod 644 "$root"/usr/lib/peername/*.so
+    local control=$root/DEBIAN documentation=$root/usr/share/doc/peername
     mkdir "$control"
+    install -D -m 644 $here/lintian-overrides "$root/usr/share/lintian/overrides/peername"
+    { cat $here/copyright && echo "License: MIT" && sed 's/^$/./; s/^/ /' LICENSE-MIT; } >"$documentation/copyright"
+    rm "$documentation"/LICENSE-*
+    printf 'peername (%s) unstable; urgency=medium\n\n  * CHANGELOG.md has what is new.\n\n -- %s  %s\n' \
+        "$version" "$maintainer" "$(date --rfc-email --date="@$SOURCE_DATE_EPOCH")" | gzip -9n >"$documentation/changelog.gz"
+    find "$root/usr" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
     # The static binary depends on nothing; the preloaded libraries use the C library of the program that loads them.
     cat >"$control/control" <<EOF
 Package: peername
 Version: $version
 Architecture: $deb
-Maintainer: the peername authors <peername@localhost>
+Maintainer: $maintainer
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Section: net
 Priority: optional
-Description: the true client for servers behind a load balancer
+Description: true client addresses for servers behind a load balancer
  Accepts connections and datagrams that begin with a PROXY protocol header,
  strips it, and connects to the server from the client's own address and port.
 EOF

@@ -68,11 +68,12 @@ mount_debian() {
     mount -t overlay -o "lowerdir=$debian,upperdir=$work/upper,workdir=$work/work" overlay "$root"
 }
 
-# No C library, no bash, no GNU tools, as Alpine has.
+# No C library, no bash, no GNU tools, but the authorities that hosts trust, as on Alpine.
 mount_busybox() {
     mount -t tmpfs tmpfs "$root"
-    mkdir -p "$root/bin"
-    busybox --install "$root/bin"
+    install -D -m 755 -t "$root/bin" "$(command -v busybox)"
+    chroot "$root" /bin/busybox --install -s /bin
+    install -D -m 644 -t "$root/etc/ssl/certs" /etc/ssl/certs/ca-certificates.crt
 }
 
 as_user() { /opt/busybox su -s /bin/sh user -c "$1"; }
