@@ -244,6 +244,27 @@ fn agent_in_another_pid_namespace_says_so() {
     );
 }
 
+/// The recorded calls have thread numbers of the first agent's namespace, where other threads have them in the second's. So the second
+/// agent supervises no container of the first.
+#[test]
+fn agent_in_another_pid_namespace_takes_no_container_over() {
+    let (mut agent, served) = (Agent::start(&[]), Served::new("abandoned", "block"));
+    let mut server = served.run(&agent);
+    assert_sees(&served.lab, fresh_client_v4());
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    let listen = format!("--listen={}", agent.socket());
+    let args = ["agent", &listen, "--trust=any"];
+    let next = Process::start_in_pid_namespace(agent.host(), BINARY, &args);
+    next.wait_logged(
+        "a container of an earlier agent: its calls are recorded in another PID namespace",
+    );
+    next.wait_logged("containers: 0");
+    let status = server.wait_exit(WAIT_LIMIT).expect("its end");
+    assert_eq!(status.code(), Some(1));
+    server.wait_logged("Function not implemented");
+}
+
 /// A server of `accept.c` in a container.
 struct Served {
     lab: Lab,
