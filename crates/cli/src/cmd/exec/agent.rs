@@ -2,7 +2,7 @@
 
 mod options;
 pub(crate) mod policy_args;
-mod profile;
+pub(crate) mod profile;
 mod store;
 mod values;
 

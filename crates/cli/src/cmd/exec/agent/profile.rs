@@ -18,12 +18,8 @@ use crate::publish::publish;
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLE)]
 pub(super) struct Args {
-    /// The policy of the containers: a name of the agent's configuration
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
-    policy: String,
-    /// The agent's socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
-    socket: PathBuf,
+    #[command(flatten)]
+    asked: AskedAgent,
     /// Change this profile [default: that of podman]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -35,11 +31,41 @@ pub(super) struct Args {
     check: Option<PathBuf>,
 }
 
+/// The agent that a profile has the kernel ask, and the policy that it names.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct AskedAgent {
+    /// The policy of the containers: a name of the agent's configuration
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
+    pub(crate) policy: String,
+    /// The agent's socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
+    pub(crate) socket: PathBuf,
+}
+
+/// A seccomp profile, as JSON.
+pub(crate) type Profile = Map<String, Value>;
+
+impl AskedAgent {
+    /// The profile in this file, or podman's default one, with the calls that the agent answers.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be read, or is no seccomp profile.
+    pub(crate) fn profile(&self, from: Option<&Path>) -> anyhow::Result<Profile> {
+        let profile = match from {
+            Some(path) => read(path)?,
+            None => default_profile()?,
+        };
+        with_agent(profile, self)
+    }
+}
+
 /// Prints the profile, or what another one lacks.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
     if let Some(path) = &args.check {
-        let lacks = missing(&read(path)?, args);
+        let lacks = missing(&read(path)?, &args.asked);
         for line in &lacks {
             writeln!(out, "{}: {line}", path.display())?;
         }
@@ -49,11 +75,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::from(PROBLEM_FOUND));
     }
-    let profile = match &args.from {
-        Some(path) => read(path)?,
-        None => default_profile()?,
-    };
-    let text = format!("{:#}\n", Value::from(with_agent(profile, args)?));
+    let profile = args.asked.profile(args.from.as_deref())?;
+    let text = format!("{:#}\n", Value::from(profile));
     match &args.output {
         Some(path) => publish(path, text.as_bytes())?,
         None => out.write_all(text.as_bytes())?,
@@ -62,18 +85,23 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The default profile of podman, for containers with the usual capabilities.
-fn default_profile() -> anyhow::Result<Map<String, Value>> {
+fn default_profile() -> anyhow::Result<Profile> {
     let mut profile = object(include_str!("default_profile.json"))?;
     profile.insert("architectures".to_owned(), json!(ARCHITECTURES));
     Ok(profile)
 }
 
-fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
+/// Reads a profile.
+///
+/// # Errors
+///
+/// The file can't be read, or is no seccomp profile.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     object(&text).with_context(|| format!("{}: no seccomp profile", path.display()))
 }
 
-fn object(text: &str) -> anyhow::Result<Map<String, Value>> {
+fn object(text: &str) -> anyhow::Result<Profile> {
     match serde_json::from_str(text)? {
         Value::Object(object) => Ok(object),
         _ => bail!("no JSON object"),
@@ -81,7 +109,7 @@ fn object(text: &str) -> anyhow::Result<Map<String, Value>> {
 }
 
 /// The profile with the calls that the agent answers, and nothing else changed.
-fn with_agent(mut profile: Map<String, Value>, args: &Args) -> anyhow::Result<Map<String, Value>> {
+fn with_agent(mut profile: Profile, asked: &AskedAgent) -> anyhow::Result<Profile> {
     let rules = profile.entry("syscalls").or_insert_with(|| json!([]));
     let rules = rules.as_array_mut().context("`syscalls` is no array")?;
     for rule in rules.iter_mut() {
@@ -101,8 +129,8 @@ fn with_agent(mut profile: Map<String, Value>, args: &Args) -> anyhow::Result<Ma
     }
     rules.push(json!({ "names": NOTIFIED, "action": NOTIFY }));
     rules.push(denial(&DENIED, ENOSYS));
-    profile.insert("listenerPath".to_owned(), json!(args.socket));
-    profile.insert("listenerMetadata".to_owned(), json!(args.policy));
+    profile.insert("listenerPath".to_owned(), json!(asked.socket));
+    profile.insert("listenerMetadata".to_owned(), json!(asked.policy));
     Ok(profile)
 }
 
@@ -111,20 +139,20 @@ fn denial(names: &[&str], errno: i32) -> Value {
 }
 
 /// What a profile lacks, a line each.
-fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
+pub(crate) fn missing(profile: &Profile, asked: &AskedAgent) -> Vec<String> {
     let mut lacks = Vec::new();
     let socket = text_of(profile, "listenerPath");
-    if Path::new(socket) != args.socket {
+    if Path::new(socket) != asked.socket {
         lacks.push(format!(
             "listenerPath is {socket:?}, not the agent's socket {:?}: the agent is not asked",
-            args.socket
+            asked.socket
         ));
     }
     let policy = text_of(profile, "listenerMetadata");
-    if policy != args.policy {
+    if policy != asked.policy {
         lacks.push(format!(
             "listenerMetadata is {policy:?}: the containers get another policy than {:?}",
-            args.policy
+            asked.policy
         ));
     }
     let rules = profile.get("syscalls").and_then(Value::as_array);
@@ -154,7 +182,7 @@ fn missing(profile: &Map<String, Value>, args: &Args) -> Vec<String> {
     lacks
 }
 
-fn text_of<'p>(profile: &'p Map<String, Value>, key: &str) -> &'p str {
+fn text_of<'p>(profile: &'p Profile, key: &str) -> &'p str {
     let value = profile.get(key).and_then(Value::as_str);
     value.unwrap_or_default()
 }
