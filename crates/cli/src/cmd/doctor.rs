@@ -9,7 +9,6 @@ mod backend_listener;
 pub(crate) mod backend_probe;
 mod confinement;
 mod finding;
-mod firewall_marks;
 mod host;
 #[cfg(feature = "intercept")]
 mod intercept;
@@ -267,7 +266,7 @@ async fn examine(checked: CheckedConfig) -> bool {
     }
     note(host::open_files(checked.connections));
     note(backend::leftovers().await);
-    note(firewall_marks::check().await);
+    note(host::firewall_marks::check().await);
     note(tproxy::listeners());
     tproxy::firewall().into_iter().for_each(&mut note);
     for &(transport, address) in &checked.listen {

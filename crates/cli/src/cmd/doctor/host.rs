@@ -1,5 +1,7 @@
 //! Checks of this host: capabilities, kernel, settings, limits.
 
+pub(super) mod firewall_marks;
+
 use std::fs;
 
 use peername_server::capabilities::Advice;

@@ -4,14 +4,14 @@ use std::fs;
 
 use peername_proxy::routes::{self, RoutingEntry};
 
-use super::finding::Finding;
+use crate::cmd::doctor::finding::Finding;
 
 /// Looks for peername's rules that select by mark, and for the setting with which the kernel drops such packets.
 ///
 /// With `src_valid_mark` the kernel looks up the route to the sender of a marked packet *with the mark*. Peername's
 /// rule makes every address local there, so the kernel takes the packet for one with a spoofed source of this host, and
 /// drops it. No counter shows it.
-pub(super) async fn check() -> Finding {
+pub(in crate::cmd::doctor) async fn check() -> Finding {
     match routes::list().await {
         Ok(found) if found.iter().any(RoutingEntry::selects_by_mark) => judge(&where_checked()),
         Ok(_) => Finding::ok(CHECK, "no rule of peername's selects by them"),
