@@ -3,5 +3,6 @@
 //! [`super::programs`] has well-known programs in such containers.
 
 mod containers;
+mod doctor;
 mod faults;
 mod policies;

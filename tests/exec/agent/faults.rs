@@ -266,15 +266,15 @@ fn agent_in_another_pid_namespace_takes_no_container_over() {
 }
 
 /// A server of `accept.c` in a container.
-struct Served {
-    lab: Lab,
+pub(super) struct Served {
+    pub(super) lab: Lab,
     scratch: Scratch,
     name: &'static str,
     accept: &'static str,
 }
 
 impl Served {
-    fn new(name: &'static str, accept: &'static str) -> Self {
+    pub(super) fn new(name: &'static str, accept: &'static str) -> Self {
         Self {
             lab: Lab::new(),
             scratch: Scratch::new(),
@@ -283,7 +283,7 @@ impl Served {
         }
     }
 
-    fn run(&self, agent: &Agent) -> Process {
+    pub(super) fn run(&self, agent: &Agent) -> Process {
         let profile = agent.profile("default");
         let container = Container::new(self.name, &self.scratch, profile);
         run(&container, &self.lab, self.accept)

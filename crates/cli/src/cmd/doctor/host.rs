@@ -227,11 +227,11 @@ pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn text(path: &str) -> Option<String> {
+pub(super) fn text(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn number(path: &str) -> Option<u64> {
+pub(super) fn number(path: &str) -> Option<u64> {
     text(path)?.parse().ok()
 }
 

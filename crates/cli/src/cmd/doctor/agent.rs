@@ -1,0 +1,107 @@
+//! `peername doctor agent`: why containers don't see their clients.
+
+pub(super) mod accept_one;
+mod bounded_command;
+mod bundle;
+mod container;
+mod kernel;
+mod runtimes;
+mod security_modules;
+mod socket;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use peername_sys::process::user;
+
+use super::finding::{Finding, Verdict};
+use crate::cmd::exec::agent::profile::{self, AskedAgent, Profile};
+use container::Trial;
+use runtimes::Runtime;
+use socket::AgentSocket;
+
+/// Options of `peername doctor agent`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(before_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(flatten)]
+    asked: AskedAgent,
+    /// The seccomp profile of the containers [default: what `peername agent profile` prints]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// An address of the balancer, from which the container gets a connection
+    #[arg(long, value_name = "IP")]
+    balancer: Option<IpAddr>,
+    /// The port on which the server of the container listens
+    #[arg(long, value_name = "PORT", default_value = "8443")]
+    port: u16,
+}
+
+/// The findings of all checks.
+pub(super) async fn findings(args: &Args) -> Vec<Finding> {
+    let runtimes = runtimes::installed();
+    let socket = AgentSocket::check(&args.asked.socket).await;
+    let mut findings = vec![kernel::version(), kernel::ptrace_scope()];
+    findings.extend(runtimes::findings(&runtimes));
+    findings.extend(security_modules::findings(socket.agent));
+    let is_answered = socket.finding.verdict != Verdict::Fail;
+    findings.push(socket.finding);
+    let (finding, profile) = checked_profile(args);
+    findings.push(finding);
+    // Without an agent or with another profile, the container would only repeat that.
+    if let (true, Some(profile)) = (is_answered, profile) {
+        findings.extend(try_containers(args, &runtimes, &profile));
+    }
+    findings
+}
+
+/// The profile of the containers; `None` if it has faults.
+fn checked_profile(args: &Args) -> (Finding, Option<Profile>) {
+    let Some(path) = &args.profile else {
+        let seen = "that of `peername agent profile`: --profile FILE checks another one";
+        return (Finding::ok(PROFILE, seen), args.asked.profile(None).ok());
+    };
+    let shown = path.display();
+    let read = match profile::read(path) {
+        Ok(read) => read,
+        Err(error) => {
+            let fix = format!("`peername agent profile --output {shown}`");
+            return (Finding::fail(PROFILE, format!("{error:#}"), fix), None);
+        }
+    };
+    let lacks = profile::missing(&read, &args.asked);
+    if lacks.is_empty() {
+        return (Finding::ok(PROFILE, format!("{shown}: ok")), Some(read));
+    }
+    let fix = format!(
+        "`peername agent profile --socket {} --policy {} --from {shown} --output NEW`, and start the containers with NEW",
+        args.asked.socket.display(),
+        args.asked.policy
+    );
+    let seen = format!("{shown}: {}", lacks.join("; "));
+    (Finding::fail(PROFILE, seen, fix), None)
+}
+
+/// Runs a container of each runtime that hands it to the agent.
+fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<Finding> {
+    let able = runtimes.iter().filter(|runtime| runtime.runs_bundles());
+    if !user::is_root() {
+        return vec![Finding::warn(
+            "container",
+            "none was tried: only root may start one by runc or crun",
+            "run `peername doctor agent` as root",
+        )];
+    }
+    let trial = Trial {
+        profile,
+        balancer: args.balancer,
+        port: args.port,
+    };
+    able.map(|runtime| trial.run(runtime)).collect()
+}
+
+const PROFILE: &str = "seccomp profile";
+const EXAMPLE: &str = "\
+Example: for containers with the profile web.json, behind the balancer 192.0.2.10
+  peername doctor agent --profile web.json --policy web --balancer 192.0.2.10 --port 443";

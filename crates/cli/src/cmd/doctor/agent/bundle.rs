@@ -1,0 +1,110 @@
+//! The bundle of a container (OCI runtime specification, bundle.md) that runs this program.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::cmd::exec::agent::profile::Profile;
+
+/// A folder of a container; removed when it is dropped.
+pub(super) struct Bundle {
+    id: String,
+    folder: PathBuf,
+}
+
+impl Bundle {
+    /// Creates the bundle of a container that runs this program with these arguments and this seccomp profile. The image has the
+    /// program and the libraries of this host, read-only.
+    ///
+    /// # Errors
+    ///
+    /// A file can't be written.
+    pub(super) fn create<'a>(
+        name: &str,
+        arguments: impl Iterator<Item = &'a str>,
+        profile: &Profile,
+    ) -> anyhow::Result<Self> {
+        let id = format!("peername-doctor-{name}-{}", std::process::id());
+        let folder = env::temp_dir().join(&id);
+        let failed = || format!("creating {}", folder.display());
+        let program = env::current_exe().context("finding this program")?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .with_context(failed)?;
+        let bundle = Self { id, folder };
+        let arguments: Vec<&str> = [PROGRAM].into_iter().chain(arguments).collect();
+        let config = bundle.config(&program, &arguments, profile);
+        let written = fs::create_dir(bundle.root())
+            .and_then(|()| fs::write(bundle.folder.join("config.json"), config.to_string()));
+        written.with_context(|| format!("writing {}", bundle.folder.display()))?;
+        Ok(bundle)
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the runtime keeps the container's state.
+    pub(super) fn state(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    /// It has the network of the thread that starts it.
+    fn config(&self, program: &Path, arguments: &[&str], profile: &Profile) -> Value {
+        let bind = |source: &Path, destination: &str| {
+            json!({
+                "destination": destination, "type": "bind", "source": source,
+                "options": ["rbind", "ro", "nosuid", "nodev"]
+            })
+        };
+        let mut mounts = vec![
+            json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
+            json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"] }),
+            bind(program, PROGRAM),
+        ];
+        let libraries = LIBRARIES.iter().filter(|folder| Path::new(folder).is_dir());
+        mounts.extend(libraries.map(|folder| bind(Path::new(folder), folder)));
+        let namespaces = ["pid", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+        json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "args": arguments,
+                "cwd": "/",
+                "env": ["PATH=/"],
+                "user": { "uid": 0, "gid": 0 },
+                "noNewPrivileges": true
+            },
+            "root": { "path": self.root(), "readonly": true },
+            "mounts": mounts,
+            "linux": {
+                "cgroupsPath": format!("/{}", self.id),
+                "namespaces": namespaces,
+                "seccomp": profile
+            }
+        })
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// This program in the container.
+const PROGRAM: &str = "/peername";
+/// What a program that is not static needs.
+const LIBRARIES: [&str; 4] = ["/lib", "/lib32", "/lib64", "/usr/lib"];

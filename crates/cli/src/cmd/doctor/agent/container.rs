@@ -1,0 +1,254 @@
+//! A container that accepts one connection with a header, in a network of its own.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use peername_sys::netlink::make_every_address_local;
+use peername_sys::process::namespace::{NetworkNamespace, allow_unprivileged_ports};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+use tokio::time::timeout;
+
+use super::accept_one::{ACCEPTED, LISTENING};
+use super::bounded_command::{output_within, read_until, spawn};
+use super::bundle::Bundle;
+use super::runtimes::Runtime;
+use crate::cmd::doctor::finding::Finding;
+use crate::cmd::exec::agent::profile::Profile;
+
+/// What the container is tried with.
+pub(super) struct Trial<'a> {
+    pub(super) profile: &'a Profile,
+    /// Where the connection comes from; 127.0.0.1 if it is not known.
+    pub(super) balancer: Option<IpAddr>,
+    pub(super) port: u16,
+}
+
+/// How the trial has ended.
+enum Outcome {
+    /// The server has seen this peer.
+    Seen(String),
+    /// The connection was closed, and the server has not accepted it.
+    Refused,
+    /// The server was not given the connection, which is open.
+    Unanswered,
+    /// The runtime or the server has failed, with this message.
+    Failed(String),
+}
+
+impl Trial<'_> {
+    /// Runs a container, connects to it, and judges what its server sees.
+    pub(super) fn run(&self, runtime: &Runtime) -> Finding {
+        // A thread's network namespace is its own.
+        let outcome = thread::scope(|scope| {
+            let tried = scope.spawn(|| self.outcome(runtime));
+            tried
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("the trial has panicked")))
+        });
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        self.judge(runtime.kind.container, outcome)
+    }
+
+    fn judge(&self, check: &'static str, outcome: Outcome) -> Finding {
+        let (balancer, port) = (self.source(), self.port);
+        let client = self.client();
+        match outcome {
+            Outcome::Seen(peer) if peer == client.to_string() => Finding::ok(
+                check,
+                format!("its server sees {client}, the client of a header from {balancer}"),
+            ),
+            Outcome::Seen(peer) => Finding::fail(
+                check,
+                format!(
+                    "its server sees {peer}, not {client}, the client of a header from {balancer}"
+                ),
+                format!(
+                    "add {port} to `ports` of the policy, and {balancer} to its `trust`; --port and --balancer name others"
+                ),
+            ),
+            Outcome::Refused if self.balancer.is_none() => Finding::warn(
+                check,
+                format!("the agent has it, and refuses its connection from {balancer}"),
+                "name your balancer by --balancer, and the port of your server by --port",
+            ),
+            Outcome::Refused => Finding::fail(
+                check,
+                format!("the agent refuses its connection from {balancer} with a header"),
+                format!(
+                    "add {balancer} to `trust` of the policy; the agent's log has the reason (`journalctl -u peername-agent`)"
+                ),
+            ),
+            Outcome::Unanswered => Finding::fail(
+                check,
+                format!("its accept(2) does not return the connection from {balancer}"),
+                "see the agent's log (`journalctl -u peername-agent`)",
+            ),
+            Outcome::Failed(why) => Finding::fail(
+                check,
+                why,
+                "see the agent's log (`journalctl -u peername-agent`), and \"When it does not work\" in docs/agent.md",
+            ),
+        }
+    }
+
+    fn outcome(&self, runtime: &Runtime) -> anyhow::Result<Outcome> {
+        NetworkNamespace::unshare()?;
+        // An address of IPv6 has to be an interface's to be bound.
+        let balancer = self.balancer.filter(|ip| !ip.is_loopback());
+        make_every_address_local(balancer.as_slice())?;
+        allow_unprivileged_ports()?;
+        let port = self.port.to_string();
+        let family = self.source().is_ipv6().then_some("--v6");
+        let arguments = ["doctor", "accept-one", &port].into_iter().chain(family);
+        let bundle = Bundle::create(runtime.kind.name, arguments, self.profile)?;
+        let mut container = Container::start(runtime, &bundle)?;
+        if !container.is_listening()? {
+            return Ok(Outcome::Failed(container.failure()));
+        }
+        let closed = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(self.connect());
+        match (container.seen(), closed) {
+            (Some(peer), _) => Ok(Outcome::Seen(peer)),
+            (None, Ok(())) => Ok(Outcome::Refused),
+            (None, Err(error)) if error.kind() == ErrorKind::TimedOut => Ok(Outcome::Unanswered),
+            (None, Err(error)) => Err(error).context(format!("connecting from {}", self.source())),
+        }
+    }
+
+    /// Connects as the balancer does, sends a header, and waits until the connection is closed.
+    async fn connect(&self) -> io::Result<()> {
+        let source = SocketAddr::new(self.source(), 0);
+        let socket = match source.is_ipv6() {
+            true => TcpSocket::new_v6()?,
+            false => TcpSocket::new_v4()?,
+        };
+        socket.bind(source)?;
+        let server = self.server();
+        let mut stream = socket.connect(server).await?;
+        let client = self.client();
+        let header = format!(
+            "PROXY {} {} {} {} {}\r\n",
+            if client.is_ipv6() { "TCP6" } else { "TCP4" },
+            client.ip(),
+            server.ip(),
+            client.port(),
+            server.port()
+        );
+        stream.write_all(header.as_bytes()).await?;
+        let closed = timeout(ACCEPTS_WITHIN, stream.read(&mut [0])).await;
+        // A reset ends the connection, too.
+        closed.map(|_| ()).map_err(|_| ErrorKind::TimedOut.into())
+    }
+
+    fn source(&self) -> IpAddr {
+        self.balancer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// An address for documentation, as those below: everything is local there.
+    fn client(&self) -> SocketAddr {
+        let ip: IpAddr = match self.source() {
+            IpAddr::V4(_) => Ipv4Addr::new(203, 0, 113, 7).into(),
+            IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7).into(),
+        };
+        SocketAddr::new(ip, 40_000)
+    }
+
+    fn server(&self) -> SocketAddr {
+        let ip: IpAddr = match self.source() {
+            IpAddr::V4(_) => Ipv4Addr::new(198, 51, 100, 1).into(),
+            IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        };
+        SocketAddr::new(ip, self.port)
+    }
+}
+
+/// A container that runs; removed when it is dropped.
+struct Container<'a> {
+    runtime: &'a Runtime,
+    bundle: &'a Bundle,
+    process: Child,
+    /// What its server has printed so far.
+    printed: Vec<u8>,
+}
+
+impl<'a> Container<'a> {
+    fn start(runtime: &'a Runtime, bundle: &'a Bundle) -> io::Result<Self> {
+        let mut command = command(runtime, bundle);
+        command.arg("run").arg("--bundle").arg(bundle.folder());
+        Ok(Self {
+            runtime,
+            bundle,
+            process: spawn(command.arg(bundle.id()))?,
+            printed: Vec::new(),
+        })
+    }
+
+    /// Waits until its server listens; `false` if it has ended before.
+    fn is_listening(&mut self) -> io::Result<bool> {
+        let listens = |printed: &[u8]| printed.starts_with(LISTENING.as_bytes());
+        let deadline = Instant::now() + STARTS_WITHIN;
+        self.printed = read_until(&mut self.process.stdout, deadline, listens)?;
+        Ok(listens(&self.printed))
+    }
+
+    /// The peer that its server has reported before its end.
+    fn seen(&mut self) -> Option<String> {
+        let deadline = Instant::now() + ENDS_WITHIN;
+        let rest = read_until(&mut self.process.stdout, deadline, |_| false).ok()?;
+        self.printed.extend(rest);
+        self.report()
+    }
+
+    /// The report of its server, without its verdict.
+    fn report(&self) -> Option<String> {
+        let printed = String::from_utf8_lossy(&self.printed);
+        let subject = format!("{ACCEPTED}: ");
+        let (_, report) = printed.split_once(&subject)?;
+        Some(report.trim_end().to_owned())
+    }
+
+    /// Why it has ended: its server's report, or the last line of the runtime's errors.
+    fn failure(&mut self) -> String {
+        if let Some(report) = self.report() {
+            return format!("its server can't accept: {report}");
+        }
+        let deadline = Instant::now() + ENDS_WITHIN;
+        let said = read_until(&mut self.process.stderr, deadline, |_| false);
+        let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
+        match said.lines().last() {
+            Some(line) => line.escape_debug().to_string(),
+            None => "it has ended without a message".to_owned(),
+        }
+    }
+}
+
+impl Drop for Container<'_> {
+    fn drop(&mut self) {
+        let mut delete = command(self.runtime, self.bundle);
+        delete.args(["delete", "--force"]).arg(self.bundle.id());
+        // One that has ended is removed already.
+        let _ = output_within(&mut delete, ENDS_WITHIN);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn command(runtime: &Runtime, bundle: &Bundle) -> Command {
+    let mut command = Command::new(&runtime.path);
+    command.args(runtime.kind.options);
+    command.arg("--root").arg(bundle.state());
+    command
+}
+
+/// A runtime that waits for a busy machine.
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+/// Beyond the agent's time limit for a header, which is 3 s by default.
+const ACCEPTS_WITHIN: Duration = Duration::from_secs(5);
+const ENDS_WITHIN: Duration = Duration::from_secs(3);

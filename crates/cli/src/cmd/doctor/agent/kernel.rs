@@ -1,0 +1,46 @@
+//! What the agent needs of the kernel.
+
+use crate::cmd::doctor::finding::Finding;
+use crate::cmd::doctor::host::{number, text, version as parse};
+
+/// Checks for SECCOMP_ADDFD_FLAG_SEND, by which a container gets an accepted connection.
+pub(super) fn version() -> Finding {
+    let release = text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match parse(&release) {
+        Some(version) if version >= OLDEST => Finding::ok(KERNEL, format!("Linux {release}")),
+        Some(_) => Finding::fail(
+            KERNEL,
+            format!(
+                "Linux {release}: has no SECCOMP_ADDFD_FLAG_SEND, so no connection can be handed to a container"
+            ),
+            "Linux 5.14 or later; without, `peername proxy` beside the server (docs/kubernetes.md#sidecar)",
+        ),
+        None => Finding::warn(
+            KERNEL,
+            "/proc/sys/kernel/osrelease can't be read",
+            "mount /proc",
+        ),
+    }
+}
+
+/// Checks Yama, which can forbid ptrace(2) to root, too; the agent reads and writes arguments of calls with the same permission.
+pub(super) fn ptrace_scope() -> Finding {
+    match number("/proc/sys/kernel/yama/ptrace_scope") {
+        Some(3) => Finding::fail(
+            PTRACE_SCOPE,
+            "3: no process may copy a descriptor of another one, so accept(2) of the containers fails",
+            "set 2 or less in /etc/sysctl.d and restart this host: the kernel does not lower it before",
+        ),
+        Some(scope @ (1 | 2)) => Finding::ok(
+            PTRACE_SCOPE,
+            format!("{scope}: an agent of root may, that of an ordinary user may not"),
+        ),
+        Some(scope) => Finding::ok(PTRACE_SCOPE, scope.to_string()),
+        None => Finding::ok(PTRACE_SCOPE, "not set"),
+    }
+}
+
+const KERNEL: &str = "kernel";
+const PTRACE_SCOPE: &str = "kernel.yama.ptrace_scope";
+/// The first with SECCOMP_ADDFD_FLAG_SEND.
+const OLDEST: (u32, u32) = (5, 14);

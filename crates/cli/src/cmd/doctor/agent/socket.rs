@@ -1,0 +1,121 @@
+//! The agent's socket: whether it is there, who may connect, and whether an agent answers.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::cmd::doctor::finding::Finding;
+
+/// What is known of the socket.
+pub(super) struct AgentSocket {
+    pub(super) finding: Finding,
+    /// The process id of the agent, where it is known.
+    pub(super) agent: Option<u32>,
+}
+
+impl AgentSocket {
+    /// Connects as a container runtime does, and announces nothing.
+    pub(super) async fn check(path: &Path) -> Self {
+        let access = match access(path) {
+            Ok(access) => access,
+            Err(finding) => return Self::without_agent(finding),
+        };
+        let shown = path.display();
+        match timeout(ANSWERS_WITHIN, ask(path)).await {
+            Ok(Ok(agent)) => Self {
+                finding: Finding::ok(SOCKET, format!("an agent answers at {shown}; {access}")),
+                agent,
+            },
+            Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Self::without_agent(Finding::fail(
+                    SOCKET,
+                    format!("{shown}: this user may not connect; {access}"),
+                    "run `peername doctor agent` as the user of the container runtime; `--runtime-uid` of the agent adds one",
+                ))
+            }
+            Ok(Err(error)) => Self::without_agent(Finding::fail(
+                SOCKET,
+                format!("{shown}: {error}, so containers whose profile names it don't start"),
+                start_one(path),
+            )),
+            Err(_) => Self::without_agent(Finding::fail(
+                SOCKET,
+                format!("{shown}: no agent answers, so accept(2) of the containers waits"),
+                start_one(path),
+            )),
+        }
+    }
+
+    fn without_agent(finding: Finding) -> Self {
+        Self {
+            finding,
+            agent: None,
+        }
+    }
+}
+
+/// Who may connect.
+///
+/// # Errors
+///
+/// The finding that there is no socket.
+fn access(path: &Path) -> Result<String, Finding> {
+    let shown = path.display();
+    let found = fs::metadata(path).map_err(|error| {
+        Finding::fail(
+            SOCKET,
+            format!("{shown}: {error}, so containers whose profile names it don't start"),
+            start_one(path),
+        )
+    })?;
+    if !found.file_type().is_socket() {
+        return Err(Finding::fail(
+            SOCKET,
+            format!("{shown} is no socket"),
+            "name that of the agent's --listen by --socket",
+        ));
+    }
+    let users = match found.uid() {
+        0 => "root".to_owned(),
+        owner => format!("root and user {owner}"),
+    };
+    Ok(match found.mode() & WRITABLE_BY_OTHERS {
+        0 => format!("{users} may connect"),
+        _ => format!("every user may connect, and it serves {users} and those of --runtime-uid"),
+    })
+}
+
+/// Returns the agent's process id once it has closed the connection, as it does with one on which nothing is announced. The holder of an
+/// agent that has ended keeps its socket, and answers nothing.
+async fn ask(path: &Path) -> io::Result<Option<u32>> {
+    let mut stream = UnixStream::connect(path).await?;
+    let pid = stream.peer_cred()?.pid();
+    stream.shutdown().await?;
+    // A reset is an answer, too.
+    let _ = stream.read(&mut [0]).await;
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+    Ok(pid.filter(|pid| is_peername(*pid)))
+}
+
+/// Whether this process is one of peername: the one that has bound the socket may have ended, and its number be another's.
+fn is_peername(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("peername"))
+}
+
+fn start_one(path: &Path) -> String {
+    format!(
+        "start the agent: `systemctl start peername-agent`, or `peername agent --listen unix:{} --trust BALANCER`",
+        path.display()
+    )
+}
+
+const SOCKET: &str = "agent's socket";
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+/// The agent closes such a connection at once.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);

@@ -1,0 +1,180 @@
+//! `peername doctor agent`: each cause for which containers don't see their clients.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::faults::Served;
+use crate::harness::lab::{Host, Scratch, WAIT_LIMIT, assert_contains};
+use crate::harness::peername::BINARY;
+use crate::harness::rig::agent::Agent;
+
+/// Containers of both runtimes get a connection of the balancer that the agent trusts.
+#[test]
+fn container_of_each_runtime_sees_the_client() {
+    let agent = Agent::start(&["-v"]);
+    let report = Doctor::of(&agent).run(0, &["--balancer=10.81.0.2", "--port=443"]);
+    for runtime in ["runc", "crun"] {
+        assert_contains(
+            &report,
+            &[
+                &format!("ok    {runtime}: "),
+                &format!("ok    container of {runtime}: its server sees 203.0.113.7:40000"),
+            ],
+        );
+        agent
+            .process
+            .wait_logged(&format!("container peername-doctor-{runtime}-"));
+    }
+    assert_contains(&report, &["an agent answers", "ok    seccomp profile: "]);
+    assert_eq!(agent.process.count_logged("announced"), 0);
+    let report = Doctor::of(&agent).run(0, &["--balancer=fd81::2"]);
+    assert_contains(&report, &["its server sees [2001:db8::7]:40000"]);
+}
+
+/// A policy that has another balancer, and one that has other ports.
+#[test]
+fn policy_that_does_not_fit_the_balancer_is_named() {
+    let agent = Agent::start(&["--ports=443"]);
+    let doctor = Doctor::of(&agent);
+    let report = doctor.run(3, &["--balancer=192.0.2.10", "--port=443"]);
+    assert_contains(
+        &report,
+        &["FAIL  container of runc: the agent refuses its connection from 192.0.2.10"],
+    );
+    let report = doctor.run(0, &["--port=443"]);
+    assert_contains(&report, &["warn  container of runc: the agent has it"]);
+    let report = doctor.run(3, &["--balancer=10.81.0.2", "--port=80"]);
+    assert_contains(
+        &report,
+        &[
+            "its server sees 10.81.0.2:",
+            "add 80 to `ports` of the policy",
+        ],
+    );
+    let report = doctor.run(3, &["--policy=other"]);
+    assert_contains(&report, &["can't accept: Function not implemented"]);
+}
+
+/// Without a socket, with a socket of an agent that has ended, and with one where nothing listens.
+#[test]
+fn missing_agent_is_named() {
+    let mut agent = Agent::start(&[]);
+    let served = Served::new("kept", "level");
+    let server = served.run(&agent);
+    agent.process.signal(Signal::KILL);
+    agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+    let report = Doctor::of(&agent).run(3, &[]);
+    assert_contains(
+        &report,
+        &["no agent answers, so accept(2) of the containers waits"],
+    );
+    drop(server);
+    let scratch = Scratch::new();
+    let nowhere = Doctor::at(scratch.path_text("agent.sock"));
+    assert_contains(&nowhere.run(3, &[]), &["don't start; start the agent"]);
+    let socket = scratch.path("agent.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
+    assert_contains(&nowhere.run(3, &[]), &["Connection refused"]);
+}
+
+/// By the same code as `agent profile --check`.
+#[test]
+fn profile_that_lacks_something_is_named() {
+    let agent = Agent::start(&[]);
+    let mut profile = agent.profile("default");
+    let doctor = Doctor::of(&agent);
+    let file = agent.scratch.write("good.json", &profile.to_string());
+    let report = doctor.run(0, &[&format!("--profile={file}"), "--balancer=10.81.0.2"]);
+    assert_contains(&report, &["container of runc: its server sees 203.0.113.7"]);
+    profile["syscalls"]
+        .as_array_mut()
+        .expect("rules")
+        .push(json!({ "names": ["accept4"], "action": "SCMP_ACT_ALLOW" }));
+    let file = agent.scratch.write("allowing.json", &profile.to_string());
+    let report = doctor.run(3, &[&format!("--profile={file}")]);
+    assert_contains(
+        &report,
+        &["FAIL  seccomp profile: ", "accept4 is allowed", "--from"],
+    );
+    assert!(!report.contains("container of"), "{report}");
+}
+
+/// It would start containers that nothing covers, and say nothing.
+#[test]
+fn runtime_without_listener_path_is_a_fault() {
+    let agent = Agent::start(&[]);
+    let folder = Scratch::new();
+    // As podman-docker has it.
+    for (name, said) in [
+        ("runc", "runc version 1.0.3"),
+        ("docker", "podman version 4.3.1"),
+    ] {
+        let program = folder.write(name, &format!("#!/bin/sh\necho {said}\n"));
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("its mode");
+    }
+    let mut doctor = Doctor::of(&agent);
+    doctor.path = Some(folder.path_text(""));
+    let report = doctor.run(3, &["--balancer=10.81.0.2"]);
+    assert_contains(
+        &report,
+        &[
+            "FAIL  runc: 1.0.3, ",
+            "does not know listenerPath",
+            "install runc 1.1 or later",
+            "ok    container of crun",
+        ],
+    );
+    for absent in ["container of runc", "docker"] {
+        assert!(!report.contains(absent), "{absent}: {report}");
+    }
+}
+
+/// `peername doctor agent` about an agent.
+struct Doctor {
+    host: Host,
+    socket: String,
+    /// Folders before those of PATH.
+    path: Option<String>,
+}
+
+impl Doctor {
+    fn of(agent: &Agent) -> Self {
+        Self::at(agent.socket())
+    }
+
+    fn at(socket: String) -> Self {
+        Self {
+            host: Host::new(),
+            socket,
+            path: None,
+        }
+    }
+
+    /// Runs it with these options, and returns what it reports.
+    #[track_caller]
+    fn run(&self, code: i32, options: &[&str]) -> String {
+        let usual = std::env::var("PATH").expect("PATH");
+        let path = self.path.iter().chain([&usual]);
+        let path: Vec<&str> = path.map(String::as_str).collect();
+        // crun refuses a machine that has both versions of cgroups.
+        let script =
+            "! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount", "sh", "-c", script, "sh", BINARY, "doctor", "agent",
+            ])
+            .arg(format!("--socket={}", self.socket))
+            .args(options)
+            .env("PATH", path.join(":"));
+        let output = self.host.output(&mut command, "");
+        let report = String::from_utf8(output.stdout).expect("text");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{report}\n{errors}");
+        report
+    }
+}
