@@ -2,7 +2,9 @@
 //!
 //! [`super::programs`] has well-known programs in such containers.
 
+mod churn;
 mod containers;
 mod doctor;
 mod faults;
+mod hostile;
 mod policies;

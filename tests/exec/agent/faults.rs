@@ -1,6 +1,7 @@
 //! Each process of peername is killed, and the containers go on.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -136,29 +137,41 @@ fn no_client_is_wrong_while_agents_are_killed_and_replaced() {
 
 /// What a server has reported to clients.
 #[derive(Default)]
-struct Seen {
-    right: usize,
-    lost: usize,
-    wrong: Vec<String>,
+pub(super) struct Seen {
+    pub(super) right: usize,
+    pub(super) lost: usize,
+    pub(super) wrong: Vec<String>,
 }
 
 fn connect_until(is_over: &AtomicBool, lab: &Lab) -> Seen {
     let mut seen = Seen::default();
     while !is_over.load(Ordering::Relaxed) {
-        let client = fresh_client_v4();
-        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+        connect_once(&mut seen, lab);
+    }
+    seen
+}
+
+/// Connects as a new client, and notes what the server reports to it.
+pub(super) fn connect_once(seen: &mut Seen, lab: &Lab) {
+    let client = fresh_client_v4();
+    let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    seen.note(client, &conn);
+}
+
+impl Seen {
+    /// Notes what the server reports to this client.
+    pub(super) fn note(&mut self, client: SocketAddr, conn: &Conn) {
         let (answer, _) = conn.recv_to_end();
         let answer = String::from_utf8(answer).expect("text");
         let (ip, port) = (client.ip(), client.port());
         if answer.is_empty() {
-            seen.lost += 1;
+            self.lost += 1;
         } else if answer.trim() == format!("{ip} {port}, {ip} {port}") {
-            seen.right += 1;
+            self.right += 1;
         } else {
-            seen.wrong.push(format!("{client}: {answer}"));
+            self.wrong.push(format!("{client}: {answer}"));
         }
     }
-    seen
 }
 
 /// A supervisor ends with its agent: two of them would answer one container's calls.
@@ -290,12 +303,12 @@ impl Served {
     }
 }
 
-fn kill(pid: Pid) {
+pub(super) fn kill(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("kill");
 }
 
 /// The supervisor of the container in the lab's server.
-fn supervisor(lab: &Lab) -> Pid {
+pub(super) fn supervisor(lab: &Lab) -> Pid {
     let network = lab
         .server
         .enter(|| network_of("thread-self"))

@@ -1,0 +1,154 @@
+//! Many containers and many connections: nothing is left over, and no client is wrong.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use rustix::process::Signal;
+
+use super::containers::{assert_sees, run};
+use super::faults::{Seen, connect_once, kill, supervisor};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::admin::{ADMIN, wait_metric};
+use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, wait_until};
+use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::rig::exec_notify::wait_helper_pid;
+use crate::harness::rig::load::SetOnDrop;
+
+/// 30 containers; `PEERNAME_TEST_CONTAINERS` sets how many: 1000 take minutes.
+#[test]
+fn containers_come_and_go_without_a_leak() {
+    let agent = Agent::start(&[ADMIN]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let round = |name: &str| {
+        lab.server.wait_connection_refused(LISTEN_V4);
+        let container = Container::new(name, &scratch, agent.profile("default"));
+        let _server = run(&container, &lab, "level");
+        assert_sees(&lab, fresh_client_v4());
+    };
+    let kept = || Kept::by(&agent);
+    (0..5).for_each(|number| round(&format!("first-{number}")));
+    wait_metric(agent.host(), &[], "peername_agent_containers 0");
+    let (before, memory) = (kept(), agent.process.anonymous_kib());
+    let rounds = number_of("PEERNAME_TEST_CONTAINERS", 30);
+    (0..rounds).for_each(|number| round(&format!("next-{number}")));
+    wait_metric(agent.host(), &[], "peername_agent_containers 0");
+    wait_until("nothing more is kept", || kept() == before);
+    let more = agent.process.anonymous_kib().saturating_sub(memory);
+    println!("{rounds} containers: {before:?} before and after, {more} KiB more");
+    assert!(more < 512, "{more} KiB more than {memory}");
+}
+
+/// What agent and holder keep of containers.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    descriptors: usize,
+    children: usize,
+    stored: usize,
+}
+
+impl Kept {
+    fn by(agent: &Agent) -> Self {
+        let pid = agent.process.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let holder = wait_helper_pid("peername-hold", &agent.network()).as_raw_nonzero();
+        Self {
+            descriptors: agent.process.count_fds(),
+            children: children.expect("its children").split_whitespace().count(),
+            stored: fs::read_dir(format!("/proc/{holder}/fd"))
+                .expect("the holder")
+                .count(),
+        }
+    }
+}
+
+/// 10,000 connections; `PEERNAME_TEST_CHURN` sets how many. A connection that is lost with its supervisor is closed.
+#[test]
+fn no_client_is_wrong_in_ten_thousand_connections_while_everything_is_killed() {
+    let count = number_of("PEERNAME_TEST_CHURN", 10_000);
+    let mut agent = Agent::start(&[]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let script = scratch.write("enduring.py", include_str!("enduring.py"));
+    let container = Container::new("churn", &scratch, agent.profile("default"));
+    let server = container.run(&lab.server, &["python3", "-u", &script]);
+    let server = server.wait_listening(&[LISTEN_V4]);
+    let (served, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut disturbances = Disturbances::default();
+    let seen: Vec<Seen> = thread::scope(|scope| {
+        let end = SetOnDrop(&is_over);
+        let clients = [(); 4].map(|()| {
+            scope.spawn(|| {
+                let mut seen = Seen::default();
+                while !is_over.load(Relaxed) {
+                    connect_once(&mut seen, &lab);
+                    served.fetch_add(1, Relaxed);
+                }
+                seen
+            })
+        });
+        while served.load(Relaxed) < count {
+            disturbances.cause_one(&mut agent, &lab);
+            let before = served.load(Relaxed);
+            wait_until("connections between two faults", || {
+                served.load(Relaxed) >= (before + BETWEEN_FAULTS).min(count)
+            });
+        }
+        drop(end);
+        clients
+            .map(|client| client.join().expect("a client"))
+            .into()
+    });
+    let right: usize = seen.iter().map(|seen| seen.right).sum();
+    let wrong: Vec<_> = seen.iter().flat_map(|seen| &seen.wrong).collect();
+    let lost: usize = seen.iter().map(|seen| seen.lost).sum();
+    let zero = server.count_logged("accept(2) returned 0");
+    println!("{right} right, {lost} lost, accept(2) returned 0 {zero} times, {disturbances:?}");
+    assert_eq!(wrong, [""; 0], "{right} right, {lost} lost");
+    assert!(right > 100 * lost, "{right} right, {lost} lost");
+}
+
+/// How often each process was killed, and an agent replaced.
+#[derive(Debug, Default)]
+struct Disturbances {
+    agents: usize,
+    supervisors: usize,
+    takeovers: usize,
+    holders: usize,
+}
+
+impl Disturbances {
+    /// Causes the next one, in turn.
+    fn cause_one(&mut self, agent: &mut Agent, lab: &Lab) {
+        match (self.agents + self.supervisors + self.takeovers + self.holders) % 4 {
+            0 => {
+                agent.process.signal(Signal::KILL);
+                agent.process.wait_exit(WAIT_LIMIT).expect("its end");
+                agent.start_next(&[]);
+                self.agents += 1;
+            }
+            1 => {
+                kill(supervisor(lab));
+                self.supervisors += 1;
+            }
+            2 => {
+                let next = agent.next(&[]);
+                let mut first = std::mem::replace(&mut agent.process, next);
+                first.wait_success(WAIT_LIMIT);
+                self.takeovers += 1;
+            }
+            _ => {
+                kill(wait_helper_pid("peername-hold", &agent.network()));
+                agent.process.wait_logged("another one has them now");
+                self.holders += 1;
+            }
+        }
+    }
+}
+
+/// The number in this variable, or the usual one.
+fn number_of(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |number| number.parse().expect("a number"))
+}
+
+/// An outage is a hundredth of them.
+const BETWEEN_FAULTS: usize = 500;

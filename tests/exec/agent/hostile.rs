@@ -1,0 +1,212 @@
+//! Containers that do what no server does: none of it reaches another container, and no client is wrong.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::containers::{assert_sees, copied_program, copied_server};
+use super::faults::{Seen, Served};
+use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
+use crate::harness::lab::{Host, Lab, Process, Scratch};
+use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::rig::exec_notify::recv_addresses;
+use crate::harness::rig::proxy::header_for;
+
+/// A supervisor is a process: the scheduler gives that of the flooded container no more than the other's. Sixteen threads that only
+/// compute are the measure; the rates of a busy machine say nothing by themselves.
+#[test]
+fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_computes() {
+    let (agent, served) = (Agent::start(&[]), Served::new("served", "level"));
+    let _server = served.run(&agent);
+    let mut best = [0_usize; 3];
+    for _ in 0..3 {
+        for (best, how) in best.iter_mut().zip([None, Some("spin"), Some("flood")]) {
+            let lab = Lab::new();
+            let neighbour = Neighbour::new(lab, "neighbour");
+            let _running = how.map(|how| neighbour.run(&agent, how));
+            *best = (*best).max(count_served(&served.lab, Duration::from_secs(1)));
+        }
+    }
+    let [alone, beside_spin, beside_flood] = best;
+    println!(
+        "clients a second: {alone} alone, {beside_spin} beside 16 threads that compute, {beside_flood} beside the flood"
+    );
+    assert!(
+        beside_flood * 2 >= beside_spin,
+        "{beside_flood}, {beside_spin} beside threads that compute"
+    );
+}
+
+/// The supervisor writes the client to a buffer that may be gone, and into a length that changes. The call fails then, as in the
+/// kernel, and the next one returns the connection.
+#[test]
+fn buffers_that_change_while_the_supervisor_writes_them_harm_nobody() {
+    let (agent, served) = (Agent::start(&[]), Served::new("served", "level"));
+    let _server = served.run(&agent);
+    let neighbour = Neighbour::new(Lab::new(), "changing");
+    let _running = neighbour.run(&agent, "sockaddr");
+    for _ in 0..100 {
+        for _ in 0..3 {
+            assert_sees(&neighbour.lab, fresh_client_v4());
+        }
+        assert_sees(&served.lab, fresh_client_v4());
+    }
+    assert_eq!(agent.process.count_logged("its supervisor has ended"), 0);
+}
+
+/// The container that accepts has the clients, by its own policy.
+#[test]
+fn container_that_receives_a_listener_of_another_sees_the_clients() {
+    let (agent, lab) = (Agent::start(&[]), Lab::new());
+    let _passed = Passed::start(&agent, &lab.server, &lab);
+    for _ in 0..3 {
+        let client = fresh_client_v4();
+        let header = header_for(client);
+        let (begin, rest) = header.split_at(9);
+        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
+        assert_sees(&lab, fresh_client_v4());
+        slow.send(rest);
+        assert_eq!(recv_addresses(&slow), [client; 2]);
+        Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
+    }
+}
+
+/// From its own network a supervisor can't wake a listener of another one for a header that was slow.
+#[test]
+fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_complete_headers() {
+    let (agent, lab) = (Agent::start(&[]), Lab::new());
+    let _passed = Passed::start(&agent, &Host::new(), &lab);
+    for _ in 0..10 {
+        assert_sees(&lab, fresh_client_v4());
+        Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
+        let mut seen = Seen::default();
+        let client = fresh_client_v4();
+        let header = header_for(client);
+        let (begin, rest) = header.split_at(9);
+        let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
+        assert_sees(&lab, fresh_client_v4());
+        slow.send_if_open(rest);
+        seen.note(client, &slow);
+        assert_eq!(seen.wrong, [""; 0]);
+    }
+}
+
+/// Two containers, one of which has passed its listener to the other.
+struct Passed {
+    _scratch: Scratch,
+    _receiver: Process,
+    _sender: Process,
+}
+
+impl Passed {
+    /// With the container that receives it on this host, and the other one on the lab's server.
+    fn start(agent: &Agent, receives: &Host, lab: &Lab) -> Self {
+        let scratch = Scratch::new();
+        let script = scratch.write("passed.py", include_str!("passed_listener.py"));
+        let socket = scratch.path_text("channel");
+        let run = |host: &Host, name: &str, action: &str| {
+            let container = Container::new(name, &scratch, agent.profile("default"));
+            container.run(host, &["python3", "-u", &script, action, &socket])
+        };
+        let receiver = run(receives, "receiver", "receive");
+        receiver.wait_printed("waiting");
+        let sender = run(&lab.server, "sender", "pass");
+        receiver.wait_printed("received");
+        Self {
+            _receiver: receiver,
+            _sender: sender,
+            _scratch: scratch,
+        }
+    }
+}
+
+/// The supervisor reads and writes the memory of these processes, too.
+#[test]
+fn server_that_changes_its_user_or_its_namespaces_sees_its_clients() {
+    let agent = Agent::start(&[]);
+    let changes: [&[&str]; 3] = [
+        &["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"],
+        &["unshare", "--user", "--map-root-user"],
+        &[
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount",
+        ],
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (lab, scratch) = (Lab::new(), Scratch::new());
+        let name = format!("changed-{number}");
+        let container = Container::new(&name, &scratch, agent.profile("default"));
+        let server = copied_server(&lab, &scratch);
+        let program = [change, &[&server, "--accept=fork", "--family=4"]].concat();
+        let _server = container
+            .run(&lab.server, &program)
+            .wait_listening(&[LISTEN_V4]);
+        for _ in 0..6 {
+            assert_sees(&lab, fresh_client_v4());
+        }
+    }
+}
+
+/// A container that runs `hostile.c`.
+struct Neighbour {
+    lab: Lab,
+    scratch: Scratch,
+    name: &'static str,
+}
+
+impl Neighbour {
+    fn new(lab: Lab, name: &'static str) -> Self {
+        Self {
+            lab,
+            scratch: Scratch::new(),
+            name,
+        }
+    }
+
+    fn run(&self, agent: &Agent, how: &str) -> Process {
+        let program = copied_program(&self.lab, &compiled_hostile(), &self.scratch);
+        let container = Container::new(self.name, &self.scratch, agent.profile("default"));
+        container
+            .run(&self.lab.server, &[&program, how])
+            .wait_listening(&[LISTEN_V4])
+    }
+}
+
+/// Counts the clients that one after the other are served meanwhile.
+fn count_served(lab: &Lab, time: Duration) -> usize {
+    let end = Instant::now() + time;
+    let mut served = 0;
+    while Instant::now() < end {
+        assert_sees(lab, fresh_client_v4());
+        served += 1;
+    }
+    served
+}
+
+/// The path of `hostile.c`, linked statically, built once.
+fn compiled_hostile() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let name = format!("hostile-{}", std::process::id());
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/exec/agent/hostile.c"
+        );
+        let output = Command::new("cc")
+            .args(["-static", "-pthread", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(&out)
+            .arg(source)
+            .output()
+            .expect("cc (make setup)");
+        assert!(output.status.success(), "{output:?}");
+        out
+    };
+    BUILT.get_or_init(build).clone()
+}
