@@ -120,6 +120,36 @@ fn reload_replaces_the_policies_and_keeps_the_clients() {
     assert_sees(&lab, fresh_client_v4());
 }
 
+/// The file may be replaced by another with its name; a mistake in it changes nothing.
+#[test]
+fn watched_file_reloads_the_policies_without_a_signal() {
+    let files = Scratch::new();
+    let config = files.write("agent.toml", "[[agent]]\ntrust = [\"192.0.2.0/24\"]\n");
+    let agent = Agent::start_with(&[&format!("--config={config}"), "--watch"]);
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let container = Container::new("one", &scratch, agent.profile("default"));
+    let _server = run(&container, &lab, "level");
+    Conn::assert_reset(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let next = files.write("next.toml", "[[agent]]\ntrust = [\"10.81.0.0/24\"]\n");
+    std::fs::rename(next, &config).expect("a rename");
+    agent.process.wait_logged("the policies were reloaded");
+    assert_sees(&lab, fresh_client_v4());
+    files.write("agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
+    agent
+        .process
+        .wait_logged("the policies of before stay in force");
+    assert_sees(&lab, fresh_client_v4());
+    // It was read once, and not again as long as it stays.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(
+        agent
+            .process
+            .count_logged("the policies of before stay in force"),
+        1
+    );
+    assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
+}
+
 #[test]
 fn other_users_can_not_announce_containers() {
     let agent = Agent::start(&["--runtime-uid=65533"]);

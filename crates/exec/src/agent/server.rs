@@ -3,6 +3,7 @@
 mod containers;
 mod runtimes;
 mod stored;
+mod watch;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -22,6 +23,7 @@ use super::container::Container;
 use super::descriptor_store::{DescriptorStore, StoredDescriptor};
 use super::policy::AgentPolicy;
 use super::registration::Registration;
+use watch::PolicyWatch;
 
 /// The process of which the agent is a part: its configuration, its service manager, its store.
 pub trait AgentHost: Debug {
@@ -31,6 +33,12 @@ pub trait AgentHost: Debug {
     ///
     /// What is wrong with them.
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String>;
+
+    /// Whether a change of their files reloads the policies.
+    fn watches_policies(&self) -> bool;
+
+    /// Whether their files are as they were when the policies were last read.
+    fn are_policies_current(&self) -> bool;
 
     /// Opens the store again, after it has ended: an empty one. `None` if there is none so far.
     ///
@@ -88,6 +96,8 @@ pub struct Agent {
     last: u64,
     stranger_logged: Option<Instant>,
     admin: Option<AgentAdmin>,
+    /// `None` where only SIGHUP reloads the policies.
+    watch: Option<PolicyWatch>,
 }
 
 impl Agent {
@@ -109,6 +119,7 @@ impl Agent {
         let signals = SignalFd::open(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         epoll.add(&signals, Token::SIGNALS, Interest::Readable)?;
         epoll.add(&socket, Token::SOCKET, Interest::Readable)?;
+        let watch = host.watches_policies().then(PolicyWatch::default);
         let mut agent = Self {
             host,
             policies,
@@ -124,6 +135,7 @@ impl Agent {
             containers: HashMap::new(),
             stranger_logged: None,
             admin: None,
+            watch,
         };
         agent.watch_store()?;
         agent.keep_socket();
@@ -219,6 +231,12 @@ impl Agent {
             self.epoll
                 .add(&self.socket, Token::SOCKET, Interest::Readable)?;
         }
+        let are_current = || self.host.are_policies_current();
+        if let Some(watch) = &mut self.watch
+            && watch.is_reload_due(now, are_current)
+        {
+            self.reload();
+        }
         self.start_due(now);
         self.close_late(now);
         if let Some(admin) = &mut self.admin {
@@ -232,7 +250,9 @@ impl Agent {
         let deadlines = self.registrations.values().map(|one| one.deadline);
         let others = [self.reopen_at, self.accept_at].into_iter().flatten();
         let admin = self.admin.as_ref().map(|admin| admin.due);
-        let due = restarts.chain(deadlines).chain(others).chain(admin).min()?;
+        let watch = self.watch.as_ref().map(|watch| watch.due);
+        let own = admin.into_iter().chain(watch);
+        let due = restarts.chain(deadlines).chain(others).chain(own).min()?;
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod profile;
 mod store;
 mod values;
 
+use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,7 +78,10 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     if is_effective(needed) {
         keep_only(needed)?;
     }
-    let host = Host { args };
+    let host = Host {
+        args,
+        read: RefCell::default(),
+    };
     let mut agent = Agent::new(Box::new(host), users, socket, store, stored)?;
     if let Some((line, totals)) = start_admin(given)? {
         agent.serve_admin(line, totals)?;
@@ -139,12 +143,24 @@ fn wait_for_stop() -> anyhow::Result<()> {
 #[derive(Debug)]
 struct Host {
     args: Serve,
+    /// The files of the policies when they were last read.
+    read: RefCell<Fingerprints>,
 }
 
 impl AgentHost for Host {
     fn load_policies(&self) -> Result<Vec<AgentPolicy>, String> {
-        let policies = self.args.policies(&mut Fingerprints::default());
+        let mut read = self.read.borrow_mut();
+        *read = Fingerprints::default();
+        let policies = self.args.policies(&mut read);
         policies.map_err(|Usage(error)| error)
+    }
+
+    fn watches_policies(&self) -> bool {
+        self.args.watch
+    }
+
+    fn are_policies_current(&self) -> bool {
+        self.read.borrow().are_current()
     }
 
     fn reopen_store(&self) -> Result<Option<Box<dyn DescriptorStore>>, String> {

@@ -50,6 +50,9 @@ pub(super) struct Serve {
     /// Read the policies in the `[[agent]]` tables of this file (docs/config.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Reload when the file of --config changes
+    #[arg(long, requires = "config")]
+    pub(super) watch: bool,
     /// The Unix socket by which container runtimes announce containers: listenerPath of their seccomp profile
     #[arg(short, long, value_name = "unix:PATH", default_value = SOCKET, value_parser = socket_path)]
     pub(super) listen: PathBuf,
