@@ -6,7 +6,6 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, Scratch};
 use crate::harness::page::Page;
-use crate::harness::peername::BINARY;
 
 const PAGE: Page = Page::new(include_str!("../../../docs/tproxy.md"));
 
