@@ -60,11 +60,6 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["a rule for port 53", "name server's"],
         ),
         (
-            "jail --ask-timeout=5s -- true",
-            2,
-            &["--ask-timeout", "--ask"],
-        ),
-        (
             "jail --ca=/tmp -- true",
             2,
             &["--ca /tmp: the jail's own files are in /tmp"],

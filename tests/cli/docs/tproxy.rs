@@ -6,6 +6,7 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Process, Scratch};
 use crate::harness::page::Page;
+use crate::harness::peername::BINARY;
 
 const PAGE: Page = Page::new(include_str!("../../../docs/tproxy.md"));
 
@@ -58,6 +59,16 @@ fn first_set_up_serves_behind_haproxy() {
 #[test]
 fn destination_from_the_header_is_refused_behind_haproxy() {
     let games = Games::new();
+    let routes: Vec<_> = PAGE.blocks()[0]
+        .lines()
+        .filter(|line| line.contains("routes add"))
+        .collect();
+    assert!(!routes.is_empty(), "the page adds no routes");
+    for command in routes {
+        games
+            .host
+            .run("sh", &["-ec", &command.replace("peername", BINARY)]);
+    }
     let section = PAGE.after("**The destination in the header**");
     let proxy = start(&games.host, &[], &section.command("peername proxy"));
     let down = Conn::connect(&games.client, addr("203.0.113.1:14321"));
