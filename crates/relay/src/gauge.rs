@@ -1,27 +1,27 @@
-//! How many connections each backend relays now. Each thread counts its own by plain stores, and a reader adds them up.
+//! How many connections each method relays now. Each thread counts its own by plain stores, and a reader adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::Backend;
+use crate::active_method::ActiveMethod;
 
-/// The number of connections that each backend relays now, in the whole process.
-pub fn connections_by_backend() -> [(Backend, u64); Backend::ALL.len()] {
+/// The number of connections that each method relays now, in the whole process.
+pub fn connections_by_method() -> [(ActiveMethod, u64); ActiveMethod::ALL.len()] {
     let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    Backend::ALL.map(|backend| {
+    ActiveMethod::ALL.map(|method| {
         let counts = threads
             .iter()
-            .map(|thread| thread.0[backend as usize].load(Relaxed));
-        (backend, counts.sum())
+            .map(|thread| thread.0[method as usize].load(Relaxed));
+        (method, counts.sum())
     })
 }
 
 /// Counts a connection of this thread as relayed by `new`, and no longer by `old`.
-pub(crate) fn change(old: Option<Backend>, new: Option<Backend>) {
+pub(crate) fn change(old: Option<ActiveMethod>, new: Option<ActiveMethod>) {
     // It fails only while the thread is being destroyed.
     let _ = OWN.try_with(|own| {
-        let adjust = |backend: Backend, by: u64| {
-            let count = &own.0[backend as usize];
+        let adjust = |method: ActiveMethod, by: u64| {
+            let count = &own.0[method as usize];
             count.store(count.load(Relaxed).wrapping_add(by), Relaxed);
         };
         if let Some(old) = old {
@@ -35,7 +35,7 @@ pub(crate) fn change(old: Option<Backend>, new: Option<Backend>) {
 
 /// The counts of one thread, which alone writes them.
 #[derive(Debug, Default)]
-struct ThreadCounts([AtomicU64; Backend::ALL.len()]);
+struct ThreadCounts([AtomicU64; ActiveMethod::ALL.len()]);
 
 impl ThreadCounts {
     fn register() -> Arc<Self> {

@@ -14,7 +14,7 @@
 //! The relay knows no addresses, headers or policy. It runs on a current-thread tokio runtime.
 #![forbid(unsafe_code)]
 
-mod backend;
+mod active_method;
 mod direction;
 mod gauge;
 mod idle;
@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-pub use backend::Backend;
-pub use gauge::connections_by_backend;
+pub use active_method::ActiveMethod;
+pub use gauge::connections_by_method;
 pub use method::Method;
 pub use method::splice::limit_pipes;
 pub use stats::{RelayStats, Tally};

@@ -9,7 +9,7 @@ use peername_sys::tcp::stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::backend::Backend;
+use crate::active_method::ActiveMethod;
 use crate::direction::{Direction, DirectionState};
 use crate::idle::IdleTimer;
 use crate::method::Method;
@@ -63,7 +63,7 @@ impl PairRelay {
             limits,
             stats,
         };
-        relay.publish_backend();
+        relay.publish_method();
         relay
     }
 
@@ -117,15 +117,15 @@ impl PairRelay {
     fn record_moved(&self) {
         let (up, down) = (self.to_upstream.moved(), self.to_downstream.moved());
         self.stats.store(up, down);
-        self.publish_backend();
+        self.publish_method();
     }
 
     /// Stores what moves the bytes.
-    fn publish_backend(&self) {
+    fn publish_method(&self) {
         let is_splicing = self.to_upstream.is_splicing() || self.to_downstream.is_splicing();
-        self.stats.set_backend(match is_splicing {
-            true => Backend::Splice,
-            false => Backend::Copy,
+        self.stats.set_method(match is_splicing {
+            true => ActiveMethod::Splice,
+            false => ActiveMethod::Copy,
         });
     }
 
@@ -208,7 +208,7 @@ impl Drop for PairRelay {
         self.record_moved();
         let undelivered = self.to_upstream.unsent() + self.to_downstream.unsent();
         self.stats.set_undelivered(undelivered);
-        self.stats.clear_backend();
+        self.stats.clear_method();
         if !self.is_finished() {
             // These fail only on sockets that are closed already, which need no reset.
             let _ = stream::reset_on_close(&self.sockets.downstream);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use peername_sys::clock::coarse_monotonic;
 
-use crate::backend::Backend;
+use crate::active_method::ActiveMethod;
 use crate::gauge;
 
 /// Byte counts of a connection that has ended, or as they are now.
@@ -28,8 +28,8 @@ pub struct RelayStats {
     undelivered: AtomicU64,
     /// The coarse monotonic clock in milliseconds when a byte was last moved; 0 before the first.
     last_activity: AtomicU64,
-    /// A [`Backend`], as a number; 0 before the relay begins.
-    backend: AtomicU8,
+    /// An [`ActiveMethod`], as a number; 0 before the relay begins.
+    method: AtomicU8,
     is_half_closed: AtomicBool,
 }
 
@@ -51,9 +51,9 @@ impl RelayStats {
     }
 
     /// What moves the bytes now; `None` before the relay begins.
-    pub fn backend(&self) -> Option<Backend> {
-        let index = usize::from(self.backend.load(Relaxed)).checked_sub(1)?;
-        Backend::ALL.get(index).copied()
+    pub fn method(&self) -> Option<ActiveMethod> {
+        let index = usize::from(self.method.load(Relaxed)).checked_sub(1)?;
+        ActiveMethod::ALL.get(index).copied()
     }
 
     /// Whether one side has sent FIN.
@@ -61,18 +61,18 @@ impl RelayStats {
         self.is_half_closed.load(Relaxed)
     }
 
-    pub(crate) fn set_backend(&self, backend: Backend) {
-        let old = self.backend();
-        if old != Some(backend) {
-            self.backend.store(backend as u8 + 1, Relaxed);
-            gauge::change(old, Some(backend));
+    pub(crate) fn set_method(&self, method: ActiveMethod) {
+        let old = self.method();
+        if old != Some(method) {
+            self.method.store(method as u8 + 1, Relaxed);
+            gauge::change(old, Some(method));
         }
     }
 
     /// The relay has ended.
-    pub(crate) fn clear_backend(&self) {
-        gauge::change(self.backend(), None);
-        self.backend.store(0, Relaxed);
+    pub(crate) fn clear_method(&self) {
+        gauge::change(self.method(), None);
+        self.method.store(0, Relaxed);
     }
 
     pub(crate) fn set_half_closed(&self) {

@@ -92,7 +92,7 @@ fn byte_counts_are_live_for_each_relay_method() {
             one["bytes_in"] == 160 && one["bytes_out"] == 200 && one["relay"] == method
         };
         wait_listed(host, &[], "/connections", is_counted);
-        let metric = |count| format!("peername_relay_backend{{backend=\"{method}\"}} {count}");
+        let metric = |count| format!("peername_relay_method{{method=\"{method}\"}} {count}");
         wait_metric(host, &[], &metric(1));
         drop((down, up));
         wait_metric(host, &[], &metric(0));

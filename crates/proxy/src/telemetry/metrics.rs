@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use peername_kernel::data_path::DataPath;
 use peername_observe::encode::{counter, counters, gauge, gauges};
-use peername_relay::connections_by_backend;
+use peername_relay::connections_by_method;
 use peername_server::workers::load::WorkerLoad;
 use peername_sys::Transport;
 use prometheus_client::collector::Collector;
@@ -39,7 +39,7 @@ impl Collector for ProxyCollector {
         encode_refusals(&mut encoder, &snapshot)?;
         encode_totals(&mut encoder, &snapshot)?;
         encode_udp(&mut encoder, &snapshot)?;
-        encode_backends(&mut encoder)?;
+        encode_methods(&mut encoder)?;
         encode_outages(&mut encoder)?;
         self.encode_workers(&mut encoder)?;
         let offloaded = self.kernel.as_ref().map_or(0, |kernel| kernel.flows());
@@ -76,8 +76,8 @@ struct Worker {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
-struct RelayBackend {
-    backend: &'static str,
+struct MethodLabel {
+    method: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
@@ -113,15 +113,15 @@ impl ProxyCollector {
     }
 }
 
-fn encode_backends(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let backends = connections_by_backend();
+fn encode_methods(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let connections = connections_by_method();
     gauges(
         encoder,
-        "peername_relay_backend",
+        "peername_relay_method",
         "TCP connections that are relayed now, by what moves their bytes",
-        backends.map(|(backend, count)| {
-            let backend = backend.name();
-            (RelayBackend { backend }, count)
+        connections.map(|(method, count)| {
+            let method = method.name();
+            (MethodLabel { method }, count)
         }),
     )
 }
@@ -135,7 +135,7 @@ fn encode_outages(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error>
     gauges(
         encoder,
         "peername_backend_up",
-        "Whether a backend that once did not accept a client accepts them now",
+        "1 if the backend accepts connections; only backends that have failed are listed",
         states.iter().map(is_up),
     )?;
     let down_for = |one: &FailedBackend| {

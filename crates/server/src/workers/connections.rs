@@ -16,7 +16,7 @@ use peername_observe::connections::{
     ConnectionSnapshot, ConnectionSource, ConnectionState, Protocol, RelayMethod, SNAPSHOT_BATCH,
     SnapshotStream, seconds,
 };
-use peername_relay::{Backend, RelayStats};
+use peername_relay::{ActiveMethod, RelayStats};
 use slab::Slab;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -118,7 +118,7 @@ impl ConnectionEntry {
     }
 
     fn state(&self, served: Option<&ServedStatus>) -> ConnectionState {
-        match (self.stats.backend(), served) {
+        match (self.stats.method(), served) {
             (Some(_), _) if self.stats.is_half_closed() => ConnectionState::HalfClosed,
             (Some(_), _) => ConnectionState::Open,
             (None, Some(served)) => served.state,
@@ -131,14 +131,14 @@ impl ConnectionEntry {
         let age = now.saturating_duration_since(self.since);
         let served = self.served.get().and_then(Weak::upgrade);
         let served = served.map(|connection| connection.status());
-        let backend = self.stats.backend();
-        let idle = match (&served, backend) {
+        let method = self.stats.method();
+        let idle = match (&served, method) {
             (Some(served), None) => Some(served.idle),
             _ => self.stats.idle(),
         };
         let tally = self.stats.tally();
         // The bytes of requests are counted by each of them.
-        let counted = |bytes| (served.is_none() || backend.is_some()).then_some(bytes);
+        let counted = |bytes| (served.is_none() || method.is_some()).then_some(bytes);
         ConnectionSnapshot {
             id: self.id,
             listener: self.listener.0,
@@ -152,9 +152,9 @@ impl ConnectionEntry {
             bytes_in: counted(tally.to_upstream),
             bytes_out: counted(tally.to_downstream),
             host: served.and_then(|served| served.host),
-            relay: backend.map(|backend| match backend {
-                Backend::Copy => RelayMethod::Copy,
-                Backend::Splice => RelayMethod::Splice,
+            relay: method.map(|method| match method {
+                ActiveMethod::Copy => RelayMethod::Copy,
+                ActiveMethod::Splice => RelayMethod::Splice,
             }),
         }
     }

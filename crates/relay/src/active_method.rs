@@ -1,15 +1,15 @@
-//! The backends of the relay, by name.
+//! What moves the bytes of a connection, by name.
 
 /// What moves the bytes of a connection at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Backend {
+pub enum ActiveMethod {
     /// read(2) and write(2).
     Copy,
     /// splice(2), in one direction at least.
     Splice,
 }
 
-impl Backend {
+impl ActiveMethod {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Copy, Self::Splice];
 
