@@ -1,7 +1,10 @@
 //! Ends the program if the supervisor is killed: needed once a process of the program depends on the supervisor.
 
+use std::rc::Rc;
+
 use peername_sys::Result;
 use peername_sys::event::epoll::Epoll;
+use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::Notification;
 
 use super::kill_switch::KillSwitch;
@@ -70,9 +73,15 @@ impl Failsafe {
     }
 
     /// Adds the process that makes this call, if the failsafe is started: it depends on the supervisor for its accept(2).
-    pub(super) fn note(&mut self, supervised: &SupervisedCalls, call: &Notification) {
+    /// `thread` is the one that makes it, if it was opened.
+    pub(super) fn note(
+        &mut self,
+        supervised: &SupervisedCalls,
+        call: &Notification,
+        thread: Option<&Rc<PidFd>>,
+    ) {
         if let Some(started) = &mut self.started {
-            started.kill_switch.note(supervised, call);
+            started.kill_switch.note(supervised, call, thread);
         }
     }
 }

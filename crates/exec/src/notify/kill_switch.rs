@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
 
 use peername_sys::process::kill_on_close::{KillInhibitor, KillOnClose};
-use peername_sys::process::pidfd::thread_group_leader;
+use peername_sys::process::pidfd::{PidFd, thread_group_leader};
 use peername_sys::seccomp::Notification;
 use peername_sys::{Errno, Result};
 
@@ -19,8 +20,16 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 pub(super) struct KillSwitch {
     kill_on_close: KillOnClose,
     _ours: KillInhibitor,
-    /// The process of each known thread, by thread id.
-    processes: HashMap<u32, u32>,
+    /// Threads that have made a call, by thread id.
+    threads: HashMap<u32, KnownThread>,
+}
+
+#[derive(Debug)]
+struct KnownThread {
+    process: u32,
+    /// The thread itself, if it is known that its process is a target. A thread that makes a call is alive, so its process is,
+    /// and stays a target. The reference keeps the address, so no other thread is taken for this one.
+    of_target: Option<Weak<PidFd>>,
 }
 
 impl KillSwitch {
@@ -43,7 +52,7 @@ impl KillSwitch {
         Ok(Self {
             _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,
             kill_on_close,
-            processes: HashMap::new(),
+            threads: HashMap::new(),
         })
     }
 
@@ -57,26 +66,45 @@ impl KillSwitch {
             .new_inhibitor(Some(supervised.calls.as_fd()))
     }
 
-    /// Adds the process of the thread that waits for the answer to this call.
-    pub(super) fn note(&mut self, supervised: &SupervisedCalls, call: &Notification) {
-        let known = self.processes.get(&call.tid);
-        if known.is_some_and(|&process| self.kill_on_close.contains(process)) {
-            return;
+    /// Adds the process of the thread that waits for the answer to this call. `thread` is that thread, if it was opened.
+    pub(super) fn note(
+        &mut self,
+        supervised: &SupervisedCalls,
+        call: &Notification,
+        thread: Option<&Rc<PidFd>>,
+    ) {
+        let thread = thread.map(Rc::downgrade);
+        if let Some(known) = self.threads.get(&call.tid) {
+            let is_same = match (&known.of_target, &thread) {
+                (Some(known), Some(thread)) => known.ptr_eq(thread),
+                _ => false,
+            };
+            if is_same {
+                return;
+            }
+            // It was noted without its thread before, or the kernel has no descriptors of threads (before Linux 6.9).
+            let is_resolved = thread.is_none() || known.of_target.is_some();
+            if is_resolved && self.kill_on_close.contains(known.process) {
+                return;
+            }
         }
         let Ok(process) = thread_group_leader(call.tid) else {
             return;
         };
-        if self.processes.len() >= MAX_CACHED_THREADS {
-            self.processes.clear();
-        }
-        self.processes.insert(call.tid, process);
+        let is_it = || supervised.calls.is_pending(call.id);
         if !self.kill_on_close.contains(process) {
             // A process that can't be added is served nevertheless.
-            let is_it = || supervised.calls.is_pending(call.id);
             let _ = self.kill_on_close.add(process, is_it);
             // A daemon leads a group, with children that have not accepted yet.
             let _ = self.kill_on_close.add_group_of(process, is_it);
         }
+        let is_target = self.kill_on_close.contains(process) && is_it();
+        let of_target = thread.filter(|_| is_target);
+        if self.threads.len() >= MAX_CACHED_THREADS {
+            self.threads.clear();
+        }
+        self.threads
+            .insert(call.tid, KnownThread { process, of_target });
     }
 }
 

@@ -14,6 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
+use peername_sys::process::pidfd::PidFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
@@ -290,7 +291,7 @@ impl Supervisor {
             NotifiedCall::Listen { socket } => {
                 self.note_listener(notification, socket);
                 if let Some(failsafe) = &mut self.failsafe {
-                    failsafe.note(&self.supervised, notification);
+                    failsafe.note(&self.supervised, notification, None);
                 }
                 self.supervised.calls.continue_syscall(id);
                 self.supervised.inflight.remove(slot);
@@ -317,7 +318,7 @@ impl Supervisor {
                 };
                 match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
-                        self.note_accepting_process(notification)?;
+                        self.note_accepting_process(notification, &thread)?;
                         let call = AcceptCall {
                             id,
                             tid,
@@ -343,10 +344,10 @@ impl Supervisor {
     }
 
     /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
-    fn note_accepting_process(&mut self, call: &Notification) -> Result<()> {
+    fn note_accepting_process(&mut self, call: &Notification, thread: &Rc<PidFd>) -> Result<()> {
         if let Some(failsafe) = &mut self.failsafe {
             failsafe.start(&self.supervised, &self.epoll)?;
-            failsafe.note(&self.supervised, call);
+            failsafe.note(&self.supervised, call, Some(thread));
         }
         Ok(())
     }
