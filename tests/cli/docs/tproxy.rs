@@ -59,7 +59,8 @@ fn first_set_up_serves_behind_haproxy() {
 #[test]
 fn destination_from_the_header_is_refused_behind_haproxy() {
     let games = Games::new();
-    let routes: Vec<_> = PAGE.blocks()[0]
+    let blocks = PAGE.blocks();
+    let routes: Vec<_> = blocks[0]
         .lines()
         .filter(|line| line.contains("routes add"))
         .collect();
