@@ -65,6 +65,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["--ca /tmp: the jail's own files are in /tmp"],
         ),
         (
+            "exec --trust=192.0.2.* redis-server --port 1",
+            2,
+            &["\npeername exec '--trust=192.0.2.*' -- redis-server --port 1\n"],
+        ),
+        (
             "jail --allow a.test b.test -- curl",
             2,
             &[

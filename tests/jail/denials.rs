@@ -261,6 +261,18 @@ fn typical_mistakes_have_a_short_answer() {
         ("jail --allow 'a.test GET' -- true", "before the host"),
         ("jail --allow POST -- true", "POST example.com"),
         ("jail --allow a.test", "peername jail --allow a.test -- CMD"),
+        (
+            "jail --allow 'GET web.test' sh -c 'curl x; true'",
+            "\npeername jail --allow 'GET web.test' -- sh -c 'curl x; true'\n",
+        ),
+        (
+            "jail --allow 'GET web.test'",
+            "\npeername jail --allow 'GET web.test' -- CMD\n",
+        ),
+        (
+            "jail --allow 'https://[2600::1]:8443/' -- true",
+            "write --allow '[2600::1]:8443'",
+        ),
         ("jail --allow 'GTE a.test' -- true", "no HTTP method"),
         (
             "jail --learn list --allow a.test -- true",

@@ -24,6 +24,7 @@ use std::thread::available_parallelism;
 use clap::Parser;
 
 use peername_daemon::command::block_on;
+use peername_observe::shell::command_line;
 use peername_sys::process::launch::exit_code::FAILURE;
 
 use crate::Args;
@@ -133,7 +134,7 @@ impl Translation {
     /// stays parseable.
     fn announce(&self) {
         let program = self.program.name();
-        let native = native_command::quoted(&self.words);
+        let native = command_line(&self.words);
         print_to_stderr(&format!(
             "peername: as {program}, translated; use this instead: peername {native}\n"
         ));

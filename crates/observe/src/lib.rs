@@ -5,4 +5,5 @@ pub mod admin;
 pub mod connections;
 pub mod encode;
 pub mod escape;
+pub mod shell;
 pub mod throttle;

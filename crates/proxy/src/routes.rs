@@ -22,6 +22,7 @@ mod watch;
 
 use std::net::SocketAddr;
 
+use peername_observe::shell::quote;
 use peername_sys::Result as SysResult;
 use peername_sys::Transport;
 use peername_sys::netlink::Netlink;
@@ -167,7 +168,11 @@ pub fn add_command(target: impl Into<Backend>) -> String {
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
-    format!("`peername routes add {option} {address}{protocol}`")
+    let address = address.to_string();
+    format!(
+        "`peername routes add {option} {}{protocol}`",
+        quote(&address)
+    )
 }
 
 /// What [`remove`] removes.

@@ -11,7 +11,6 @@ use serde::Serialize;
 pub(crate) mod ca_dir;
 mod env;
 mod java_truststore;
-pub(crate) mod shell;
 pub(crate) mod trust_store;
 
 use ca_dir::CaDir;

@@ -117,20 +117,6 @@ pub(super) fn seconds(count: u64) -> String {
     format!("{}s", count.clamp(1, MAX_SECONDS))
 }
 
-/// Quotes the words for a POSIX shell.
-pub(super) fn quoted<'a>(words: impl IntoIterator<Item = &'a OsString>) -> String {
-    let quote = |word: &OsString| {
-        let text = word.to_string_lossy();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
-        match !text.is_empty() && text.chars().all(plain) {
-            true => text.into_owned(),
-            false => format!("'{}'", text.replace('\'', r"'\''")),
-        }
-    };
-    let words: Vec<_> = words.into_iter().map(quote).collect();
-    words.join(" ")
-}
-
 /// The default targets of go-mmproxy and mmproxy-rs.
 pub(super) const DEFAULT_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 443);
 pub(super) const DEFAULT_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
@@ -140,12 +126,6 @@ const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        let words = ["-6", "[::1]:1000", "it's", ""].map(OsString::from);
-        assert_eq!(quoted(&words), r"-6 '[::1]:1000' 'it'\''s' ''");
-    }
 
     #[test]
     fn an_unspecified_target_is_this_host() {

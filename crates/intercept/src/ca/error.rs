@@ -1,7 +1,10 @@
 //! What can be wrong with an authority, and what to do about it.
 
+use std::borrow::Cow;
 use std::io;
-use std::path::{Display, Path, PathBuf};
+use std::path::{Path, PathBuf};
+
+use peername_observe::shell::quote;
 
 /// Why there is no usable authority.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +52,9 @@ pub enum CaError {
     },
     /// Other users may have read the key, with which they can impersonate any server to clients.
     #[error(
-        "{path} holds the authority's key, and others may read it (mode {mode:04o}): run `chmod 600 {path}`; \
+        "{path} holds the authority's key, and others may read it (mode {mode:04o}): run `chmod 600 {}`; \
          if others have accounts here, replace it too: `peername ca rotate --ca {}`",
+        quote(path),
         directory(path)
     )]
     ReadableByOthers {
@@ -60,7 +64,10 @@ pub enum CaError {
         mode: u32,
     },
     /// Other users can replace the authority by one of their own.
-    #[error("others may write {path} (mode {mode:04o}): run `chmod go-w {path}`")]
+    #[error(
+        "others may write {path} (mode {mode:04o}): run `chmod go-w {}`",
+        quote(path)
+    )]
     WritableByOthers {
         /// The directory.
         path: PathBuf,
@@ -69,7 +76,8 @@ pub enum CaError {
     },
     /// Another user can replace the authority.
     #[error(
-        "{path} belongs to user {owner}, who can replace it: run `chown {us} {path}`, or as that user"
+        "{path} belongs to user {owner}, who can replace it: run `chown {us} {}`, or as that user",
+        quote(path)
     )]
     OwnedByAnother {
         /// A file or directory.
@@ -162,6 +170,6 @@ fn remedy(path: &Path, fault: AuthorityDefect) -> String {
 }
 
 /// The directory to give as `--ca`.
-fn directory(path: &Path) -> Display<'_> {
-    path.parent().unwrap_or(path).display()
+fn directory(path: &Path) -> Cow<'_, str> {
+    quote(path.parent().unwrap_or(path))
 }

@@ -3,6 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
+use peername_observe::shell::quote;
+
 /// The option that would allow it, displayed as on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remedy {
@@ -19,11 +21,11 @@ pub enum Remedy {
 impl Display for Remedy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            // A rule with a method is two words.
-            Self::Allow(rule) if rule.contains(' ') => write!(f, "--allow '{rule}'"),
-            Self::Allow(rule) => write!(f, "--allow {rule}"),
-            Self::AllowDestination(addr) => write!(f, "--allow-destination {addr}"),
-            Self::AllowTcp(to) => write!(f, "--allow-tcp {to}"),
+            Self::Allow(rule) => write!(f, "--allow {}", quote(rule)),
+            Self::AllowDestination(addr) => {
+                write!(f, "--allow-destination {}", quote(&addr.to_string()))
+            }
+            Self::AllowTcp(to) => write!(f, "--allow-tcp {}", quote(to)),
             Self::Port(port) => write!(f, "--port {port}"),
         }
     }

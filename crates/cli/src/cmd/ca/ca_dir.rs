@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use peername_daemon::usage::Usage;
 
 /// `--ca`, also of `peername intercept`.
+use peername_intercept::ca::CaError;
+use peername_observe::shell::quote;
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct CaDir {
     /// The directory of the authority [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
@@ -40,7 +42,7 @@ impl CaDir {
     /// The option that names the same directory, for commands in messages; empty for the default.
     pub(crate) fn as_option(&self) -> String {
         match &self.ca {
-            Some(dir) => format!(" --ca {}", super::shell::quoted(&dir.to_string_lossy())),
+            Some(dir) => format!(" --ca {}", quote(dir)),
             None => String::new(),
         }
     }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::Usage;
 use peername_intercept::ca::Authority;
+use peername_observe::shell::quote;
 
 use super::ca_dir::CaDir;
-use super::shell::quoted;
 use super::trust_store::{self, BUNDLE_VARIABLES, EXTRA_CA_VARIABLES, TrustStore, java_options};
 use crate::publish::publish;
 
@@ -57,7 +57,7 @@ fn output_error(into: &Path, error: &io::Error) -> anyhow::Error {
         io::ErrorKind::NotFound => anyhow::anyhow!(
             "--into {path}: there is no such directory; create one that the users of the files can enter: \
              mkdir -p -m 755 {}",
-            quoted(&into.to_string_lossy())
+            quote(into)
         ),
         _ => anyhow::anyhow!("--into {path}: {error}"),
     }
@@ -67,11 +67,12 @@ fn print(own: &str, bundle: &str, java: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     for (names, path) in [(BUNDLE_VARIABLES, bundle), (EXTRA_CA_VARIABLES, own)] {
         for name in names {
-            writeln!(out, "export {name}={}", quoted(path))?;
+            writeln!(out, "export {name}={}", quote(path))?;
         }
     }
     // The user's own options stay, and peername's are added once, however often this is evaluated.
-    let options = quoted(&java_options(java));
+    let options = java_options(java);
+    let options = quote(&options);
     writeln!(
         out,
         "case \" ${{JAVA_TOOL_OPTIONS-}} \" in\n  \

@@ -5,10 +5,10 @@ use std::env::var_os;
 use std::path::{Path, PathBuf};
 
 use peername_intercept::ca::{CertificateDer, subject_hash, to_pem};
+use peername_observe::shell::quote;
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
 use super::java_truststore;
-use super::shell::quoted;
 
 /// The contents of the files.
 pub(crate) struct TrustStore {
@@ -102,7 +102,7 @@ fn report(found: &CertificateResult) {
 pub(crate) fn java_options(keystore: &str) -> String {
     format!(
         "-Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=PKCS12",
-        quoted(keystore)
+        quote(keystore)
     )
 }
 

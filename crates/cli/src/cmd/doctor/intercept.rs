@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use peername_daemon::value;
 use peername_intercept::authz::{CheckConfig, CheckService, ConfigError, ServiceUrl};
 use peername_intercept::ca::{Authority, CaError};
+use peername_observe::shell::quote;
 use peername_server::confinement::Needs;
 use peername_sys::resolve;
 use rustls_native_certs::{CertificateResult, load_native_certs};
@@ -253,8 +254,9 @@ async fn resolution(name: &str) -> Finding {
         check,
         format!("{name}: {why}"),
         format!(
-            "see `getent hosts {name}` and /etc/resolv.conf; where only some names resolve, name one with `--resolve`; \
-             with `peername intercept --upstream-proxy` that proxy resolves"
+            "see `getent hosts {}` and /etc/resolv.conf; where only some names resolve, name one with `--resolve`; \
+             with `peername intercept --upstream-proxy` that proxy resolves",
+            quote(name)
         ),
     )
 }

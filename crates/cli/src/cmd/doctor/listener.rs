@@ -24,7 +24,7 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Findin
             "listener",
             seen,
             format!(
-                "fine if that is the proxy; else see `ss -ltunp sport = {}`",
+                "fine if that is the proxy; else see `ss -ltunp 'sport = {}'`",
                 address.port()
             ),
         ),

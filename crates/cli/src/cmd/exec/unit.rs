@@ -14,6 +14,7 @@ use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_exec::library::Library;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
+use peername_observe::shell::quote;
 
 use super::options::{Args, Mode};
 use crate::publish::publish;
@@ -45,7 +46,8 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     if hides_main_process(&unit) {
         eprintln!(
             "peername: {name}: Type=forking without PIDFile=: systemd does not find the main process beside the supervisor; \
-             name the server's PID file by PIDFile= (systemctl edit {name})",
+             name the server's PID file by PIDFile= (systemctl edit {})",
+            quote(&unit.name),
             name = unit.name
         );
     }
@@ -202,6 +204,7 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
 
 /// The options that are not copied as they were given: those of the drop-in itself, and those that name files, which are copied
 /// with absolute paths.
+        let unit = quote(unit);
 const NOT_COPIED: [&str; 8] = [
     "unit",
     "print",

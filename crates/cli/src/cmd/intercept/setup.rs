@@ -18,6 +18,7 @@ use peername_intercept::listener::{ListenerKind, ListenerService};
 use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::{Destinations, SharedRules};
 use peername_intercept::state::{InterceptState, LiveLists};
+use peername_observe::shell::quote;
 use peername_proxy::udp::UdpConfig;
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
@@ -170,8 +171,11 @@ impl Setup {
     /// Logs a warning for each file with a secret that others may read.
     pub(super) fn warn_of_exposed_secrets(&self) {
         for file in self.lists.injected.exposed_files() {
-            let file = file.display();
-            tracing::warn!("--inject {file}: others may read this secret: chmod 600 {file}");
+            tracing::warn!(
+                "--inject {}: others may read this secret: chmod 600 {}",
+                file.display(),
+                quote(file)
+            );
         }
     }
 

@@ -12,6 +12,7 @@ use peername_exec::agent::descriptor_store::{
     DescriptorStore, StoreEvent, StoredDescriptor, StoredName,
 };
 use peername_exec::agent::holder::{Connected, HolderClient};
+use peername_observe::shell::quote;
 use peername_sys::ipc::listen_fds::{self, NamedDescriptor};
 use peername_sys::process::stderr::try_write_line;
 
@@ -43,9 +44,10 @@ pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
         }
         if let (Some(holder), false) = (&args.holder, is_logged) {
             is_logged = true;
-            let holder = holder.display();
+            let address = format!("unix:{}", holder.display());
+            let command = quote(&address);
             try_write_line(&format!(
-                "peername: waiting for the holder at unix:{holder} (`peername agent hold --holder unix:{holder}`)"
+                "peername: waiting for the holder at {address} (`peername agent hold --holder {command}`)"
             ));
         }
         thread::sleep(RETRY_INTERVAL);

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
+use peername_observe::shell::quote;
+
 use super::service_unit::ServiceUnit;
 
 /// A drop-in, which `Display` writes.
@@ -40,7 +42,7 @@ pub(crate) struct Launcher {
 pub(crate) enum Unsuitable {
     #[error(
         "{0} starts no server that stays (Type=oneshot): name the unit that does, such as an instance (systemctl list-units \
-         '{prefix}@*')", prefix = .0.trim_end_matches(".service")
+         {instances})", instances = quote(&format!("{}@*", .0.trim_end_matches(".service")))
     )]
     Oneshot(String),
     #[error("{0} has no ExecStart=")]

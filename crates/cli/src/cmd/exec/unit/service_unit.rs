@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use peername_observe::shell::quote;
+
 /// A service unit: the settings of its file and of its drop-ins, in the order in which systemd reads them.
 #[derive(Debug)]
 pub(crate) struct ServiceUnit {
@@ -31,7 +33,7 @@ struct Setting {
 pub(crate) enum ReadError {
     #[error("{name}: no file of this unit below {}", SEARCH_PATH.join(", "))]
     Missing { name: String },
-    #[error("{name} is masked ({}): systemctl unmask {name}", file.display())]
+    #[error("{name} is masked ({}): systemctl unmask {}", file.display(), quote(name))]
     Masked { name: String, file: PathBuf },
     #[error("{}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },

@@ -17,8 +17,8 @@ use peername_daemon::usage::Usage;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 use peername_sys::fs::text_file;
+use peername_observe::shell::quote;
 
-use crate::cmd::ca::shell::quoted;
 use crate::cmd::intercept::rule_file::entry;
 pub(super) use needed_rule::LearningNetwork;
 use needed_rule::NeededRule;
@@ -165,10 +165,9 @@ impl LearnedList {
 fn as_comment(command: &[OsString]) -> String {
     let words: Vec<_> = command
         .iter()
-        .map(|word| word.to_string_lossy())
-        .map(|word| match looks_secret(&word) {
-            true => "***".to_owned(),
-            false => quoted(&word),
+        .map(|word| match looks_secret(&word.to_string_lossy()) {
+            true => "***".into(),
+            false => quote(word),
         })
         .collect();
     words

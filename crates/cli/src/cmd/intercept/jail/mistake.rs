@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use peername_intercept::authz::Rule;
+use peername_observe::shell::quote;
 
 use crate::separator;
 
@@ -22,12 +23,9 @@ pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option
 
 fn explain_no_program(words: &[OsString], error: &clap::Error) -> Option<String> {
     let is_program = text_of(error, ContextKind::InvalidArg)?.contains("<CMD>");
-    let words = words.iter().map(|word| word.to_string_lossy());
-    let options: String = words
-        .filter(|word| word != "--")
-        .map(|word| format!("{word} "))
-        .collect();
-    is_program.then(|| format!("the program to run follows `--`:\npeername jail {options}-- CMD"))
+    let options: Vec<_> = words.iter().filter(|word| *word != "--").cloned().collect();
+    let command = separator::with_separator("jail", &options, &["CMD".into()]);
+    is_program.then(|| format!("the program to run follows `--`:\n{command}"))
 }
 
 /// A URL as a rule: the rule that is meant.
@@ -38,7 +36,8 @@ fn explain_url(error: &clap::Error) -> Option<String> {
     let value = text_of(error, ContextKind::InvalidValue).filter(|_| is_rule)?;
     let rule = rule_of_url(&value)?;
     Some(format!(
-        "{option} {value}: a rule has no scheme; write {option} {rule}"
+        "{option} {value}: a rule has no scheme; write {option} {}",
+        quote(&rule)
     ))
 }
 
