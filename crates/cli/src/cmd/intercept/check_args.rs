@@ -19,11 +19,7 @@ use super::check_tls_args::CheckTlsArgs;
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct CheckArgs {
-    /// The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth),
-    /// `opa+http://HOST:PORT/v1/data/RULE`, each with TLS (grpcs, https, opa+https) or on a Unix socket (`grpc:unix:/run/x`), or a
-    /// policy in Rego (`rego:FILE`); may be repeated, the next one is asked where one can't be reached [default: none, all are
-    /// allowed]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help = check_help("all are allowed"))]
     check: Vec<ServiceUrl>,
     /// Deadline of a check, from its request to the end of its response
     #[arg(
@@ -83,6 +79,16 @@ pub(crate) struct CheckArgs {
     check_concurrency: Number<1, 65_536>,
     #[command(flatten)]
     tls: CheckTlsArgs,
+}
+
+/// The help text of `--check`, with what becomes of requests if there is neither a check nor a rule.
+pub(super) fn check_help(otherwise: &str) -> String {
+    format!(
+        "The service that checks requests: `grpc://HOST:PORT` (Envoy's ext_authz), `http://HOST[:PORT]/PATH` (forwardAuth), \
+         `opa+http://HOST:PORT/v1/data/RULE`, each with TLS (grpcs, https, opa+https) or on a Unix socket (`grpc:unix:/run/x`), or a \
+         policy in Rego (`rego:FILE`); may be repeated, the next one is asked where one can't be reached [default: none; without a \
+         rule too, {otherwise}]"
+    )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

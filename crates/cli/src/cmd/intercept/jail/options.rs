@@ -20,6 +20,7 @@ use peername_intercept::listener::jail::TunnelledDestination;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_jail::network::DNS_PORT;
 
+use crate::cmd::intercept::check_args::check_help;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
 
@@ -297,9 +298,11 @@ impl<T: clap::Args> clap::Args for InJail<T> {
         for id in OF_LISTENERS {
             command = command.mut_arg(id, |arg| arg.hide(true));
         }
-        command.mut_arg("ca", |arg| {
-            arg.help("The directory of the authority [default: one that ends with the program]")
-        })
+        command
+            .mut_arg("check", |arg| arg.help(check_help("all are denied")))
+            .mut_arg("ca", |arg| {
+                arg.help("The directory of the authority [default: one that ends with the program]")
+            })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
