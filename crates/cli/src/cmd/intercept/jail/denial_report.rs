@@ -1,11 +1,13 @@
 //! What was denied in a jail: lines on standard error at its end, and the verdict for [`fail_on_deny`](super::fail_on_deny).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use peername_intercept::Remedy;
 use peername_intercept::authz::rule_for;
 use peername_intercept::denials::{Denials, DeniedDestination};
-use peername_proto::special;
+use peername_intercept::host::HostPort;
+use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::options::Args;
@@ -16,6 +18,8 @@ pub(super) struct DenialReport {
     /// The list of `--check-list`.
     check_list: Option<PathBuf>,
     is_quiet: bool,
+    /// What has a line.
+    reported: BTreeSet<(HostPort, Option<Remedy>)>,
 }
 
 impl DenialReport {
@@ -24,35 +28,47 @@ impl DenialReport {
             check_list: args.check_list.clone(),
             // An exit code of its own needs a reason.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
+            reported: BTreeSet::new(),
         }
     }
 
-    /// Writes the report. Returns whether anything was denied.
-    pub(super) fn write(&self, denials: &Denials) -> bool {
-        let (denied, others) = denials.list();
-        if denied.is_empty() || self.is_quiet {
+    /// Writes the lines of destinations that have none so far. Returns whether anything was denied.
+    pub(super) fn write(&mut self, denials: &Denials) -> bool {
+        let (denied, _) = denials.list();
+        if self.is_quiet {
             return !denied.is_empty();
         }
-        let mut lines = match &self.check_list {
-            None => denied.iter().map(line_of).collect(),
-            Some(path) => {
-                let mut lines = vec![format!(
+        for denied in &denied {
+            let key = (denied.to.clone(), denied.remedy.clone());
+            if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
+                continue;
+            }
+            if let (Some(path), true) = (&self.check_list, self.reported.is_empty()) {
+                try_write_line(&format!(
                     "peername: --check-list {}: what follows was denied, because the list does not have it",
                     path.display()
-                )];
-                lines.extend(denied.iter().map(added_line_of));
-                lines
+                ));
             }
-        };
-        let cut = lines.len().saturating_sub(MAX_LINES);
-        lines.truncate(MAX_LINES);
-        if cut > 0 || others > 0 {
-            lines.push(format!(
+            try_write_line(&match self.check_list {
+                None => line_of(denied),
+                Some(_) => added_line_of(denied),
+            });
+            self.reported.insert(key);
+        }
+        !denied.is_empty()
+    }
+
+    /// The same for the last time, with a line if there were more than have lines.
+    pub(super) fn finish(mut self, denials: &Denials) -> bool {
+        let is_anything_denied = self.write(denials);
+        let (denied, others) = denials.list();
+        let has_all = self.is_quiet || denied.len() == self.reported.len() && others == 0;
+        if !has_all {
+            try_write_line(&format!(
                 "peername: denied: more than {MAX_LINES} destinations: --log FILE has all"
             ));
         }
-        lines.iter().for_each(|line| try_write_line(line));
-        true
+        is_anything_denied
     }
 }
 
@@ -68,10 +84,21 @@ fn line_of(denied: &DeniedDestination) -> String {
         _ => format!("{count} times"),
     };
     let outcome = match remedy {
+        Some(option) if opens_metadata(to, option) => {
+            format!("{option} allows it (a cloud's metadata service: it may hand out credentials)")
+        }
         Some(option) => format!("{option} allows it"),
         None => reason.clone(),
     };
     format!("peername: denied: {to}, {times}: {outcome}")
+}
+
+fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
+    let opened = match remedy {
+        Remedy::AllowDestination(addr) => Some(addr.ip()),
+        _ => to.host.as_ip(),
+    };
+    opened.is_some_and(|ip| meanings(ip).any(|ip| special(ip) == Some(Special::Metadata)))
 }
 
 /// A line that the list lacks, as in a unified diff.

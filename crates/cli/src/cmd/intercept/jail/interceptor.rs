@@ -287,10 +287,13 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         end(listeners.workers).await;
+        // At once, since the shell goes on: other processes may keep connections open until the drain's limit.
+        let mut report = self.denials;
+        report.write(&denials);
         if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
         }
-        let is_anything_denied = self.denials.write(&denials);
+        let is_anything_denied = report.finish(&denials);
         if let Some(channel) = verdict {
             send_verdict(&channel, is_anything_denied);
         }
