@@ -2,6 +2,7 @@
 
 use crate::harness::lab::{Host, assert_contains};
 use crate::harness::peername::{Peername, words};
+use crate::harness::rig::jail::{JailRig, User};
 
 #[test]
 fn mistakes_are_answered_with_cause_and_fix() {
@@ -77,6 +78,23 @@ fn mistakes_are_answered_with_cause_and_fix() {
             ],
         ),
         (
+            "jail --check-list nolist.txt -- true",
+            2,
+            &[
+                "--check-list nolist.txt: no such file; make it: peername jail --learn nolist.txt -- CMD",
+            ],
+        ),
+        (
+            "intercept --allow=@nolist.txt",
+            2,
+            &["--allow @nolist.txt: no such file; make it: peername jail --learn nolist.txt"],
+        ),
+        (
+            "jail -q -- nosuchprog",
+            127,
+            &["peername: nosuchprog: no such program"],
+        ),
+        (
             "proxy --config=/nonexistent/proxy.toml",
             2,
             &["/nonexistent/proxy.toml: there is no such file; docs/config.md has examples"],
@@ -96,6 +114,52 @@ fn mistakes_are_answered_with_cause_and_fix() {
         assert_contains(&said, says);
         let lines = said.lines().filter(|line| !line.is_empty()).count();
         assert!(lines <= 3, "{said}");
+    }
+}
+
+#[test]
+fn unknown_names_are_answered_with_the_known_ones() {
+    let host = Host::new();
+    for (line, says) in [
+        ("routes list", "the subcommands are show, add, remove\n"),
+        ("prxy", "the subcommands are proxy, exec, agent, "),
+        ("jail --alow a.test -- true", "'--allow'"),
+        ("proxy --trsut any", "'--trust'"),
+    ] {
+        let said = Peername::run_failing(&host, &words(line), 2);
+        assert_contains(&said, &[says]);
+        assert!(!said.contains("as a value"), "{said}");
+        assert!(!said.contains("keep"), "{said}");
+    }
+}
+
+#[test]
+fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
+    let rig = JailRig::new();
+    let peername = rig.scratch().path_text("peername");
+    let agent = "/run/peername-agent-of-a-test/agent.sock";
+    for (command, code, says) in [
+        (
+            format!("{peername} agent --trust any --listen unix:{agent}"),
+            1,
+            "; run as root, or --listen in a folder of yours",
+        ),
+        (
+            format!("env --unset=HOME {peername} ca init"),
+            2,
+            "give --ca DIR",
+        ),
+        (
+            format!("env HOME=/root {peername} intercept --allow any"),
+            1,
+            "Permission denied (os error 13); name one with --ca DIR",
+        ),
+    ] {
+        let output = rig.run_outside(User::Nobody, &command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {said}");
+        assert_contains(&said, &[says]);
+        assert!(said.matches("(os error").count() <= 1, "{said}");
     }
 }
 

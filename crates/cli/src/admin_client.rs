@@ -1,6 +1,8 @@
 //! A client of the admin endpoint.
 
-use anyhow::{Context, bail};
+use std::io::{self, ErrorKind};
+
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -38,7 +40,6 @@ impl AdminClient {
         path: &str,
     ) -> anyhow::Result<Response<Incoming>> {
         let what = format!("--admin {}: {method} {path}", self.0);
-        let connect = || format!("--admin {}: connect(2)", self.0);
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -46,18 +47,12 @@ impl AdminClient {
             .body(Empty::new())?;
         let response = match &self.0 {
             AdminAddr::Tcp(addr) => {
-                exchange(
-                    TcpStream::connect(addr).await.with_context(connect)?,
-                    request,
-                )
-                .await
+                let connected = TcpStream::connect(addr).await;
+                exchange(connected.map_err(|error| self.explain(&error))?, request).await
             }
             AdminAddr::Unix(path) => {
-                exchange(
-                    UnixStream::connect(path).await.with_context(connect)?,
-                    request,
-                )
-                .await
+                let connected = UnixStream::connect(path).await;
+                exchange(connected.map_err(|error| self.explain(&error))?, request).await
             }
         };
         let response = response.with_context(|| what.clone())?;
@@ -65,6 +60,17 @@ impl AdminClient {
             StatusCode::OK => Ok(response),
             status => bail!("{what}: {status}: {}", reason(response).await),
         }
+    }
+
+    /// The error of connect(2), with what to look for where nothing listens.
+    fn explain(&self, error: &io::Error) -> anyhow::Error {
+        let advice = match error.kind() {
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+                "; is --admin set in that process? `pgrep -a peername` shows its options"
+            }
+            _ => "",
+        };
+        anyhow!("--admin {}: connect(2): {error}{advice}", self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use peername_daemon::options::heading::{LOG, OPERATION, TUNING};
 
@@ -15,8 +16,47 @@ use crate::Args;
 /// Wrong usage, and help that is requested.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
     let mut command = command_line();
-    let mut matches = command.try_get_matches_from_mut(argv)?;
+    let mut matches = command
+        .try_get_matches_from_mut(argv)
+        .map_err(|error| with_tips(error, &command, argv))?;
     Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// The error with tips that help: the subcommands where one is not known; and where an option is similar to a known one,
+/// no other tip than that.
+fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let tip = format!(
+                "the subcommands are {}",
+                subcommands(command, argv).join(", ")
+            );
+            let tips = ContextValue::StyledStrs(vec![tip.into()]);
+            error.insert(ContextKind::Suggested, tips);
+        }
+        ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_some() => {
+            // To pass the word as a value.
+            error.remove(ContextKind::Suggested);
+        }
+        _ => {}
+    }
+    error
+}
+
+/// The subcommands of the command that these words name.
+fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {
+    let mut words = argv.iter().skip(1);
+    let mut named = command;
+    while let Some(next) = words.next().and_then(|word| named.find_subcommand(word)) {
+        named = next;
+    }
+    let shown = named
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    shown
+        .map(Command::get_name)
+        .filter(|name| *name != "help")
+        .collect()
 }
 
 /// The definition of the command line.

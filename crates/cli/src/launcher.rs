@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
+use peername_daemon::usage::error_text::with_causes;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
 
@@ -44,7 +45,7 @@ fn is_for_shell(program: &str) -> bool {
 pub(crate) fn exit_code(started: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match started {
         Err(error) if !error.is::<Usage>() => {
-            eprintln!("peername: {error:#}");
+            eprintln!("peername: {}", with_causes(&error));
             Ok(ExitCode::from(LAUNCHER_FAILED))
         }
         other => other,

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::with_causes;
 use peername_daemon::{handover, logging, value};
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::launch::exit_code::{FAILURE, WRONG_USAGE};
@@ -103,7 +104,7 @@ fn code_of(outcome: anyhow::Result<ExitCode>, wrong_usage: u8) -> ExitCode {
             } else {
                 ""
             };
-            eprintln!("{priority}peername: {error:#}");
+            eprintln!("{priority}peername: {}", with_causes(&error));
             handover::report_failure(&error);
             ExitCode::from(if error.is::<Usage>() {
                 lasting(wrong_usage)

@@ -20,6 +20,7 @@ use crate::service_manager;
 use crate::signals::drain::Ending;
 use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
+use crate::usage::error_text::with_causes;
 use file_watch::{FileWatch, Fingerprints};
 
 /// Where a long-running command has its configuration from.
@@ -172,8 +173,8 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
             Ok(plan) => command.apply(&mut listeners, plan).await,
             Err(error) => Err(error),
         };
-        let result = applied.as_ref().map(drop);
-        history.add_reload(result.map_err(|error| format!("{error:#}")));
+        let applied = applied.map_err(|error| with_causes(&error));
+        history.add_reload(applied.as_ref().map(drop).map_err(Clone::clone));
         let summary = command.setup().summary();
         match applied {
             Ok((opened, closed)) => {
@@ -183,8 +184,8 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
                 service_manager::ready(&format!("reloaded; {summary}"));
             }
             Err(error) => {
-                tracing::warn!("reload refused, all stays as it was: {error:#}");
-                service_manager::ready(&format!("last reload refused ({error:#}); {summary}"));
+                tracing::warn!("reload refused, all stays as it was: {error}");
+                service_manager::ready(&format!("last reload refused ({error}); {summary}"));
             }
         }
     };

@@ -1,4 +1,7 @@
-//! Wrong usage that the parser of the options can't find: options that contradict each other, files and names.
+//! Wrong usage that the parser of the options can't find: options that contradict each other, files and names; and how errors are
+//! printed.
+
+pub mod error_text;
 
 /// The user must change the command line or the file; exit code 2. A line for each error.
 #[derive(Debug, thiserror::Error)]

@@ -130,7 +130,10 @@ fn top_names_the_call_that_failed() {
     let refused = text(&["top", "--admin=127.0.0.1:9300"]);
     assert_contains(
         &refused,
-        &["--admin 127.0.0.1:9300: connect(2): Connection refused"],
+        &[
+            "--admin 127.0.0.1:9300: connect(2): Connection refused",
+            "is --admin set in that process? `pgrep -a peername`",
+        ],
     );
     let missing = text(&["top", "--admin=unix:/nonexistent/admin.sock"]);
     assert_contains(&missing, &["connect(2): No such file"]);

@@ -86,7 +86,12 @@ struct NewAuthority {
 ///
 /// The authority can't be created, read or written, or standard output failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.action {
+    perform(&args.action).map_err(ca_dir::advise)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn perform(action: &Action) -> anyhow::Result<()> {
+    match action {
         Action::Init {
             dir, if_missing, ..
         } if *if_missing && exists(dir)? => {}
@@ -101,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Action::Rotate { dir } => rotate(dir)?,
         Action::Env { dir, output } => env::run(dir, output)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Whether there is a usable authority. An unusable one is an error.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use peername_daemon::command::block_on;
+use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::AdminAddr;
 use peername_observe::admin::events::StatusEvent;
 use ratatui::crossterm::event::{self, Event};
@@ -97,7 +98,7 @@ async fn interact(
 async fn close(client: &AdminClient, id: u64) -> String {
     match client.close(id).await {
         Ok(()) => format!("connection {id} was closed"),
-        Err(error) => format!("{error:#}"),
+        Err(error) => with_causes(&error),
     }
 }
 

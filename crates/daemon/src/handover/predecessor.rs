@@ -19,6 +19,7 @@ use super::admin_socket::PreviousAdmin;
 use super::channel::Channel;
 use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VARIABLE, VERSION};
 use crate::listeners::ListenPlan;
+use crate::usage::error_text::with_causes;
 use crate::value::text::ranges;
 
 /// The process that this one replaces, which still serves.
@@ -278,7 +279,7 @@ impl PreviousGroup {
 pub fn report_failure(error: &anyhow::Error) {
     if let Some(channel) = FAILURES.get() {
         // Once this process serves, nothing receives it.
-        let _ = channel.send(&ToPredecessor::Failed(format!("{error:#}")), &[]);
+        let _ = channel.send(&ToPredecessor::Failed(with_causes(error)), &[]);
     }
 }
 

@@ -27,6 +27,7 @@ use peername_sys::process::stderr;
 
 use crate::handover::channel::{Channel, ChannelError};
 use crate::handover::message::{FromLauncher, ToLauncher, VARIABLE, printable};
+use crate::usage::error_text::with_causes;
 
 /// The command's handle of its launcher.
 #[derive(Debug)]
@@ -120,7 +121,7 @@ impl Program {
                     drop(their_end);
                     started.supervise(parent)
                 }
-                Err(error) => parent.send(&FromLauncher::Ended(format!("{error:#}")), &[]),
+                Err(error) => parent.send(&FromLauncher::Ended(with_causes(&error)), &[]),
             };
             if supervised.is_err() {
                 return;

@@ -17,6 +17,7 @@ use crate::handover::message::{
 };
 use crate::handover::udp::SessionSender;
 use crate::service_manager;
+use crate::usage::error_text::with_causes;
 
 /// Starts new processes of this command.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl Upgrader {
         Self {
             command,
             inheritance: Inheritance::default(),
-            launcher: launcher.map_err(|error| format!("{error:#}")),
+            launcher: launcher.map_err(|error| with_causes(&error)),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::handover::SharedSocket;
 use crate::listeners::running::RunningListeners;
 use crate::service_manager;
 use crate::signals::Signals;
+use crate::usage::error_text::with_causes;
 
 /// What a running command needs to be upgraded, beside its listeners.
 #[derive(Debug)]
@@ -48,16 +49,16 @@ impl Upgrades {
         let Some(upgraded) = self.try_upgrade(listeners, signals, timeout).await? else {
             return Ok(Outcome::Stopped);
         };
+        let upgraded = upgraded.map_err(|error| with_causes(&error));
         match &upgraded {
             Ok(pid) => tracing::info!(pid, "upgraded: the new process serves"),
             Err(error) => {
-                tracing::warn!("upgrade refused, all stays as it was: {error:#}");
-                service_manager::ready(&format!("last upgrade refused ({error:#}); {summary}"));
+                tracing::warn!("upgrade refused, all stays as it was: {error}");
+                service_manager::ready(&format!("last upgrade refused ({error}); {summary}"));
             }
         }
-        let report = upgraded.map_err(|error| format!("{error:#}"));
-        signals.upgrades.end(&report);
-        Ok(report.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
+        signals.upgrades.end(&upgraded);
+        Ok(upgraded.map_or_else(Outcome::Refused, |_| Outcome::HandedOver))
     }
 
     /// Returns the new process's id, or why there is none; `None` where a signal has asked to stop.

@@ -5,11 +5,12 @@ pub mod exit_code;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {source}", name.display())]
+#[error("{}: {}", name.display(), self.why())]
 pub struct ExecError {
     name: OsString,
     source: io::Error,
@@ -26,6 +27,14 @@ pub fn become_program(mut command: Command) -> ExecError {
 }
 
 impl ExecError {
+    fn why(&self) -> String {
+        match self.source.kind() {
+            // Of a script, its interpreter may be missing.
+            ErrorKind::NotFound if !Path::new(&self.name).exists() => "no such program".to_owned(),
+            _ => self.source.to_string(),
+        }
+    }
+
     /// The exit code of shells and env(1) for this error: 127 if there is no such program, else 126.
     pub fn exit_code(&self) -> u8 {
         match self.source.kind() {

@@ -1,13 +1,15 @@
 //! The directory of the authority.
 
 use std::env::var_os;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use peername_daemon::usage::Usage;
-
-/// `--ca`, also of `peername intercept`.
 use peername_intercept::ca::CaError;
 use peername_observe::shell::quote;
+
+/// `--ca`, also of `peername intercept`.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct CaDir {
     /// The directory of the authority [default: $STATE_DIRECTORY/ca, else $XDG_STATE_HOME/peername/ca, else
@@ -34,9 +36,9 @@ impl CaDir {
     /// [`Usage`] if none is given and the environment names none either.
     pub(crate) fn path(&self) -> Result<PathBuf, Usage> {
         let given = self.ca.clone();
-        given
-            .or_else(default)
-            .ok_or_else(|| Usage("--ca DIR: neither it nor HOME is set".to_owned()))
+        given.or_else(default).ok_or_else(|| {
+            Usage("HOME is not set: give --ca DIR, the directory of the authority".to_owned())
+        })
     }
 
     /// The option that names the same directory, for commands in messages; empty for the default.
@@ -63,4 +65,14 @@ fn default() -> Option<PathBuf> {
         .map(|dir| dir.join("ca"));
     let user_dir = || set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
     service_dir.or_else(|| Some(user_dir()?.join("peername/ca")))
+}
+
+/// Adds the option to the error of a directory that may not be read or written.
+pub(crate) fn advise(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(CaError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            anyhow!("{error}; name one with --ca DIR")
+        }
+        _ => error,
+    }
 }

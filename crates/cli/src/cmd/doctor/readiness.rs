@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::AdminAddr;
 use tokio::time::timeout;
 
@@ -31,7 +32,7 @@ impl Args {
         let client = AdminClient(self.admin.clone()?);
         Some(match timeout(ANSWERS_WITHIN, client.ready()).await {
             Ok(Ok(())) => Finding::ok(READINESS, "clients should be sent here"),
-            Ok(Err(error)) => Finding::broken(READINESS, format!("{error:#}")),
+            Ok(Err(error)) => Finding::broken(READINESS, with_causes(&error)),
             Err(_) => Finding::fail(
                 READINESS,
                 format!("no answer within {ANSWERS_WITHIN:?}"),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use peername_daemon::usage::error_text::with_causes;
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::kernel_release;
 use peername_sys::netlink::Netlink;
@@ -101,7 +102,7 @@ pub(super) fn data_path() -> Finding {
         ),
         Err(error) => Finding::warn(
             check,
-            format!("not available: {:#}", anyhow::Error::new(error)),
+            format!("not available: {}", with_causes(&error.into())),
             OPTIONAL,
         ),
     }

@@ -12,6 +12,7 @@ use peername_daemon::command::block_on;
 use peername_daemon::logging::{self, LevelHandle};
 use peername_daemon::options::Given;
 use peername_daemon::process::confinement;
+use peername_daemon::usage::error_text::with_causes;
 use peername_exec::admin::{self, AdminProcess};
 use peername_identity::{RefusalVerbosity, Table};
 use peername_observe::admin::{AdminServer, ConfigInForce, LogLevel, Resources};
@@ -54,7 +55,7 @@ pub(crate) fn start_process(served: Served) -> anyhow::Result<Option<OwnedFd>> {
     let supervisor = admin::start(sockets, |process| match run(served, process) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("peername: the admin endpoint: {error:#}");
+            eprintln!("peername: the admin endpoint: {}", with_causes(&error));
             1
         }
     })?;

@@ -22,6 +22,7 @@ use peername_daemon::options::Given;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::service_manager;
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::agent::admin::create_totals;
 use peername_exec::agent::descriptor_store::{DescriptorStore, StoredDescriptor, StoredName};
 use peername_exec::agent::{Agent, AgentHost, AgentPolicy, Ended, holder};
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),
         Some(options::Action::Hold(hold)) => {
-            holder::hold(&store::holder_path(&hold.listen), &hold.holder)?;
+            let held = holder::hold(&store::holder_path(&hold.listen), &hold.holder);
+            held.map_err(|error| advise_on_permission(error.into(), NOT_ROOT))?;
             Ok(ExitCode::SUCCESS)
         }
         None => serve(&args.serve),
@@ -65,12 +67,11 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
     PidFd::check_proc().context("the containers' processes are found by /proc")?;
     // The store's descriptors are many.
     limits::raise_open_files()?;
-    make_directory(&args.listen)?;
-    let store::Opened { store, mut stored } = store::wait_open(&args)?;
-    let socket = match take_socket(&mut stored, &args.listen) {
-        Some(socket) => socket,
-        None => bind(&args.listen, !args.runtime_uid.is_empty())?,
-    };
+    let Listening {
+        store,
+        stored,
+        socket,
+    } = listen(&args).map_err(|error| advise_on_permission(error, NOT_ROOT))?;
     let users = [user::effective_uid(), 0].into_iter();
     let users = users.chain(args.runtime_uid.iter().copied()).collect();
     let on_takeover = args.on_takeover;
@@ -99,6 +100,27 @@ fn serve(given: &Given<Serve>) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The agent's socket, its store, and what else an earlier agent has left in that.
+struct Listening {
+    store: Box<dyn DescriptorStore>,
+    stored: Vec<StoredDescriptor>,
+    socket: OwnedFd,
+}
+
+fn listen(args: &Serve) -> anyhow::Result<Listening> {
+    make_directory(&args.listen)?;
+    let store::Opened { store, mut stored } = store::wait_open(args)?;
+    let socket = match take_socket(&mut stored, &args.listen) {
+        Some(socket) => socket,
+        None => bind(&args.listen, !args.runtime_uid.is_empty())?,
+    };
+    Ok(Listening {
+        store,
+        stored,
+        socket,
+    })
 }
 
 /// Starts the process of the admin endpoint, if `--admin` is given. The agent that was before may have its address for a moment more.
@@ -217,9 +239,10 @@ fn bind(path: &Path, for_others: bool) -> anyhow::Result<OwnedFd> {
             "--listen {}: another process listens there, which is no agent of this user; stop it or use another path",
             path.display()
         ),
-        _ => anyhow!("--listen {}: {error}", path.display()),
+        _ => anyhow::Error::new(error).context(format!("--listen {}", path.display())),
     })
 }
 
+const NOT_ROOT: &str = "run as root, or --listen in a folder of yours";
 const ADMIN_LIMIT: Duration = Duration::from_secs(3);
 const ADMIN_RETRY: Duration = Duration::from_millis(100);

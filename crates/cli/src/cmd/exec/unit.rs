@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use peername_observe::shell::quote;
@@ -55,7 +56,8 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
         stdout().write_all(text.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    write(&path, &text)?;
+    write(&path, &text)
+        .map_err(|error| advise_on_permission(error, "run as root, or use --print"))?;
     report(&unit.name, &path, "written")
 }
 
@@ -166,7 +168,9 @@ fn remove(unit: &str) -> anyhow::Result<ExitCode> {
         writeln!(stdout(), "{}: there is none", path.display())?;
         return Ok(ExitCode::SUCCESS);
     }
-    fs::remove_file(path).with_context(|| format!("{}: can't be removed", path.display()))?;
+    fs::remove_file(path)
+        .with_context(|| format!("{}: can't be removed", path.display()))
+        .map_err(|error| advise_on_permission(error, "run as root"))?;
     // Fails while the directory has other drop-ins.
     let _ = fs::remove_dir(path.parent().unwrap_or(path));
     report(unit, path, "removed")

@@ -243,9 +243,9 @@ impl Intercept {
         Ok(self.rules.rules()?.map(Arc::new))
     }
 
-    /// Adds the rules of a file to the access lists, as `--allow @FILE` behind the others.
-    pub(super) fn allow_file(&mut self, path: &Path) {
-        self.rules.allow_file(path);
+    /// Adds the rules of the file of `--check-list` to the access lists, behind the others.
+    pub(super) fn add_check_list(&mut self, path: &Path) {
+        self.rules.add_check_list(path);
     }
 
     /// Reads the secrets that are added to requests.

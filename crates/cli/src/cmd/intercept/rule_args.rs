@@ -23,6 +23,8 @@ enum Entry {
     Rule(Rule),
     AllowFile(PathBuf),
     DenyFile(PathBuf),
+    /// That of `--check-list`.
+    CheckList(PathBuf),
 }
 
 impl RuleArgs {
@@ -37,26 +39,34 @@ impl RuleArgs {
             match entry {
                 Entry::Rule(rule) => rules.push(rule.clone()),
                 Entry::AllowFile(path) => {
-                    rules.extend(rule_file::read("--allow", path, Rule::allow)?);
+                    let name = format!("--allow @{}", path.display());
+                    rules.extend(rule_file::read_allowed(&name, path, Rule::allow)?);
                 }
                 Entry::DenyFile(path) => {
-                    rules.extend(rule_file::read("--deny", path, Rule::deny)?);
+                    let name = format!("--deny @{}", path.display());
+                    rules.extend(rule_file::read(&name, path, Rule::deny)?);
+                }
+                Entry::CheckList(path) => {
+                    let name = format!("--check-list {}", path.display());
+                    rules.extend(rule_file::read_allowed(&name, path, Rule::allow)?);
                 }
             }
         }
         AccessRules::new(rules).map_err(Usage::from_error)
     }
 
-    /// Adds the rules of a file that allow.
-    pub(super) fn allow_file(&mut self, path: &Path) {
-        self.rules.push(Entry::AllowFile(path.to_owned()));
+    /// Adds the rules of the file of `--check-list`.
+    pub(super) fn add_check_list(&mut self, path: &Path) {
+        self.rules.push(Entry::CheckList(path.to_owned()));
     }
 
     /// The files of rules.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.rules.iter().filter_map(|entry| match entry {
             Entry::Rule(_) => None,
-            Entry::AllowFile(path) | Entry::DenyFile(path) => Some(path.as_path()),
+            Entry::AllowFile(path) | Entry::DenyFile(path) | Entry::CheckList(path) => {
+                Some(path.as_path())
+            }
         })
     }
 }

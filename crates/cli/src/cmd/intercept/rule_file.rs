@@ -3,22 +3,21 @@
 use std::fmt::Display;
 use std::path::Path;
 
+use peername_daemon::usage::Usage;
+use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
-use peername_daemon::usage::Usage;
-
-/// Reads a file for an option, and parses each entry.
+/// Reads a file, and parses each entry. `name`: the option as it was given, such as `--allow @FILE`.
 ///
 /// # Errors
 ///
 /// It can't be read, an entry is invalid, or there is none: an empty list of rules decides nothing, so that everything would be
 /// allowed. Nothing of the file is quoted: it may be the wrong one.
 pub(super) fn read<T, E: Display>(
-    option: &str,
+    name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
-    let name = format!("{option} @{}", path.display());
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
     let parsed = (1_u32..)
         .zip(text.lines().map(entry))
@@ -31,6 +30,21 @@ pub(super) fn read<T, E: Display>(
         return Err(Usage(format!("{name}: the file lists no rule")));
     }
     Ok(parsed)
+}
+
+/// The same for a list of what is allowed, which a jail can write.
+pub(super) fn read_allowed<T, E: Display>(
+    name: &str,
+    path: &Path,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, Usage> {
+    if matches!(path.try_exists(), Ok(false)) {
+        return Err(Usage(format!(
+            "{name}: no such file; make it: peername jail --learn {} -- CMD",
+            quote(path)
+        )));
+    }
+    read(name, path, parse)
 }
 
 /// A line without its comment.
@@ -55,7 +69,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let read_text = |text: &str| {
             fs::write(&path, text).unwrap();
-            read("--allow", &path, Rule::allow)
+            read("--allow @FILE", &path, Rule::allow)
         };
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
@@ -68,5 +82,9 @@ mod tests {
         let error = read_text("# none yet\n").unwrap_err().0;
         assert!(error.ends_with("the file lists no rule"), "{error}");
         fs::remove_file(&path).unwrap();
+        let error = read_allowed("--check-list", Path::new("/no list"), Rule::allow);
+        let expected =
+            "--check-list: no such file; make it: peername jail --learn '/no list' -- CMD";
+        assert_eq!(error.unwrap_err().0, expected);
     }
 }

@@ -25,6 +25,7 @@ use peername_server::workers::services::Services;
 use peername_sys::Transport;
 
 use super::options::{Args, Intercept};
+use crate::cmd::ca::ca_dir;
 use crate::config_file::{self, Configuration, Kind, Problems};
 
 /// The validated configuration.
@@ -287,7 +288,7 @@ impl Setup {
 pub(super) fn open_authority(dir: &Path) -> anyhow::Result<Authority> {
     Authority::open(dir).map_err(|error| match error {
         CaError::Absent { .. } => Usage::from_error(error).into(),
-        error => error.into(),
+        error => ca_dir::advise(error.into()),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
+use peername_daemon::usage::error_text::with_causes;
 use peername_observe::admin::events::StatusEvent;
 use peername_observe::connections::{ConnectionSnapshot, Protocol};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -70,7 +71,7 @@ impl App {
 
     /// Reports that there are no events, until there is one.
     pub(super) fn report_lost(&mut self, error: &anyhow::Error) {
-        self.lost = Some(format!("{error:#}; trying again"));
+        self.lost = Some(format!("{}; trying again", with_causes(error)));
     }
 
     pub(super) fn report(&mut self, message: String) {

@@ -14,6 +14,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use peername_daemon::command::block_on;
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::with_causes;
 use peername_sys::ipc::fd_passing::{receive_bytes, send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::launch::exit_code::{LAUNCHER_FAILED, REQUEST_DENIED, WRONG_USAGE};
@@ -87,7 +88,7 @@ async fn wait(program: PidFd) -> anyhow::Result<()> {
 /// The child's exit code where it has not become the program, with the error on standard error.
 fn code_of(started: anyhow::Result<u8>) -> u8 {
     started.unwrap_or_else(|error| {
-        eprintln!("peername: {error:#}");
+        eprintln!("peername: {}", with_causes(&error));
         if error.is::<Usage>() {
             return WRONG_USAGE;
         }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::with_causes;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::secrets;
@@ -71,7 +72,7 @@ impl Helper {
                 serve(&channel, |question| match list.add(&question.to) {
                     Ok(()) => Answer::Always,
                     Err(error) => {
-                        eprintln!("peername: the list of --learn: {error:#}");
+                        eprintln!("peername: the list of --learn: {}", with_causes(&error));
                         Answer::Unanswered
                     }
                 })

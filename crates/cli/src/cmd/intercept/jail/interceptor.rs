@@ -18,6 +18,7 @@ use peername_daemon::options::Given;
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::AUDIT_TARGET;
 use peername_intercept::authz::{AccessRules, Approver, CheckService};
 use peername_intercept::ca::Authority;
@@ -180,7 +181,7 @@ impl Interceptor {
         match self.try_run(inherited) {
             Ok(()) => 0,
             Err(error) => {
-                eprintln!("peername: the interceptor: {error:#}");
+                eprintln!("peername: the interceptor: {}", with_causes(&error));
                 1
             }
         }
@@ -286,10 +287,10 @@ impl Interceptor {
         let _ = fd_passing::send_word(&channel, READY, None);
         drop(channel);
         program.wait_exit().await?;
-        end(listeners.workers).await;
         // At once, since the shell goes on: other processes may keep connections open until the drain's limit.
         let mut report = self.denials;
         report.write(&denials);
+        end(listeners.workers).await;
         if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
         }

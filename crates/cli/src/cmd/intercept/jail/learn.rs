@@ -14,10 +14,11 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
+use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
-use peername_sys::fs::text_file;
 use peername_observe::shell::quote;
+use peername_sys::fs::text_file;
 
 use crate::cmd::intercept::rule_file::entry;
 pub(super) use needed_rule::LearningNetwork;
@@ -57,7 +58,10 @@ impl LearnedList {
             Some(rules) => list.write(&rules.text),
             None => list.write(&list.render(&Rules::default())),
         });
-        written.map_err(|error| Usage(format!("--learn {}: {error:#}", list.path.display())))?;
+        written.map_err(|error| {
+            let path = list.path.display();
+            Usage(format!("--learn {path}: {}", with_causes(&error)))
+        })?;
         Ok(list)
     }
 

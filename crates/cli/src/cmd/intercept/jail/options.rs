@@ -210,7 +210,11 @@ impl Args {
                         tunnelled.as_ref().map_or(Ok(()), check_port)?;
                         Ok::<_, String>(tunnelled)
                     };
-                    let listed = rule_file::read("--allow-tcp", path, parse)?;
+                    let listed = rule_file::read_allowed(
+                        &format!("--allow-tcp @{}", path.display()),
+                        path,
+                        parse,
+                    )?;
                     all.extend(listed.into_iter().flatten().filter(is_unopened));
                 }
             }
@@ -247,7 +251,7 @@ impl Args {
     pub(super) fn intercept(&self) -> Intercept {
         let mut options = self.intercept.0.clone();
         if let Some(path) = &self.check_list {
-            options.allow_file(path);
+            options.add_check_list(path);
         }
         options
     }

@@ -1,0 +1,58 @@
+//! An error with its causes, as it is printed and logged.
+
+use std::fmt::Write;
+use std::io;
+
+use peername_sys::SyscallError;
+
+/// The text of an error and of each cause that it does not include: the texts of most errors of the libraries end with
+/// their cause, which the alternate format of [`anyhow::Error`] would repeat.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            // Writing to a String does not fail.
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
+}
+
+/// Adds what to do to an error whose cause is a missing permission (EACCES, EPERM).
+pub fn advise_on_permission(error: anyhow::Error, advice: &str) -> anyhow::Error {
+    let is_denied = error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let call = cause.downcast_ref::<SyscallError>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+            || call.is_some_and(SyscallError::is_permission)
+    });
+    match is_denied {
+        true => anyhow::anyhow!("{}; {advice}", with_causes(&error)),
+        false => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("stat(2) {path}: {source}; try another")]
+    struct Unreadable {
+        path: &'static str,
+        source: io::Error,
+    }
+
+    #[test]
+    fn cause_is_printed_once() {
+        let source = io::Error::other("denied");
+        let inner = Unreadable { path: "/x", source };
+        let error = anyhow::Error::new(inner).context("the authority");
+        let expected = "the authority: stat(2) /x: denied; try another";
+        assert_eq!(with_causes(&error), expected);
+        let failed: anyhow::Result<()> = Err(io::Error::other("denied")).context("the log");
+        assert_eq!(with_causes(&failed.unwrap_err()), "the log: denied");
+    }
+}
