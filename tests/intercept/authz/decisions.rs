@@ -155,7 +155,16 @@ fn check_without_an_answer_denies_unless_fail_open() {
     ] {
         let rig = InterceptRig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
         assert_eq!(rig.curl_status(&["http://a.test/echo"]), status);
-        assert_eq!(rig.wait_audit_lines("/echo", 1)[0]["decision"], decision);
+        let line = &rig.wait_audit_lines("/echo", 1)[0];
+        assert_eq!(line["decision"], decision);
+        if status == 503 {
+            let reason = "the service that decides did not answer (check_connect)";
+            assert_eq!(line["reason"], reason, "{line}");
+            assert_eq!(line["how"], "check_connect", "{line}");
+            let answer = rig.curl_problem(&["http://a.test/echo"]).to_string();
+            let words = "the service that decides did not answer (check_";
+            assert_contains(&answer, &[words, "try again"]);
+        }
         // The log lines of the start have come by then.
         let is_said = rig.proxy.log().contains("go on unchecked");
         assert_eq!(is_said, status == 200, "{}", rig.proxy.log());

@@ -43,12 +43,15 @@ impl Denied {
     /// The denial in the proxy's words.
     pub(crate) fn to_refusal(&self) -> Refusal {
         let Self { denial, failed } = self;
-        let code = if *failed { "check_failed" } else { "denied" };
         let detail = match &*denial.reason {
             "" => "the request is not allowed".to_owned(),
             reason => reason.to_owned(),
         };
-        Refusal::new(denial.status, code, detail)
+        if *failed {
+            return Refusal::new(denial.status, "check_failed", detail)
+                .with_hint("try again; if it lasts, tell those who run the service");
+        }
+        Refusal::new(denial.status, "denied", detail)
     }
 }
 

@@ -98,7 +98,7 @@ impl Denial {
 
 impl From<&AuthzError> for Denial {
     fn from(failure: &AuthzError) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.code())
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, &failure.for_client())
     }
 }
 
@@ -153,6 +153,19 @@ impl AuthzError {
         )
     }
 
+    /// The failure in words for the client, without addresses and causes, which are in the log.
+    fn for_client(&self) -> String {
+        let what = match self {
+            Self::Timeout(_) => "did not answer in time",
+            Self::Connect(_) | Self::Suspended => "did not answer",
+            Self::Tls(_) => "could not be verified, or refused the proxy",
+            Self::Broken(_) | Self::TooLong(_) | Self::Malformed(_) => "gave no valid answer",
+            Self::Status(_) => "reports an error of its own",
+            Self::Busy(_) => "has too many requests to decide on",
+        };
+        format!("the service that decides {what} ({})", self.code())
+    }
+
     /// A stable code for logs, metrics and clients.
     pub fn code(&self) -> &'static str {
         match self {
@@ -188,6 +201,31 @@ fn humantime(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failure_is_explained_to_the_client_without_its_cause() {
+        let connect = AuthzError::Connect("connect(2) to 10.0.0.1:9000: refused".into());
+        let expected = "the service that decides did not answer (check_connect)";
+        assert_eq!(&*Denial::from(&connect).reason, expected);
+        for failure in [
+            AuthzError::Timeout(Duration::from_secs(1)),
+            AuthzError::Tls("10.0.0.1".into()),
+            AuthzError::Broken("10.0.0.1".into()),
+            AuthzError::Status("10.0.0.1".into()),
+            AuthzError::TooLong(1),
+            AuthzError::Malformed("10.0.0.1"),
+            AuthzError::Busy(1),
+            AuthzError::Suspended,
+        ] {
+            let reason = Denial::from(&failure).reason;
+            let end = format!("({})", failure.code());
+            assert!(reason.starts_with("the service that decides "), "{reason}");
+            assert!(
+                reason.ends_with(&end) && !reason.contains("10.0"),
+                "{reason}"
+            );
+        }
+    }
 
     #[test]
     fn a_denial_can_not_be_taken_for_the_origins_content() {
