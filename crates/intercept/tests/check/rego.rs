@@ -19,6 +19,15 @@ fn answer_of(verdict: &Verdict) -> Result<Decision, &'static str> {
     }
 }
 
+/// Why a policy is refused at the start.
+fn refusal(url: &str) -> String {
+    let url: ServiceUrl = url.parse().expect("a URL");
+    match url.open(None) {
+        Ok(_) => panic!("a misspelt rule was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
 fn is_undefined(verdict: &Verdict) -> bool {
     answer_of(verdict).is_ok_and(|decision| match decision {
         Decision::Deny(denial) => denial.reason.ends_with(" is undefined"),
@@ -148,9 +157,18 @@ async fn directory_has_modules_and_data() {
     write(".hidden.rego", "nor is this");
     write("lists/hosts/data.json", "{\"allowed\": [\"origin.test\"]}");
     let policy = |rule: &str| format!("rego:{}{rule}", dir.display());
-    // A misspelt rule is undefined for every request.
-    let misspelt = ask(&client(&policy("#egress/alow"))).await;
-    assert_eq!(&*denial(&misspelt).reason, "data.egress.alow is undefined");
+    // A misspelt rule would be undefined for every request.
+    for misspelt in ["alow", "allow2/x", "egress"] {
+        let error = refusal(&policy(&format!("#egress/{misspelt}")));
+        assert!(error.contains("no package has the rule"), "{error}");
+        assert!(
+            error.ends_with("there is data.egress, data.names"),
+            "{error}"
+        );
+    }
+    for defined in ["#egress/allow", "#names/is_listed", "#egress/allow/reason"] {
+        drop(client(&policy(defined)));
+    }
     let client = client(&policy("#egress"));
     assert!(ask(&client).await.decision.allows());
     let elsewhere = Asking {

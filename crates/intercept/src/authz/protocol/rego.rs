@@ -7,6 +7,7 @@
 mod bounded;
 mod source;
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Formatter};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -83,7 +84,8 @@ impl Policy {
             engine.add_data(data.into()).map_err(refuse)?;
         }
         let packages = engine.get_packages().map_err(refuse)?;
-        let rule = query(rule, packages)?;
+        let named = rule;
+        let rule = query(rule, &packages)?;
         // Compiles everything, and evaluates nothing of it.
         engine
             .eval_query("true".to_owned(), false)
@@ -93,6 +95,11 @@ impl Policy {
             && is_unknown_function(&error)
         {
             return Err(refuse(error));
+        }
+        if let Some(named) = named
+            && !is_defined(&engine, &rule, &packages)
+        {
+            return Err(unknown_rule(named, &packages));
         }
         let cpus = available_parallelism().map_or(1, Into::into);
         Ok(Self {
@@ -178,37 +185,71 @@ fn count(args: &[Value]) -> Value {
 }
 
 /// The query for a rule.
-fn query(rule: Option<&str>, mut packages: Vec<String>) -> Result<String, ConfigError> {
-    packages.sort_unstable();
-    packages.dedup();
-    let known = || packages.join(", ");
+fn query(rule: Option<&str>, packages: &[String]) -> Result<String, ConfigError> {
     match rule {
-        None => match packages.as_slice() {
-            [only] => Ok(only.clone()),
-            _ => Err(ConfigError::Policy(format!(
+        None => match unique(packages).as_slice() {
+            [only] => Ok((*only).to_owned()),
+            several => Err(ConfigError::Policy(format!(
                 "it has several packages ({}): name a rule or package of one, as in rego:PATH#egress/verdict",
-                known()
+                several.join(", ")
             ))),
         },
         Some(rule) => {
             let path = rule.split('/').map(component).collect::<Option<String>>();
             let query = path.map(|path| format!("data{path}"));
             let is_in = |query: &String| {
-                let is_below = |one: &str, other: &str| {
-                    one.strip_prefix(other)
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-                };
                 let mut all = packages.iter();
-                all.any(|package| is_below(query, package) || is_below(package, query))
+                all.any(|package| is_at_or_below(query, package) || is_at_or_below(package, query))
             };
-            query.filter(is_in).ok_or_else(|| {
-                let known = known();
-                ConfigError::Policy(format!(
-                    "no package has the rule {rule:?}; there is {known}"
-                ))
-            })
+            query
+                .filter(is_in)
+                .ok_or_else(|| unknown_rule(rule, packages))
         }
     }
+}
+
+fn unknown_rule(rule: &str, packages: &[String]) -> ConfigError {
+    let known = unique(packages).join(", ");
+    ConfigError::Policy(format!(
+        "no package has the rule {rule:?}; there is {known}"
+    ))
+}
+
+fn unique(packages: &[String]) -> Vec<&str> {
+    let unique: BTreeSet<_> = packages.iter().map(String::as_str).collect();
+    unique.into_iter().collect()
+}
+
+/// Whether a query is for a package or a group of packages, for a rule or a part of its value, or for data. A rule that is
+/// misspelt would be undefined for every request.
+fn is_defined(engine: &Engine, query: &str, packages: &[String]) -> bool {
+    if packages
+        .iter()
+        .any(|package| is_at_or_below(package, query))
+    {
+        return true;
+    }
+    let mut rule = query;
+    loop {
+        if packages.iter().any(|package| package == rule) {
+            break;
+        }
+        match engine.clone().eval_rule(rule.to_owned()) {
+            Err(error) if is_no_rule(&error) => {}
+            _ => return true,
+        }
+        match rule.rsplit_once('.') {
+            Some((parent, _)) => rule = parent,
+            None => break,
+        }
+    }
+    evaluate(&mut engine.clone(), query.to_owned()).is_ok_and(|value| value.is_some())
+}
+
+/// Whether a path is this one, or one below it.
+fn is_at_or_below(path: &str, other: &str) -> bool {
+    let rest = path.strip_prefix(other);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// A component of a rule's path: an identifier.
@@ -221,6 +262,11 @@ fn component(text: &str) -> Option<String> {
 /// Whether a policy calls a function that this build lacks, which no input can change.
 fn is_unknown_function(error: &anyhow::Error) -> bool {
     error.to_string().contains("could not find function")
+}
+
+/// Whether a path names no rule.
+fn is_no_rule(error: &anyhow::Error) -> bool {
+    error.to_string() == "not a valid rule path"
 }
 
 impl PartialEq for Policy {
