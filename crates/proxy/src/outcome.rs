@@ -1,6 +1,7 @@
 //! The outcome of a connection or session: how it ended, and which side was at fault.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peername_proto::SourceRefusal;
@@ -10,7 +11,9 @@ use peername_server::addr::Target;
 use peername_server::header_error::HeaderError;
 use peername_sys::SyscallError;
 
+use crate::backend::Backend;
 use crate::policy::destination::DestinationRefusal;
+use crate::routes::add_command;
 use crate::translation::LIST_RULES;
 
 /// How a connection or session ended. The log line, the counters and the tests all read this value.
@@ -108,9 +111,16 @@ pub enum Failure {
     },
     /// Replies would not come back to this host.
     #[error(
-        "replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`"
+        "replies of {backend} to spoofed connections do not come back to this host; run {} as root, or let the proxy do it with \
+         `--setup-routes`",
+        missing_rule(*backend, *mark)
     )]
-    ReplyPath,
+    ReplyPath {
+        /// The backend.
+        backend: Backend,
+        /// The mark by which replies of a backend on another host are recognized.
+        mark: Option<NonZeroU32>,
+    },
     /// The header for the backend can't be written.
     #[error("the header to send: {0}")]
     OutboundHeader(peername_proto::WriteError),
@@ -160,6 +170,14 @@ pub enum Failure {
     },
 }
 
+/// The command that adds the rule by which the backend's replies come back.
+fn missing_rule(backend: Backend, mark: Option<NonZeroU32>) -> String {
+    match mark {
+        Some(mark) => format!("`peername routes add --mark {mark}`"),
+        None => add_command(backend),
+    }
+}
+
 impl Failure {
     /// The stable reason code for metrics and logs.
     pub fn reason(&self) -> &'static str {
@@ -172,7 +190,7 @@ impl Failure {
             Self::TooManyConnections => "too_many_connections",
             Self::Destination { refusal, .. } => refusal.reason(),
             Self::NoTarget { .. } => "no_target",
-            Self::ReplyPath => "reply_path",
+            Self::ReplyPath { .. } => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
             Self::Local(_) => "local_error",
             Self::PortTaken(_) => "port_taken",
@@ -196,7 +214,7 @@ impl Failure {
             | Self::NoTarget { .. } => Fault::Policy,
             Self::Header(_) | Self::PortTaken(_) => Fault::Downstream,
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Fault::Upstream,
-            Self::ReplyPath
+            Self::ReplyPath { .. }
             | Self::OutboundHeader(_)
             | Self::Local(_)
             | Self::SourceRewritten { .. }

@@ -67,7 +67,10 @@ impl Permit {
         };
         // Replies to an address of this host stay on it, whatever the routes.
         if !is_sound && !rules.is_on_this_host(client) {
-            return Err(Failure::ReplyPath);
+            return Err(Failure::ReplyPath {
+                backend,
+                mark: rules.mark().filter(|_| !is_local),
+            });
         }
         let (source_port, on_collision) = rules.source_port(claims, named);
         Ok(Self {

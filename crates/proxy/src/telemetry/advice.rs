@@ -84,7 +84,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "The clients' address family has no backend: name it with --target, or take the balancer's address of that family out of the DNS."
         }
         "reply_path" => {
-            "Replies do not come back to this host: `peername doctor --config FILE` names the missing rule, `peername routes add` adds it."
+            "Replies do not come back to this host: the log has the `peername routes add` that adds the missing rule; `peername doctor` with the options of the proxy explains it."
         }
         "port_taken" => {
             "Another socket of this host has the client's port, or two balancers send for one client: see --on-port-collision."
@@ -93,7 +93,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "Nothing listens at the backend, or a firewall rejects: check that it runs, and --target."
         }
         "connect_timeout" => {
-            "The backend does not answer, or its replies do not come back: run `peername doctor --config FILE`."
+            "The backend does not answer, or its replies do not come back: run `peername doctor` with the options of the proxy."
         }
         "header_unwritable" => "The header to the backend does not fit: send fewer TLVs.",
         "source_rewritten" => {

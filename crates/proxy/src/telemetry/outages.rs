@@ -178,7 +178,7 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::ConnectionRefused => "is the server running, and does it listen there?",
         ErrorKind::TimedOut => {
             "is its host up, does a firewall drop the packets, and do its replies come back to this host \
-             (`peername doctor --config FILE`)?"
+             (`peername doctor` with the options of the proxy)?"
         }
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             "does this host have a route to it, and is its host up?"

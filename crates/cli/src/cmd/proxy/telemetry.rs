@@ -80,7 +80,7 @@ impl Health for ProxyHealth {
             return Ok(());
         };
         if !reply_path.is_all_sound() {
-            return Err("replies to spoofed connections do not come back to this host; see `peername doctor --config FILE`".to_owned());
+            return Err("replies to spoofed connections do not come back to this host; see `peername doctor` with the options of the proxy".to_owned());
         }
         Ok(())
     }
@@ -89,8 +89,8 @@ impl Health for ProxyHealth {
         let reply_path = Arc::clone(&self.reply_path.as_ref()?.borrow());
         let client = reply_path.translated_client()?;
         Some(format!(
-            "but clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor \
-             --config FILE`"
+            "but clients like {client} are refused: NAT rules of this host replace their address; see `peername doctor` \
+             with the options of the proxy"
         ))
     }
 
