@@ -18,7 +18,7 @@ use peername_sys::Transport;
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};
 use crate::telemetry::{advice, outages};
-use crate::udp::drop_reason::DropReason;
+use crate::udp::drop_reason::{DatagramOrigin, DropReason};
 
 /// Reports how a connection or session ended. `client`: what the header of a trusted peer names.
 pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Outcome) {
@@ -48,11 +48,12 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
     }
 }
 
-/// Reports that a datagram of this peer was dropped on its way to a backend.
-pub(crate) fn report_datagram(peer: PeerAddr, dropped: &DropReason) {
+/// Reports that a datagram was dropped on its way to a backend.
+pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
+    let DatagramOrigin { peer, client } = origin;
     let (throttle, advice) = match dropped {
         DropReason::Refused(failure) => {
-            return report_failure("datagrams", Transport::Udp, peer, None, failure);
+            return report_failure("datagrams", Transport::Udp, peer, client, failure);
         }
         DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
         DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),

@@ -4,9 +4,35 @@ use std::io::{self, ErrorKind};
 
 use peername_proto::Invalid;
 
+use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_server::header_error::HeaderError;
 
 use crate::outcome::Failure;
+
+/// A request that is dropped.
+#[derive(Debug)]
+pub(crate) struct DroppedRequest {
+    pub(crate) reason: DropReason,
+    /// The client that its header names, if that was read.
+    pub(crate) client: Option<ClaimedSource>,
+}
+
+impl From<DropReason> for DroppedRequest {
+    fn from(reason: DropReason) -> Self {
+        Self {
+            reason,
+            client: None,
+        }
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DatagramOrigin {
+    pub(crate) peer: PeerAddr,
+    /// The client that its header names, if that was read.
+    pub(crate) client: Option<ClaimedSource>,
+}
 
 /// Why a datagram is dropped. Every drop is counted by its reason.
 #[derive(Debug, thiserror::Error)]

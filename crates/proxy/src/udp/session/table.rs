@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peername_observe::throttle::Throttle;
-use peername_server::addr::{LocalAddr, Target};
+use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_sys::NameCall;
 use peername_sys::Transport;
 use peername_sys::event::async_epoll::AsyncEpoll;
@@ -25,7 +25,7 @@ use crate::telemetry::counters::{Counters, DatagramTally};
 use crate::telemetry::outages;
 use crate::telemetry::record::session::{SessionRecord, SessionStart};
 use crate::telemetry::refusals;
-use crate::udp::drop_reason::DropReason;
+use crate::udp::drop_reason::{DatagramOrigin, DropReason, DroppedRequest};
 use crate::udp::endpoints::{ClientKey, ReplyTo, SessionKey};
 use crate::udp::listing::SessionGauge;
 use crate::udp::lru_table::{EntryId, LruTable, TableLimits};
@@ -78,26 +78,47 @@ impl<R: Role> SessionTable<R> {
     ///
     /// # Errors
     ///
-    /// [`DropReason`]: the datagram is refused, or no session can be opened.
+    /// [`DroppedRequest`]: the datagram is refused, or no session can be opened.
     pub(crate) fn find_or_begin(
         &mut self,
         bytes: &[u8],
         reply_to: &ReplyTo,
         now: Instant,
         poller: &AsyncEpoll,
-        mut flush: impl FnMut(&mut Self),
-    ) -> Result<(EntryId, usize), DropReason> {
+        flush: impl FnMut(&mut Self),
+    ) -> Result<(EntryId, usize), DroppedRequest> {
         let epoch = self.kernel.as_ref().map(|kernel| kernel.epoch());
         let admitted = self.role.admit(bytes, reply_to, now)?;
+        let id = self.find_or_begin_admitted(&admitted, reply_to, now, poller, flush);
+        let id = id.map_err(|reason| DroppedRequest {
+            reason,
+            client: admitted.header.claim,
+        })?;
+        if let Some(epoch) = epoch {
+            let header = bytes.get(..admitted.payload).unwrap_or_default();
+            self.observe(id, header, reply_to, epoch);
+        }
+        self.table.touch(id, now, false);
+        Ok((id, admitted.payload))
+    }
+
+    fn find_or_begin_admitted(
+        &mut self,
+        admitted: &AdmittedDatagram,
+        reply_to: &ReplyTo,
+        now: Instant,
+        poller: &AsyncEpoll,
+        mut flush: impl FnMut(&mut Self),
+    ) -> Result<EntryId, DropReason> {
         let id = match self.table.find(&admitted.key) {
             Some(id) => id,
             None if self.draining => return Err(DropReason::Stopping),
-            None => match self.failover_candidate(&admitted, now)? {
+            None => match self.failover_candidate(admitted, now)? {
                 Some(id) => {
                     flush(self);
-                    self.fail_over(id, &admitted, now, poller)?
+                    self.fail_over(id, admitted, now, poller)?
                 }
-                None => self.begin(&admitted, reply_to, now, poller, flush)?,
+                None => self.begin(admitted, reply_to, now, poller, flush)?,
             },
         };
         if let Some(session) = self.table.get_mut(id) {
@@ -108,12 +129,7 @@ impl<R: Role> SessionTable<R> {
             session.reply_to = *reply_to;
             session.last_request = now;
         }
-        if let Some(epoch) = epoch {
-            let header = bytes.get(..admitted.payload).unwrap_or_default();
-            self.observe(id, header, reply_to, epoch);
-        }
-        self.table.touch(id, now, false);
-        Ok((id, admitted.payload))
+        Ok(id)
     }
 
     /// Whether a reply of this session still reaches its client. Marks the client's flow as answered.
@@ -132,18 +148,21 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Counts a dropped datagram and logs it, rate limited to one line a second.
-    pub(crate) fn count_dropped(&mut self, dropped: &DropReason, reply_to: Option<&ReplyTo>) {
+    /// Counts a dropped datagram and logs it, rate limited to one line a second. `origin`: of a request.
+    pub(crate) fn count_dropped(&mut self, dropped: &DropReason, origin: Option<DatagramOrigin>) {
         self.tally.count_dropped(dropped.reason(), 1);
-        if let Some(reply_to) = reply_to {
-            refusals::report_datagram(reply_to.peer, dropped);
+        if let Some(origin) = origin {
+            refusals::report_datagram(origin, dropped);
         }
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
         if let Some(suppressed) = DROP_LOG.pass() {
             tracing::debug!(
-                peer = reply_to.map(|reply_to| tracing::field::display(reply_to.peer)),
+                peer = origin.map(|origin| tracing::field::display(origin.peer)),
+                client = origin
+                    .and_then(|origin| origin.client)
+                    .map(|client| tracing::field::display(client.0)),
                 reason = dropped.reason(),
                 suppressed,
                 "datagram dropped: {dropped}"
@@ -161,8 +180,11 @@ impl<R: Role> SessionTable<R> {
                 error,
             );
         }
-        let reply_to = session.map(|session| session.reply_to);
-        self.count_dropped(dropped, reply_to.as_ref());
+        let origin = session.map(|session| DatagramOrigin {
+            peer: session.reply_to.peer,
+            client: session.key.client.map(ClaimedSource),
+        });
+        self.count_dropped(dropped, origin);
     }
 
     /// Notes that the backend of this session has answered: the session is no longer an early eviction candidate, and the

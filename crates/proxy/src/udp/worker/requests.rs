@@ -10,7 +10,7 @@ use peername_sys::udp::RecvBatch;
 use super::Worker;
 use super::batch_item::{BATCH_SIZE, BatchItem, for_each_sent, payload, split_merged};
 use super::batch_sender::{BatchSender, OutgoingDatagram};
-use crate::udp::drop_reason::DropReason;
+use crate::udp::drop_reason::{DatagramOrigin, DropReason, DroppedRequest};
 use crate::udp::endpoints::ReplyTo;
 use crate::udp::session::role::Role;
 use crate::udp::session::table::SessionTable;
@@ -57,7 +57,7 @@ impl<R: Role> Worker<R> {
                 self.sessions.tally.received += 1;
                 let datagram = bytes.get(item.clone()).unwrap_or_default();
                 let received = if arrived.truncated {
-                    Err(DropReason::Truncated)
+                    Err(DropReason::Truncated.into())
                 } else {
                     let flush = |sessions: &mut _| send_requests(sessions, inbox, sender, unsent);
                     self.sessions
@@ -72,7 +72,11 @@ impl<R: Role> Worker<R> {
                             payload: item.start + payload..item.end,
                         });
                     }
-                    Err(dropped) => self.sessions.count_dropped(&dropped, Some(&reply_to)),
+                    Err(DroppedRequest { reason, client }) => {
+                        let peer = reply_to.peer;
+                        let origin = Some(DatagramOrigin { peer, client });
+                        self.sessions.count_dropped(&reason, origin);
+                    }
                 }
             }
         }
