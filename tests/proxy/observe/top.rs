@@ -26,6 +26,8 @@ fn top_shows_and_closes_connections_in_a_terminal() {
         "see:203.0.113.7:56324",
         "see:2.50 kB",
         "see:no_header 1: Turn the PROXY protocol on",
+        // The end of a line that is wider than the terminal.
+        "see:on the first datagram only.",
         // No connection is selected.
         "press:k",
         "see:select a connection first",

@@ -40,9 +40,61 @@ pub(super) fn seconds(value: f64) -> String {
     units.join(" ")
 }
 
+/// The lines of a text in columns of this width: broken at spaces, and a longer word in itself. All but the first are
+/// indented.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(INDENT.len() + 1);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_inclusive(' ') {
+        let mut word = word.to_owned();
+        while line.chars().count() + word.trim_end().chars().count() > width {
+            if line.trim().is_empty() {
+                let room = width - line.chars().count();
+                let at = word
+                    .char_indices()
+                    .nth(room)
+                    .map_or(word.len(), |(at, _)| at);
+                let rest = word.split_off(at);
+                line.push_str(&word);
+                word = rest;
+            }
+            lines.push(line.trim_end().to_owned());
+            INDENT.clone_into(&mut line);
+        }
+        line.push_str(&word);
+    }
+    lines.push(line.trim_end().to_owned());
+    lines
+}
+
+const INDENT: &str = "  ";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_text_is_broken_at_spaces_or_in_a_word() {
+        for (text, width, lines) in [
+            (
+                "no_header 3: turn it on",
+                30,
+                &["no_header 3: turn it on"][..],
+            ),
+            (
+                "no_header 3: turn it on",
+                14,
+                &["no_header 3:", "  turn it on"],
+            ),
+            ("open 1   new 2/s", 9, &["open 1", "  new 2/s"]),
+            ("abcdefghij", 6, &["abcdef", "  ghij"]),
+            ("a bcdefgh", 6, &["a", "  bcde", "  fgh"]),
+            ("", 6, &[""]),
+        ] {
+            assert_eq!(wrap(text, width), lines, "{text} {width}");
+        }
+    }
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {

@@ -7,37 +7,55 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 
 use super::app::{App, Dialog, Order, moved, refusals, total};
-use super::format::{amount, bytes};
+use super::format::{amount, bytes, wrap};
 use super::summary;
 use super::text::{cells, title};
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
-    let refusals = refusal_lines(app);
+    let Rect { width, height, .. } = frame.area();
+    let wrap = |text: &str| wrap(text, width.into());
+    let head = wrap(&title(&app.event));
+    let rates = wrap(&rates_line(app));
     let summary: Vec<_> = summary::lines(&app.event)
-        .into_iter()
-        .map(Line::raw)
+        .iter()
+        .flat_map(|line| wrap(line))
         .collect();
-    let height = |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(0));
-    let [head, rates, whole, list, reasons, foot] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(1),
-        height(&summary),
-        Constraint::Min(3),
-        height(&refusals),
-        Constraint::Length(1),
+    let foot = wrap(&foot_line(app));
+    let others = head.len() + rates.len() + summary.len() + foot.len();
+    let room = usize::from(height).saturating_sub(others + MIN_LIST);
+    let reasons = refusal_lines(app, width.into(), room);
+    let length = |lines: &[String]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(0));
+    let [
+        head_area,
+        rates_area,
+        summary_area,
+        list,
+        reasons_area,
+        foot_area,
+    ] = Layout::vertical([
+        length(&head),
+        length(&rates),
+        length(&summary),
+        Constraint::Min(0),
+        length(&reasons),
+        length(&foot),
     ])
     .areas(frame.area());
-    frame.render_widget(Line::styled(title(&app.event), BOLD), head);
-    frame.render_widget(Line::raw(rates_line(app)), rates);
-    frame.render_widget(Paragraph::new(summary), whole);
+    frame.render_widget(paragraph(head).style(BOLD), head_area);
+    frame.render_widget(paragraph(rates), rates_area);
+    frame.render_widget(paragraph(summary), summary_area);
     if !matches!(app.event.command.as_str(), "intercept" | "exec") {
         draw_connections(frame, app, list);
     }
-    frame.render_widget(Paragraph::new(refusals), reasons);
-    frame.render_widget(Line::styled(foot_line(app), BOLD), foot);
+    frame.render_widget(paragraph(reasons), reasons_area);
+    frame.render_widget(paragraph(foot).style(BOLD), foot_area);
     if app.dialog == Dialog::Help {
         draw_help(frame);
     }
+}
+
+fn paragraph(lines: Vec<String>) -> Paragraph<'static> {
+    Paragraph::new(lines.into_iter().map(Line::raw).collect::<Vec<_>>())
 }
 
 fn rates_line(app: &App) -> String {
@@ -86,10 +104,17 @@ fn draw_connections(frame: &mut Frame<'_>, app: &App, area: Rect) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn refusal_lines(app: &App) -> Vec<Line<'static>> {
-    let first = refusals(&app.event).into_iter().take(MAX_REFUSALS);
-    let line = |(reason, count, advice)| Line::raw(format!("{reason} {count}: {advice}"));
-    first.map(line).collect()
+/// The most frequent refusals with their advice, as many as there is room for; the first one in any case.
+fn refusal_lines(app: &App, width: usize, room: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (reason, count, advice) in refusals(&app.event).into_iter().take(MAX_REFUSALS) {
+        let refusal = wrap(&format!("{reason} {count}: {advice}"), width);
+        if !lines.is_empty() && lines.len() + refusal.len() > room {
+            break;
+        }
+        lines.extend(refusal);
+    }
+    lines
 }
 
 fn foot_line(app: &App) -> String {
@@ -118,6 +143,8 @@ fn draw_help(frame: &mut Frame<'_>) {
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const MAX_REFUSALS: usize = 5;
+/// Rows of the table of connections that refusals leave to it: its frame, its header, and three connections.
+const MIN_LIST: usize = 6;
 const HELP: &str = "q, Esc     quit
 s          sort by bytes or by age
 up, down   select a connection (Home, End: the first, the last)
