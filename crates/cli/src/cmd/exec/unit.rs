@@ -14,8 +14,8 @@ use peername_daemon::options::Given;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use peername_observe::shell::quote;
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::options::{Args, Mode};
 use crate::publish::publish;
@@ -53,7 +53,7 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
         );
     }
     if args.unit.print {
-        stdout().write_all(text.as_bytes())?;
+        write!(stdout(), "# {}\n{text}", path.display())?;
         return Ok(ExitCode::SUCCESS);
     }
     write(&path, &text)
@@ -179,14 +179,19 @@ fn remove(unit: &str) -> anyhow::Result<ExitCode> {
 /// Refuses a file of this name that `--unit` has not written. Returns whether there is one that it has.
 fn refuse_foreign(path: &Path) -> anyhow::Result<bool> {
     match fs::read_to_string(path) {
-        Ok(text) if text.starts_with(MARK) => Ok(true),
+        Ok(text) if has_mark(&text) => Ok(true),
         Ok(_) => bail!(
-            "{}: not written by `peername exec --unit`: rename it",
+            "{}: not made by `peername exec --unit`: rename it",
             path.display()
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
+}
+
+/// Whether a file is a drop-in of `--unit`, or one that was printed.
+fn has_mark(text: &str) -> bool {
+    text.lines().take(2).any(|line| line.starts_with(MARK))
 }
 
 /// Reloads the manager, as `systemctl edit` does, and names the command that is left to the user: a restart ends connections.
@@ -199,6 +204,7 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
         if !status.context("systemctl")?.success() {
             bail!("systemctl daemon-reload: failed");
         }
+        let unit = quote(unit);
         writeln!(out, "It takes effect by: systemctl restart {unit}")?;
     } else {
         writeln!(out, "It takes effect at the next boot.")?;
@@ -208,7 +214,6 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
 
 /// The options that are not copied as they were given: those of the drop-in itself, and those that name files, which are copied
 /// with absolute paths.
-        let unit = quote(unit);
 const NOT_COPIED: [&str; 8] = [
     "unit",
     "print",

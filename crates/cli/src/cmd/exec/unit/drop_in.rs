@@ -16,6 +16,8 @@ pub(crate) struct DropIn {
     launcher: String,
     /// The words of the unit's command.
     command: String,
+    /// The command as the unit has it.
+    replaced: String,
     sandbox: Vec<SandboxSetting>,
 }
 
@@ -87,6 +89,7 @@ impl DropIn {
             unit: unit.name.clone(),
             launcher: command.launcher_line(launcher),
             command: command.words.to_owned(),
+            replaced: format!("{}{}", command.prefixes, command.words),
             sandbox,
         })
     }
@@ -159,13 +162,15 @@ impl Display for DropIn {
             unit,
             launcher,
             command,
+            replaced,
             sandbox,
         } = self;
         writeln!(
             f,
             "{MARK} {unit}`. After an upgrade of the unit, --check compares them.\n\
              [Service]\n\
-             # The empty line clears the unit's own command.\n\
+             # The empty line clears the unit's own command:\n\
+             # ExecStart={replaced}\n\
              ExecStart=\n\
              ExecStart={launcher} -- {command}"
         )?;
@@ -403,5 +408,5 @@ const CAPSET: SystemCall = SystemCall {
 const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
 pub(crate) const FILE_NAME: &str = "peername.conf";
-/// The beginning of each drop-in, by which it is told from others.
-pub(crate) const MARK: &str = "# Written by `peername exec --unit";
+/// The beginning of each drop-in, below the line with its path if it was printed, by which it is told from others.
+pub(crate) const MARK: &str = "# Made by `peername exec --unit";

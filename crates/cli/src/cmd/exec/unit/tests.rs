@@ -83,6 +83,12 @@ fn command_keeps_prefixes_quotes_and_specifiers() {
         let text = written_for("command", &format!("ExecStart={command}\n")).unwrap();
         let last = text.lines().last().unwrap();
         assert_eq!(last, format!("ExecStart={expected}"));
+        let replaced = command.replace("\\\n  # why\n ", "");
+        assert!(
+            text.contains(&format!("\n# ExecStart={replaced}\n")),
+            "{text}"
+        );
+        assert!(has_mark(&text) && has_mark(&format!("# /etc/x.conf\n{text}")));
         assert!(text.contains("\nExecStart=\n"), "{text}");
     }
 }
