@@ -248,9 +248,10 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     let Some(keys) = table.get_ref().as_table() else {
         return;
     };
-    if keys.contains_key("deny") && (keys.contains_key("allow") || keys.contains_key("rules")) {
+    let has_allowing = keys.contains_key("allow") || keys.contains_key("rules");
+    if let (Some((deny, _)), true) = (keys.get_key_value("deny"), has_allowing) {
         let why = "`deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"";
-        tables.refuse(table.span().start, why.to_owned());
+        tables.refuse(deny.span().start, why.to_owned());
     }
 }
 

@@ -67,7 +67,7 @@ fn misplaced_key_is_reported_with_its_place() {
         ),
         (
             format!("{table}[jail]\nallow = [\"a.test\"]\ndeny = [\"a.test/x\"]\n"),
-            "line 5: `deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"\n",
+            "line 7: `deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"\n",
         ),
         (
             format!("{table}trsut = \"any\"\n"),
