@@ -85,7 +85,8 @@ pub(crate) enum Command {
     /// Run a server that gets its clients' addresses without a proxy, or a client that sends a header
     #[cfg(feature = "exec")]
     Exec(Box<Given<exec::Args>>),
-    /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile
+    /// Give containers that are started without peername their clients' addresses, by a container runtime's seccomp profile; for
+    /// TCP only, UDP takes `peername proxy`
     #[cfg(feature = "exec")]
     Agent(Box<exec::agent::Args>),
     /// Accept plain connections and forward them with a header
@@ -93,7 +94,8 @@ pub(crate) enum Command {
     /// Intercept outbound TLS and forward the requests that an external check allows
     #[cfg(feature = "intercept")]
     Intercept(Box<intercept::Args>),
-    /// Run a program whose only way out is the interceptor, which checks its requests
+    /// Run a program whose only way out is the interceptor, which checks its requests; UDP is refused, but names are resolved
+    /// inside
     #[cfg(feature = "intercept")]
     Jail(Box<intercept::jail::CommandLine>),
     /// Show in a terminal what a running command does
