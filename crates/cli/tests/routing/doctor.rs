@@ -33,7 +33,7 @@ fn unconfigured_host_fails_with_the_command_that_fixes_it() -> Result<()> {
             "{report}"
         );
         assert!(
-            report.contains("`peername routes add -6 [::1]:443`"),
+            report.contains("`peername routes add -6 '[::1]:443'`"),
             "{report}"
         );
         Ok(())

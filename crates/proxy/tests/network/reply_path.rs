@@ -49,7 +49,7 @@ fn hint_is_the_command_that_fixes_it() -> Result<()> {
     in_namespace(async || {
         for (target, command) in [
             (V4, "`peername routes add -4 127.0.0.1:443`"),
-            (V6, "`peername routes add -6 [::1]:443`"),
+            (V6, "`peername routes add -6 '[::1]:443'`"),
         ] {
             let broken = probe(address(target)).await.unwrap_err().to_string();
             assert!(broken.contains(command), "{broken}");
