@@ -64,14 +64,17 @@ fn remedy_without_rules_is_no_rule() {
     let tcp = "peername: denied: b.test:9999, once: --allow-tcp b.test:9999 allows it";
     let http = "peername: denied: b.test:8443, once: --port 8443 allows it";
     let checked = rig.run(User::Nobody, &[&check], script);
-    let lines = own_lines(&checked.stderr);
+    let mut lines = own_lines(&checked.stderr);
+    lines.sort();
     assert_eq!(lines, [private.as_str(), http, tcp]);
     let allow_by = format!("\"allow_by\":\"{allow_destination}\"");
     assert_contains(&String::from_utf8_lossy(&checked.stdout), &[&allow_by]);
     let learned = rig.run(User::Root, &["--learn", &list], script);
-    let lines = own_lines(&learned.stderr);
+    let mut lines = own_lines(&learned.stderr);
+    lines.sort();
     let is_open =
         "peername: denied: b.test:8443, once: --allow-destination 10.81.0.1:8443 allows it";
+    // The first one is the warning of --learn.
     assert_eq!(lines[1..], [private.as_str(), is_open, tcp]);
     for decider in [&[check.as_str()][..], &["--learn", &list]] {
         let options = ["--allow-destination", "10.81.0.1:80"];

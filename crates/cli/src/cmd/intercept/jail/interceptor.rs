@@ -288,6 +288,8 @@ impl Interceptor {
         drop(channel);
         program.wait_exit().await?;
         // At once, since the shell goes on: other processes may keep connections open until the drain's limit.
+        // What the mediator has reported before the exit is counted first.
+        tokio::task::yield_now().await;
         let mut report = self.denials;
         report.write(&denials);
         end(listeners.workers).await;
