@@ -7,7 +7,8 @@ use peername_sys::process::pidfd::{self, PidFd};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::lab::{WAIT_LIMIT, assert_contains, wait_until};
+use crate::harness::addr::v4;
+use crate::harness::lab::{Process, WAIT_LIMIT, assert_contains, wait_until};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 /// What the jail itself wrote.
@@ -127,6 +128,29 @@ fn without_a_rule_everything_is_denied_and_a_line_says_so() {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(printed.matches("no rule allows it").count(), 2, "{printed}");
     assert_eq!(own_lines(&output.stderr), [""; 0]);
+}
+
+/// The lines do not wait for connections that other processes keep open, for which the interceptor drains for a second.
+#[test]
+fn denials_are_reported_at_the_exit_although_a_connection_stays_open() {
+    let rig = JailRig::new();
+    let args = [
+        "TCP-LISTEN:9418,bind=10.81.0.1,fork,reuseaddr",
+        "SYSTEM:sleep 60",
+    ];
+    let server = Process::start(&rig.stage.lab.server, "socat", &args);
+    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 9418)]);
+    let jail = rig.scratch().path_text("peername");
+    let script = "curl -s -o /dev/null https://b.test/; \
+                  (exec 3<>/dev/tcp/a.test/9418; sleep 5) >/dev/null 2>&1 & sleep 0.5";
+    // Half of that second, for a busy machine.
+    let line = format!(
+        "{jail} jail --allow=a.test:9418 -- bash -c '{script}' 2>errors; sleep 0.5; cat errors"
+    );
+    let dir = rig.scratch().path_text("");
+    let output = rig.run_outside(User::Root, &format!("cd {dir}; {line}"));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_contains(&printed, &["denied: b.test:443, once"]);
 }
 
 #[test]
