@@ -81,7 +81,7 @@ fn listener_that_is_reopened_at_once_serves_each_client() {
     }
 }
 
-/// Without connections of this host to the server, it can't be told of a connection whose header was slow: that connection is
+/// A firewall blocks the wakeup connection, which reports a connection whose header came late: that connection is
 /// refused, or waits, and the log says why.
 #[test]
 fn firewall_against_the_wakeup_is_reported() {

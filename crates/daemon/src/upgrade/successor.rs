@@ -69,7 +69,7 @@ impl Upgrader {
         };
     }
 
-    /// For a process that can't be upgraded, for this reason.
+    /// An upgrader that fails with this reason.
     pub fn unavailable(reason: &str) -> Self {
         Self::new("", Err(anyhow!("{reason}")))
     }
@@ -78,7 +78,7 @@ impl Upgrader {
     ///
     /// # Errors
     ///
-    /// Why it is not: nothing was changed.
+    /// The new process did not become ready; nothing was changed.
     pub(crate) async fn start_successor(
         &mut self,
         sockets: Vec<SharedSocket>,
@@ -98,7 +98,10 @@ impl Upgrader {
             inheritance: self.inheritance.clone(),
         };
         let attempt = spawn_blocking(move || start(launcher, &hello, &sockets, timeout));
-        match attempt.await.context("a thread of the upgrade")? {
+        match attempt
+            .await
+            .context("the thread that starts the new process")?
+        {
             Ok(successor) => Ok(successor),
             Err((launcher, error)) => {
                 self.launcher = Ok(launcher);
@@ -140,7 +143,7 @@ impl Upgrader {
         let completed = spawn_blocking(move || complete(successor));
         completed
             .await
-            .context("a thread of the upgrade")?
+            .context("the thread that completes the upgrade")?
             .map_err(|(launcher, error)| {
                 self.launcher = Ok(launcher);
                 error

@@ -1,4 +1,5 @@
-//! The kill switch: the kernel ends the processes that accept, if the supervisor and its monitor are killed at once.
+//! The kill switch: the kernel ends the processes that accept, if the supervisor and its monitor are killed at the
+//! same time.
 //!
 //! No process is left to end them then, and accept(2) would fail with ENOSYS from that moment on. So the kernel kills the
 //! program's first process, each process that has accepted once, and the process groups that these lead. It does so when the
@@ -47,7 +48,7 @@ impl KillSwitch {
             Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
             added => added?,
         }
-        // Processes that have not accepted yet. If it can't be added, the processes that accept are.
+        // The group also has processes that have not accepted yet. Without it, each is added when it accepts.
         let _ = kill_on_close.add_group_of(first.pid, is_it);
         Ok(Self {
             _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,

@@ -188,7 +188,7 @@ impl Exchange<'_> {
             }
             Ok(Err(_)) => Err(UpstreamError::RequestCut.into()),
             Err(_) => {
-                let detail = "the beginning of the body, which the check is to see, has not come";
+                let detail = "the client did not send the beginning of the body, which --check-body needs, in time";
                 let status = StatusCode::REQUEST_TIMEOUT;
                 Err(Refusal::new(status, "client_late", detail).with_close())
             }
@@ -288,12 +288,12 @@ impl Exchange<'_> {
                 return handshake.accept(parts, switch, switched);
             }
             Some(_) => "101 without the Sec-WebSocket-Accept of this handshake",
-            None => "101 to a request that asked for nothing",
+            None => "101 to a request without Upgrade",
         };
         let refusal = Refusal::from(UpstreamError::BadResponse(why.to_owned()));
         format.refuse(&refusal, switch.record)
     }
 }
 
-/// A client that sends nothing of its body for so long may wait for the beginning of the response.
+/// The check is asked with what has arrived after this pause: a client may wait for the response before it sends more.
 const BODY_PAUSE: Duration = Duration::from_secs(1);

@@ -206,8 +206,8 @@ fn new_key() -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// The Sec-WebSocket-Accept that answers a key (RFC 6455, section 4.2.2). SHA-1 is no protection here, only a sign of having
-/// read the key.
+/// The Sec-WebSocket-Accept that answers a key (RFC 6455, section 4.2.2). SHA-1 proves only that the
+/// server has read the key.
 fn accept_for(key: &HeaderValue) -> String {
     let mut hash = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
     hash.update(key.as_bytes());

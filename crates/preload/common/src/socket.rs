@@ -102,8 +102,8 @@ pub enum Protocol {
     Multipath,
 }
 
-/// The kernel counts in retransmitted SYN-ACKs, and then reports the connection to accept(2) without data, too: a header
-/// that came with the handshake, or soon after it, has arrived by then.
+/// The kernel rounds it up to retransmissions of the SYN-ACK. After the last one accept(2) returns the connection without data: a
+/// header that came with the handshake, or soon after it, has arrived by then.
 const DEFER_SECONDS: c_int = 1;
 
 const IPPROTO_TCP: c_int = 6;

@@ -24,6 +24,6 @@ pub(crate) trait HeaderClaims {
     /// The hop count: the proxies that the connection has passed, according to the header.
     fn hops(&self) -> u8;
 
-    /// The transport protocol, the same to the balancer and to the backend.
+    /// The transport protocol, which is the same on both sides.
     fn transport(&self) -> Transport;
 }

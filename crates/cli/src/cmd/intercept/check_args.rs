@@ -51,12 +51,7 @@ pub(crate) struct CheckArgs {
     check_header: Vec<HeaderName>,
     /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
     /// ended, or the client sends no more for a second [default: none]
-    #[arg(
-        long,
-        value_name = "OCTETS",
-        requires = "check",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "BYTES", requires = "check", hide_short_help = true)]
     check_body: Option<Number<1, 1_048_576>>,
     /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
     #[arg(

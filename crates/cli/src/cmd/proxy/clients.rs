@@ -24,7 +24,7 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// Each value that is invalid, or whose file is.
+    /// One line for each invalid value or file.
     pub(crate) fn access(
         &self,
         health_checks: &[String],

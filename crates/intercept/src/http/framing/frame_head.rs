@@ -1,6 +1,6 @@
 //! The head of an HTTP/2 frame (RFC 9113, section 4.1).
 
-/// What the nine bytes say that every frame begins with.
+/// The header of a frame: its first nine bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
     /// Bytes of the payload.

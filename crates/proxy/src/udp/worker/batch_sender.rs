@@ -12,7 +12,7 @@ use crate::udp::drop_reason::DropReason;
 /// Sends batches of datagrams. Each worker has one.
 #[derive(Debug)]
 pub(crate) struct BatchSender {
-    outbox: SendBatch,
+    send_batch: SendBatch,
     /// Whether runs of datagrams of one size are sent as one (UDP_SEGMENT).
     merge: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) type SendFailures = Vec<(usize, DropReason)>;
 impl BatchSender {
     pub(crate) fn new() -> Self {
         Self {
-            outbox: SendBatch::default(),
+            send_batch: SendBatch::default(),
             merge: supports_gso(),
         }
     }
@@ -76,7 +76,7 @@ impl BatchSender {
             segment: None,
         };
         retry(message.to, || {
-            let sent = self.outbox.send(socket, &slices, from_ref(&message));
+            let sent = self.send_batch.send(socket, &slices, from_ref(&message));
             sent.map(drop)
         })
     }
@@ -92,18 +92,18 @@ impl BatchSender {
         failed: &mut SendFailures,
     ) {
         let batch = MessageBatch::new(datagrams, merge);
-        let (mut done, mut reported) = (0, 0);
+        let (mut done, mut retries) = (0, 0);
         while let Some(run) = batch.runs.get(done) {
             let messages = batch.messages.get(done..).unwrap_or_default();
-            let error = match self.outbox.send(socket, &batch.slices, messages) {
+            let error = match self.send_batch.send(socket, &batch.slices, messages) {
                 Ok(sent) => {
-                    (done, reported) = (done + sent.max(1), 0);
+                    (done, retries) = (done + sent.max(1), 0);
                     continue;
                 }
                 Err(error) => error,
             };
-            if is_pending_error(&error, run.to) && reported < MAX_SEND_RETRIES {
-                reported += 1;
+            if is_pending_error(&error, run.to) && retries < MAX_SEND_RETRIES {
+                retries += 1;
                 continue;
             }
             if run.datagrams.len() > 1 {
@@ -113,7 +113,7 @@ impl BatchSender {
             } else {
                 failed.push((offset + run.datagrams.start, DropReason::by_kernel(error)));
             }
-            (done, reported) = (done + 1, 0);
+            (done, retries) = (done + 1, 0);
         }
     }
 
@@ -209,12 +209,12 @@ fn retry(
     to: Option<SocketAddr>,
     mut send: impl FnMut() -> io::Result<()>,
 ) -> Result<(), DropReason> {
-    let mut reported = 0;
+    let mut retries = 0;
     loop {
         match send() {
             Ok(()) => return Ok(()),
-            Err(error) if is_pending_error(&error, to) && reported < MAX_SEND_RETRIES => {
-                reported += 1;
+            Err(error) if is_pending_error(&error, to) && retries < MAX_SEND_RETRIES => {
+                retries += 1;
             }
             Err(error) => return Err(DropReason::by_kernel(error)),
         }
@@ -222,7 +222,7 @@ fn retry(
 }
 
 /// Whether an error belongs to an earlier datagram, so that the call is to be retried: on a connected socket, an ICMP
-/// error is reported by the next call, which then sends nothing.
+/// error is retries by the next call, which then sends nothing.
 fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
