@@ -61,9 +61,9 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["a rule for port 53", "name server's"],
         ),
         (
-            "jail --ca=/tmp -- true",
+            "jail --hide=/tmp -- true",
             2,
-            &["--ca /tmp: the jail's own files are in /tmp"],
+            &["--hide /tmp: the jail's own files are in /tmp"],
         ),
         (
             "exec --trust=192.0.2.* redis-server --port 1",

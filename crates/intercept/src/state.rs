@@ -253,10 +253,10 @@ impl InterceptState {
         }
     }
 
-    /// Counts and logs a connection of this peer that ended before there was a request.
+    /// Counts and logs a connection of this peer that ended before its first request, or within the head of a further one.
     pub(crate) fn count_unopened(&self, peer: PeerAddr, reason: &'static str) {
         self.sinks.metrics.count_unopened(reason);
-        tracing::debug!(%peer, reason, "connection ended before there was a request");
+        tracing::debug!(%peer, reason, "connection ended before a request was complete");
     }
 
     /// The lists that are in force now.

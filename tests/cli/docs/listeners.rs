@@ -58,6 +58,8 @@ fn nginx_sends_datagrams_with_the_header_of_the_page() {
         balancer,
         host,
     } = &network;
+    balancer.add_addresses("wan", &["198.51.100.10/32"]);
+    client.ip("route add 198.51.100.10 via 203.0.113.1");
     let _proxy = start(host, &[], &page.command("peername proxy"));
     let scratch = Scratch::new();
     let module = "load_module /usr/lib/nginx/modules/ngx_stream_module.so;";
@@ -67,14 +69,14 @@ fn nginx_sends_datagrams_with_the_header_of_the_page() {
     let config = scratch.write("nginx.conf", &text);
     let args = ["-e", "stderr", "-c", &config];
     let nginx = Process::start_in_pid_namespace(balancer, "nginx", &args);
-    let _nginx = nginx.wait_bound(addr("203.0.113.1:53"));
+    let _nginx = nginx.wait_bound(addr("198.51.100.10:53"));
     let server = DatagramSocket::bind(host, addr("127.0.0.1:53"));
     let from = addr("203.0.113.7:5353");
     let socket = DatagramSocket::bind(client, from);
-    socket.send(addr("203.0.113.1:53"), &[b"query"]);
+    socket.send(addr("198.51.100.10:53"), &[b"query"]);
     server.expect_datagram(b"query", from);
     server.send(from, &[b"answer"]);
-    socket.expect_datagram(b"answer", addr("203.0.113.1:53"));
+    socket.expect_datagram(b"answer", addr("198.51.100.10:53"));
 }
 
 #[test]

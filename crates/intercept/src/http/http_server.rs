@@ -241,13 +241,13 @@ where
     let ended = tokio::select! {
         ended = ended => ended?,
         () = wait_head_timeout(&heads, connection, state.rules.opening_timeout) => {
-            count_if_unopened(state, connection, "head_timeout");
+            state.count_unopened(connection.info.peer, "head_timeout");
             return None;
         }
     };
     if let Err(error) = ended {
         if error.is_parse() {
-            count_if_unopened(state, connection, "bad_request");
+            state.count_unopened(connection.info.peer, "bad_request");
             // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
             let mut record = InFlightRecord::begin(state, connection, "");
             if let Some(target) = &target {
@@ -261,13 +261,6 @@ where
     let (io, replaced) = parts.io.into_inner().into_parts();
     let io = PrefixedStream::new(io, [parts.read_buf, replaced].concat());
     Some((io, parts.service.service))
-}
-
-/// Counts a connection that ends for this reason, if there was no request on it yet.
-fn count_if_unopened(state: &InterceptState, connection: &ClientConnection, reason: &'static str) {
-    if connection.exchanges.total_begun() == 0 {
-        state.count_unopened(connection.info.peer, reason);
-    }
 }
 
 /// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to

@@ -61,7 +61,7 @@ impl Metrics {
         );
         registry.register(
             "peername_intercept_connections_failed",
-            "Connections that ended before there was a request, by reason",
+            "Connections that ended before a request was complete, by reason",
             self.unopened.clone(),
         );
         registry.register(
