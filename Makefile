@@ -26,12 +26,12 @@ HTTPJAIL ?= $(TARGET)/bench-jail/target/release/httpjail
 CYCLONEDX := $(TARGET)/tools/cyclonedx/bin/cargo-cyclonedx
 MDBOOK := $(TARGET)/tools/mdbook/bin/mdbook
 WHEEL := $(TARGET)/tools/wheel
-# The program that writes completions and manual pages for `make install`. It differs where this machine can't run RELEASE's.
+# The program that writes completions and manual pages for `make install`: another one for a RELEASE of another architecture.
 GENERATOR ?= $(RELEASE)/peername
 # A secret key of minisign(1), with which `make dist` signs the checksums.
 SIGN ?=
 
-.PHONY: help build setup demo docs recordings libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist archive wheel sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help build setup demo docs recordings libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist committed archive wheel sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -218,7 +218,7 @@ BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/peername
 ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_peername
 FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/peername.fish
 
-dist: static ## Make a whole release in dist/ of static programs; STATIC=x86_64 for one, SIGN=KEY signs it (minisign)
+dist: committed static ## Make a whole release in dist/ of static programs; STATIC=x86_64 for one, SIGN=KEY signs it (minisign)
 	rm -rf dist
 	@$(MAKE) --no-print-directory sbom
 	@for arch in $(STATIC); do \
@@ -229,6 +229,10 @@ dist: static ## Make a whole release in dist/ of static programs; STATIC=x86_64 
 	install -m 755 -t dist packaging/install.sh
 	STATIC="$(STATIC)" packaging/provenance.py dist >dist/provenance.json
 	packaging/checksums.sh dist $(if $(SIGN),$(abspath $(SIGN)))
+
+# What a release says of its commit has to be true.
+committed:
+	@[[ -z $$(git status --porcelain --untracked-files=no) ]] || { echo "make dist: commit first" >&2; exit 1; }
 
 archive: ## Build an archive in dist/ from the program in RELEASE: libraries, completions, documentation, units, SBOM
 	packaging/archive.sh $(RELEASE) dist

@@ -14,6 +14,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+# What changes the files, beside the sources.
+VARIABLES = ["STATIC", "SOURCE_DATE_EPOCH", "MAINTAINER", "CA_BUNDLE"]
 # Written after the statement, or of it.
 NOT_SUBJECTS = {"SHA256SUMS", "SHA256SUMS.minisig", "provenance.json"}
 
@@ -40,12 +42,9 @@ def build_definition() -> dict:
         "buildType": "urn:peername:make-dist:1",
         "externalParameters": {
             "target": "dist",
-            "variables": {"STATIC": os.environ.get("STATIC", "")},
+            "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         },
-        "internalParameters": {
-            "sourceDateEpoch": output("git", "log", "-1", "--format=%ct"),
-            "rustc": output("rustc", "--version"),
-        },
+        "internalParameters": {"rustc": output("rustc", "--version")},
         "resolvedDependencies": [
             {"name": "source", "digest": {"gitCommit": commit}},
             locked("Cargo.lock"),

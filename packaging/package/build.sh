@@ -62,7 +62,7 @@ EOF
 }
 
 build_rpm() {
-    # The scripts are the same: rpm passes the number of versions that remain, which lib.sh translates.
+    # The scripts are the same: rpm passes the number of versions that remain,.
     {
         (cd "$root" && find etc -type f) | sed 's|^|%config(noreplace) /|'
         (cd "$root" && find usr -type f -o -type l) | sed 's|^|/|'

@@ -44,7 +44,7 @@ in_namespace() {
     "mount_$kind"
     mkdir -p "$root"/{opt,old,proc,dev,tmp,home/user,release,uv,etc}
     install -m 755 "$(command -v busybox)" "$doors" "$root/opt"
-    mount --bind "$release" "$root/release"
+    mount --bind -o ro "$release" "$root/release"
     [[ ! -e $root/usr/bin/python3 ]] || mount --bind "$uv" "$root/uv"
     mount --rbind /dev "$root/dev"
     mount -t proc proc "$root/proc"

@@ -36,7 +36,7 @@ has_rules() { ip rule | grep -q 'proto 211'; }
 
 network
 # The three commands of docs/service.md.
-check "the package is installed" apt-get install --yes --quiet -o Dpkg::Use-Pty=0 /packages/peername_0.1.0_amd64.deb
+check "the package is installed" apt-get install --yes --quiet -o Dpkg::Use-Pty=0 /packages/peername_*_amd64.deb
 echo 192.0.2.10 >/etc/peername/allowed-subnets.txt
 check "the service starts" systemctl enable --now peername-routes peername
 
@@ -55,8 +55,8 @@ mkfifo /run/typed
 ip netns exec client nc 203.0.113.1 22 </run/typed >/run/answer &
 exec 9>/run/typed
 check "sshd greets" wait_until grep -q SSH-2.0 /run/answer
-mkdir /run/newer && dpkg-deb --raw-extract /packages/peername_0.1.0_amd64.deb /run/newer
-sed -i 's/^Version: .*/Version: 0.1.1/' /run/newer/DEBIAN/control
+mkdir /run/newer && dpkg-deb --raw-extract /packages/peername_*_amd64.deb /run/newer
+sed -i 's/^Version: .*/&+newer/' /run/newer/DEBIAN/control
 dpkg-deb --build /run/newer /packages/newer.deb
 mkdir -p /etc/apparmor.d/abi && touch /etc/apparmor.d/abi/4.0
 check "a newer package is installed" apt-get install --yes --quiet -o Dpkg::Use-Pty=0 /packages/newer.deb
