@@ -52,7 +52,7 @@ is_refused_in_short() { ! without_namespaces && test "$(wc -l <"$work/refusal")"
 check "a jail without user namespaces is refused in at most three lines" is_refused_in_short
 check "it says what allows them" grep -q 'sysctl -w user.max_user_namespaces' "$work/refusal"
 cat "$work/refusal" >&2
-peername forward --listen 127.0.0.1:8081 --backend 127.0.0.1:8080 2>"$work/port"
+peername forward --listen 127.0.0.1:8081 --to 127.0.0.1:8080 2>"$work/port"
 check "a port that is in use is named" grep -q '127.0.0.1:8081.*Address.*in use' "$work/port"
 check "in at most three lines" test "$(wc -l <"$work/port")" -le 3
 cat "$work/port" >&2
