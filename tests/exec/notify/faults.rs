@@ -127,19 +127,25 @@ fn supervisor_and_monitor_killed_at_once_end_a_process_that_has_not_accepted() {
     wait_until("the end of the other", || late.has_exited());
 }
 
-/// A process that is known by its thread is told apart from a later one with the same id.
+/// A thread is told apart from a later process with the same id, whether its own process has exited or lives on.
 #[test]
-fn supervisor_and_monitor_killed_at_once_end_a_process_with_the_id_of_another() {
-    let mut exec = NotifyRig::start(&[], REUSED_THREAD_ID);
-    for _ in ["first", "second"] {
-        let client = fresh_client_v4();
-        let conn = exec.connect_and_send(&header_for(client));
-        assert_eq!(conn.recv_to_end().0, client.to_string().as_bytes());
+fn supervisor_and_monitor_killed_at_once_end_a_process_with_the_id_of_a_thread() {
+    for first in ["process", "thread"] {
+        let mut exec = NotifyRig::start(&[], &[REUSED_THREAD_ID, &[first]].concat());
+        for _ in ["first", "second"] {
+            let client = fresh_client_v4();
+            let conn = exec.connect_and_send(&header_for(client));
+            assert_eq!(
+                conn.recv_to_end().0,
+                client.to_string().as_bytes(),
+                "{first}"
+            );
+        }
+        exec.process
+            .wait_line("the id", |line| line.strip_prefix("reused ").map(drop));
+        kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
+        assert_killed(&mut exec);
     }
-    exec.process
-        .wait_line("the id", |line| line.strip_prefix("reused ").map(drop));
-    kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
-    assert_killed(&mut exec);
 }
 
 /// The monitor gives the program two seconds, in which it can be killed, too.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use peername_sys::Result;
 use peername_sys::event::epoll::Epoll;
-use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::Notification;
 
 use super::kill_switch::KillSwitch;
@@ -78,7 +78,7 @@ impl Failsafe {
         &mut self,
         supervised: &SupervisedCalls,
         call: &Notification,
-        thread: Option<&Rc<PidFd>>,
+        thread: Option<&Rc<ThreadFd>>,
     ) {
         if let Some(started) = &mut self.started {
             started.kill_switch.note(supervised, call, thread);

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
 use peername_sys::process::kill_on_close::{KillInhibitor, KillOnClose};
-use peername_sys::process::pidfd::{PidFd, thread_group_leader};
+use peername_sys::process::pidfd::{ThreadFd, thread_group_leader};
 use peername_sys::seccomp::Notification;
 use peername_sys::{Errno, Result};
 
@@ -21,16 +21,18 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 pub(super) struct KillSwitch {
     kill_on_close: KillOnClose,
     _ours: KillInhibitor,
-    /// Threads that have made a call, by thread id.
+    /// Threads that have made a call, by id.
     threads: HashMap<u32, KnownThread>,
 }
 
+/// A thread whose process is a target.
 #[derive(Debug)]
-struct KnownThread {
-    process: u32,
-    /// The thread itself, if it is known that its process is a target. A thread that makes a call is alive, so its process is,
-    /// and stays a target. The reference keeps the address, so no other thread is taken for this one.
-    of_target: Option<Weak<PidFd>>,
+enum KnownThread {
+    /// The thread itself. One that makes a call is alive, so its process is, and stays a target. The reference keeps the address,
+    /// so no other thread is taken for this one.
+    Thread(Weak<ThreadFd>),
+    /// Its process, where the kernel has no descriptors of threads (before Linux 6.9).
+    Process(u32),
 }
 
 impl KillSwitch {
@@ -72,22 +74,10 @@ impl KillSwitch {
         &mut self,
         supervised: &SupervisedCalls,
         call: &Notification,
-        thread: Option<&Rc<PidFd>>,
+        thread: Option<&Rc<ThreadFd>>,
     ) {
-        let thread = thread.map(Rc::downgrade);
-        if let Some(known) = self.threads.get(&call.tid) {
-            let is_same = match (&known.of_target, &thread) {
-                (Some(known), Some(thread)) => known.ptr_eq(thread),
-                _ => false,
-            };
-            if is_same {
-                return;
-            }
-            // It was noted without its thread before, or the kernel has no descriptors of threads (before Linux 6.9).
-            let is_resolved = thread.is_none() || known.of_target.is_some();
-            if is_resolved && self.kill_on_close.contains(known.process) {
-                return;
-            }
+        if thread.is_some_and(|thread| self.is_known(call.tid, thread)) {
+            return;
         }
         let Ok(process) = thread_group_leader(call.tid) else {
             return;
@@ -99,13 +89,34 @@ impl KillSwitch {
             // A daemon leads a group, with children that have not accepted yet.
             let _ = self.kill_on_close.add_group_of(process, is_it);
         }
-        let is_target = self.kill_on_close.contains(process) && is_it();
-        let of_target = thread.filter(|_| is_target);
+        if let Some(thread) = thread
+            && self.kill_on_close.contains(process)
+            && is_it()
+        {
+            let known = match thread.is_of_thread() {
+                true => KnownThread::Thread(Rc::downgrade(thread)),
+                false => KnownThread::Process(process),
+            };
+            self.insert(call.tid, known);
+        }
+    }
+
+    /// Whether the thread's process is a target. The id of a thread does not tell: it may be that of a thread that has exited,
+    /// whose process lives on.
+    fn is_known(&self, tid: u32, thread: &Rc<ThreadFd>) -> bool {
+        match self.threads.get(&tid) {
+            Some(KnownThread::Thread(known)) => known.ptr_eq(&Rc::downgrade(thread)),
+            // The process of a reused id is not told apart here.
+            Some(KnownThread::Process(process)) => self.kill_on_close.contains(*process),
+            None => false,
+        }
+    }
+
+    fn insert(&mut self, tid: u32, known: KnownThread) {
         if self.threads.len() >= MAX_CACHED_THREADS {
             self.threads.clear();
         }
-        self.threads
-            .insert(call.tid, KnownThread { process, of_target });
+        self.threads.insert(tid, known);
     }
 }
 

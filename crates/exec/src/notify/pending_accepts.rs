@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use peername_sys::SyscallError;
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::AddressBuffer;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 
@@ -20,7 +20,7 @@ pub(super) struct AcceptCall {
     pub(super) id: u64,
     pub(super) tid: u32,
     /// The calling thread; readable once it has exited.
-    pub(super) thread: Rc<PidFd>,
+    pub(super) thread: Rc<ThreadFd>,
     /// The number of the listener's descriptor in the program, and the listener's address.
     pub(super) number: RawFd,
     pub(super) listener: ListenerAddr,

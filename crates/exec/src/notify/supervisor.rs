@@ -14,7 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
@@ -289,9 +289,9 @@ impl Supervisor {
         }
         match call {
             NotifiedCall::Listen { socket } => {
-                self.note_listener(notification, socket);
+                let thread = self.note_listener(notification, socket);
                 if let Some(failsafe) = &mut self.failsafe {
-                    failsafe.note(&self.supervised, notification, None);
+                    failsafe.note(&self.supervised, notification, thread.as_ref());
                 }
                 self.supervised.calls.continue_syscall(id);
                 self.supervised.inflight.remove(slot);
@@ -344,7 +344,7 @@ impl Supervisor {
     }
 
     /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
-    fn note_accepting_process(&mut self, call: &Notification, thread: &Rc<PidFd>) -> Result<()> {
+    fn note_accepting_process(&mut self, call: &Notification, thread: &Rc<ThreadFd>) -> Result<()> {
         if let Some(failsafe) = &mut self.failsafe {
             failsafe.start(&self.supervised, &self.epoll)?;
             failsafe.note(&self.supervised, call, Some(thread));

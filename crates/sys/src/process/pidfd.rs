@@ -55,19 +55,6 @@ impl PidFd {
         }
     }
 
-    /// Opens a thread: its descriptor table may differ from its process's. Returns whether the descriptor refers to the
-    /// thread itself (PIDFD_THREAD, since Linux 6.9); else it refers to the process.
-    ///
-    /// # Errors
-    ///
-    /// ESRCH once the thread has exited.
-    pub fn open_thread(tid: u32) -> Result<(Self, bool)> {
-        match Self::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD)) {
-            Err(error) if error.errno() == Some(libc::EINVAL) => Ok((Self::of_thread(tid)?, false)),
-            opened => Ok((opened?, true)),
-        }
-    }
-
     /// Verifies that /proc has the processes of this PID namespace: by its numbers [`PidFd::of_thread`] and
     /// [`thread_group_leader`] would find others in a foreign one. It may be missing where the kernel itself finds the process
     /// of a thread (PIDFD_THREAD, since Linux 6.9).
@@ -138,6 +125,50 @@ impl PidFd {
     /// ESRCH once it has exited; EPERM without permission (kill(2)).
     pub fn signal(&self, signal: Signal) -> Result<()> {
         pidfd_send_signal(&self.0, signal).call("pidfd_send_signal(2)")
+    }
+}
+
+/// A thread, whose descriptor table may differ from its process's. Readable once it has exited.
+#[derive(Debug)]
+pub struct ThreadFd {
+    fd: PidFd,
+    is_of_thread: bool,
+}
+
+impl ThreadFd {
+    /// Opens the thread with this id (PIDFD_THREAD, since Linux 6.9); before that, its process.
+    ///
+    /// # Errors
+    ///
+    /// ESRCH once the thread has exited.
+    pub fn open(tid: u32) -> Result<Self> {
+        let thread = PidFd::with(tid, PidfdFlags::from_bits_retain(PIDFD_THREAD));
+        let is_of_thread = !matches!(&thread, Err(error) if error.errno() == Some(libc::EINVAL));
+        let fd = match is_of_thread {
+            true => thread?,
+            false => PidFd::of_thread(tid)?,
+        };
+        Ok(Self { fd, is_of_thread })
+    }
+
+    /// Whether the descriptor refers to the thread itself; else it refers to the process.
+    pub fn is_of_thread(&self) -> bool {
+        self.is_of_thread
+    }
+
+    /// As [`PidFd::get_fd`].
+    ///
+    /// # Errors
+    ///
+    /// As [`PidFd::get_fd`]; ESRCH once it has exited.
+    pub fn get_fd(&self, number: RawFd) -> Result<OwnedFd> {
+        self.fd.get_fd(number)
+    }
+}
+
+impl AsFd for ThreadFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -221,10 +252,9 @@ mod tests {
         let tid = told.recv().unwrap();
         assert_eq!(thread_group_leader(tid).unwrap(), std::process::id());
         let (reader, _writer) = pipe().unwrap();
-        let with_table = PidFd::open_thread(tid).map(|(thread, _)| thread);
-        for process in [PidFd::of_thread(tid), with_table] {
-            process.unwrap().get_fd(reader.as_raw_fd()).unwrap();
-        }
+        let number = reader.as_raw_fd();
+        PidFd::of_thread(tid).unwrap().get_fd(number).unwrap();
+        ThreadFd::open(tid).unwrap().get_fd(number).unwrap();
         drop(stay);
         thread.join().unwrap();
         // The join returns a moment before the thread is reaped.

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use super::listener::{Notification, NotificationListener};
 use crate::ipc::foreign_fd::ForeignFd;
-use crate::process::pidfd::PidFd;
+use crate::process::pidfd::ThreadFd;
 use crate::{Errno, Result};
 
 /// The threads that have called before: a thread is opened once, not at each call.
 #[derive(Debug, Default)]
-pub struct ThreadCache(HashMap<u32, Rc<PidFd>>);
+pub struct ThreadCache(HashMap<u32, Rc<ThreadFd>>);
 
 impl ThreadCache {
     /// Copies the caller's descriptor of this number. `None` if the caller has exited.
@@ -24,7 +24,7 @@ impl ThreadCache {
         calls: &NotificationListener,
         call: &Notification,
         number: RawFd,
-    ) -> Result<Option<(Rc<PidFd>, ForeignFd)>> {
+    ) -> Result<Option<(Rc<ThreadFd>, ForeignFd)>> {
         if let Some(known) = self.0.get(&call.tid) {
             match known.get_fd(number) {
                 // The cached thread has exited, and the caller has its id: no two live threads have the same.
@@ -32,11 +32,11 @@ impl ThreadCache {
                 found => return found.map(|fd| Some((Rc::clone(known), fd.into()))),
             }
         }
-        let (thread, lasting) = match PidFd::open_thread(call.tid) {
+        let thread = match ThreadFd::open(call.tid) {
             // Those that are cached have taken the descriptors.
             Err(error) if error.errno() == Some(Errno::MFILE.raw_os_error()) => {
                 self.0.clear();
-                PidFd::open_thread(call.tid)?
+                ThreadFd::open(call.tid)?
             }
             opened => opened?,
         };
@@ -46,13 +46,13 @@ impl ThreadCache {
         if !calls.is_pending(call.id) {
             return Ok(None);
         }
-        if lasting {
+        if thread.is_of_thread() {
             self.insert(call.tid, &thread);
         }
         Ok(Some((thread, found)))
     }
 
-    fn insert(&mut self, tid: u32, thread: &Rc<PidFd>) {
+    fn insert(&mut self, tid: u32, thread: &Rc<ThreadFd>) {
         if self.0.len() >= MAX_CACHED_THREADS {
             self.0.clear();
         }

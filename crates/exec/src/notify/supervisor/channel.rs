@@ -1,8 +1,10 @@
 //! What the supervisor does for processes with the library: channels to the header waiter, and listeners to wake.
 
 use std::os::fd::RawFd;
+use std::rc::Rc;
 
 use peername_sys::Errno;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{AddFdOutcome, Notification, NotificationListener};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
@@ -18,21 +20,24 @@ impl Supervisor {
         }
     }
 
-    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Without the rights to
-    /// copy it, it is noted at its first accept(2).
-    pub(super) fn note_listener(&mut self, call: &Notification, number: RawFd) {
+    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Returns the calling thread.
+    /// Without the rights to copy the socket it is noted at its first accept(2), and `None` is returned.
+    pub(super) fn note_listener(
+        &mut self,
+        call: &Notification,
+        number: RawFd,
+    ) -> Option<Rc<ThreadFd>> {
         let calls = &self.supervised.calls;
-        if let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number)
-            && let Ok(addr) = local_addr(&socket)
-        {
+        let (thread, socket) = self.threads.descriptor(calls, call, number).ok()??;
+        if let Ok(addr) = local_addr(&socket) {
             self.waiter.note_port(addr.port());
-            if !self.table.settings().covers(addr.port()) {
-                return;
+            if self.table.settings().covers(addr.port()) {
+                let namespace = socket_info::netns_cookie(&socket);
+                self.waiter
+                    .note_listener(&socket, ListenerAddr { addr, namespace });
             }
-            let namespace = socket_info::netns_cookie(&socket);
-            self.waiter
-                .note_listener(&socket, ListenerAddr { addr, namespace });
         }
+        Some(thread)
     }
 
     /// Answers the call with a channel to the header waiter.

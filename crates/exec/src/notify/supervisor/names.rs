@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use peername_identity::{Identity, Table, as_socket_family};
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::pidfd::PidFd;
+use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
 use peername_sys::tcp::socket_info;
@@ -19,7 +19,7 @@ impl Supervisor {
         &mut self,
         call: &Notification,
         number: RawFd,
-    ) -> Option<(Rc<PidFd>, ForeignFd)> {
+    ) -> Option<(Rc<ThreadFd>, ForeignFd)> {
         match self
             .threads
             .descriptor(&self.supervised.calls, call, number)
