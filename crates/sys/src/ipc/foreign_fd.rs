@@ -3,16 +3,20 @@
 //! Closing the last descriptor of a socket with SO_LINGER waits until its data is acknowledged (socket(7)), for as long as
 //! the program has chosen. The wait ends at a signal, so a timer sends one.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::process::daemonize::thread_count;
+
 /// A descriptor that is closed within `CLOSE_LIMIT`, if it is a socket's.
 ///
-/// For processes with a single thread, which then handles SIGALRM: the timer is the process's (setitimer(2)).
+/// For processes with a single thread, which then handles SIGALRM: the timer is the process's (setitimer(2)). With several
+/// threads there is no limit.
 #[derive(Debug)]
 pub struct ForeignFd(ManuallyDrop<OwnedFd>);
 
@@ -53,7 +57,6 @@ impl Drop for ForeignFd {
 /// return 0. While it is pending the kernel stops the timer, so the timer need not be stopped after each call, which costs
 /// several times as much as to change the mask.
 pub(super) fn within_close_limit<T>(call: impl FnOnce() -> T) -> T {
-    // Without a handler the timer must not start: SIGALRM would end the process.
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
         let _ = change_mask(libc::SIG_UNBLOCK);
@@ -65,23 +68,19 @@ pub(super) fn within_close_limit<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Starts the timer, and blocks and handles its signal. Calls that it interrupts are made again (SA_RESTART), except close(2).
+/// Starts the timer, and blocks and handles its signal. If that fails, nothing has changed.
+///
+/// # Errors
+///
+/// The process has several threads: another one would handle the signal. Or there is no memory.
 fn start_timer() -> io::Result<()> {
-    extern "C" fn ignore(_: libc::c_int) {}
-    change_mask(libc::SIG_BLOCK)?;
-    // SAFETY: all-zero is a valid sigaction, the handler does nothing, and the struct lives across the call.
-    let handled = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = ignore as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut())
-    };
-    // A child has no timer (fork(2)).
-    // SAFETY: the handler only stores to an atomic.
-    let forgotten = unsafe { libc::pthread_atfork(None, None, Some(forget_timer)) };
-    if handled != 0 || forgotten != 0 {
-        return Err(io::Error::last_os_error());
+    if thread_count().map_err(|error| error.source)? != 1 {
+        return Err(ErrorKind::Unsupported.into());
     }
+    forget_timer_in_children()?;
+    // Without a handler the signal would end the process.
+    handle_signal()?;
+    change_mask(libc::SIG_BLOCK)?;
     let period = libc::timeval {
         tv_sec: 0,
         tv_usec: CLOSE_LIMIT.subsec_micros().into(),
@@ -96,8 +95,36 @@ fn start_timer() -> io::Result<()> {
     Ok(())
 }
 
-extern "C" fn forget_timer() {
-    TIMER_RUNS.store(false, Ordering::Relaxed);
+/// A child has no timer (fork(2)).
+fn forget_timer_in_children() -> io::Result<()> {
+    extern "C" fn forget_timer() {
+        TIMER_RUNS.store(false, Ordering::Relaxed);
+    }
+    static REGISTERED: OnceLock<libc::c_int> = OnceLock::new();
+    let register = || {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::pthread_atfork(None, None, Some(forget_timer)) }
+    };
+    match *REGISTERED.get_or_init(register) {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Handles SIGALRM. Calls that it interrupts are made again (SA_RESTART), except close(2).
+fn handle_signal() -> io::Result<()> {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: all-zero is a valid sigaction, the handler does nothing, and the struct lives across the call.
+    let handled = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut())
+    };
+    match handled {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Blocks or unblocks SIGALRM (sigprocmask(2)).
@@ -122,7 +149,7 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Write};
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
@@ -137,6 +164,29 @@ mod tests {
         assert!(in_child(|| is_at_once()
             && is_at_once()
             && in_child(is_at_once)));
+    }
+
+    /// Its signal would interrupt calls of the others.
+    #[test]
+    fn timer_does_not_start_beside_other_threads() {
+        assert!(in_child(|| {
+            let (_keep, kept) = std::sync::mpsc::channel::<()>();
+            std::thread::spawn(move || kept.recv());
+            let before = blocked_signals();
+            within_close_limit(|| ());
+            !TIMER_RUNS.load(Ordering::Relaxed) && blocked_signals() == before
+        }));
+    }
+
+    fn blocked_signals() -> [bool; 64] {
+        // SAFETY: the set is initialized by the call, and lives across it.
+        unsafe {
+            let mut blocked = std::mem::zeroed();
+            libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), &raw mut blocked);
+            std::array::from_fn(|signal| {
+                libc::sigismember(&raw const blocked, signal as i32 + 1) == 1
+            })
+        }
     }
 
     /// SECCOMP_IOCTL_NOTIF_ADDFD must not be interrupted, and an idle process not woken: the timer stops with the first signal,

@@ -145,7 +145,7 @@ fn fork(work: impl FnOnce() -> u8) -> Result<Pid> {
     }
 }
 
-pub(super) fn thread_count() -> Result<usize> {
+pub(crate) fn thread_count() -> Result<usize> {
     let tasks = fs::read_dir("/proc/self/task").call("open(/proc/self/task)")?;
     Ok(tasks.count())
 }
