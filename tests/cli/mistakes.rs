@@ -92,7 +92,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "jail -q -- nosuchprog",
             127,
-            &["peername: nosuchprog: no such program"],
+            &["peername: nosuchprog: not in PATH, or its interpreter is missing"],
         ),
         (
             "proxy --config=/nonexistent/proxy.toml",

@@ -4,6 +4,7 @@ pub mod exit_code;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -29,8 +30,12 @@ pub fn become_program(mut command: Command) -> ExecError {
 impl ExecError {
     fn why(&self) -> String {
         match self.source.kind() {
-            // Of a script, its interpreter may be missing.
+            // Of a name without `/`, which execvp(3) searches, no path is known.
+            ErrorKind::NotFound if !self.name.as_bytes().contains(&b'/') => {
+                "not in PATH, or its interpreter is missing".to_owned()
+            }
             ErrorKind::NotFound if !Path::new(&self.name).exists() => "no such program".to_owned(),
+            ErrorKind::NotFound => "its interpreter is missing".to_owned(),
             _ => self.source.to_string(),
         }
     }
@@ -41,5 +46,31 @@ impl ExecError {
             ErrorKind::NotFound => exit_code::NOT_FOUND,
             _ => exit_code::NOT_EXECUTABLE,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_is_told_from_a_missing_interpreter() {
+        // A file in the current directory is not searched for.
+        assert!(Path::new("Cargo.toml").exists());
+        let script = std::env::temp_dir().join(format!("launch-{}", std::process::id()));
+        std::fs::write(&script, "#!/nonexistent\n").unwrap();
+        let by_path = script.display().to_string();
+        for (name, why) in [
+            ("Cargo.toml", "not in PATH, or its interpreter is missing"),
+            ("/nonexistent", "no such program"),
+            (&by_path, "its interpreter is missing"),
+        ] {
+            let error = ExecError {
+                name: name.into(),
+                source: ErrorKind::NotFound.into(),
+            };
+            assert_eq!(error.to_string(), format!("{name}: {why}"));
+        }
+        std::fs::remove_file(script).unwrap();
     }
 }
