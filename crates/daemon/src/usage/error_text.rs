@@ -6,16 +6,30 @@ use std::io;
 use peername_sys::SyscallError;
 
 /// The text of an error and of each cause that it does not include: the texts of most errors of the libraries end with
-/// their cause, which the alternate format of [`anyhow::Error`] would repeat.
+/// their cause, or have it before the remedy. The alternate format of [`anyhow::Error`] would repeat it.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
+        if !includes(&text, &cause) {
             // Writing to a String does not fail.
             let _ = write!(text, ": {cause}");
         }
     }
     text
+}
+
+/// Whether a cause is a clause of this text, up to its end or the remedy: not a word that occurs elsewhere.
+fn includes(text: &str, cause: &str) -> bool {
+    text.match_indices(cause).any(|(at, _)| {
+        let (before, rest) = text.split_at(at);
+        let after = rest.get(cause.len()..).unwrap_or_default();
+        let begins = before.is_empty() || before.ends_with([' ', '(']);
+        let ends = after.is_empty() || after.starts_with(')');
+        let goes_on = ["; ", ", ", ". "]
+            .iter()
+            .any(|mark| after.starts_with(mark));
+        begins && (ends || goes_on)
+    })
 }
 
 /// Adds what to do to an error whose cause is a missing permission (EACCES, EPERM).
@@ -54,5 +68,9 @@ mod tests {
         assert_eq!(with_causes(&error), expected);
         let failed: anyhow::Result<()> = Err(io::Error::other("denied")).context("the log");
         assert_eq!(with_causes(&failed.unwrap_err()), "the log: denied");
+        let failed: anyhow::Result<()> =
+            Err(io::Error::other("denied")).context("denied.json: denied by a rule");
+        let expected = "denied.json: denied by a rule: denied";
+        assert_eq!(with_causes(&failed.unwrap_err()), expected);
     }
 }
