@@ -40,6 +40,14 @@ pub enum TrustError {
     Tls(String),
 }
 
+impl TrustError {
+    /// There is no trusted root, for these reasons.
+    pub fn no_roots(native: &CertificateResult) -> Self {
+        let errors = native.errors.iter().map(|error| format!("; {error}"));
+        Self::NoRoots(errors.collect())
+    }
+}
+
 /// TLS towards origins, in two configurations.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginTls {
@@ -65,8 +73,7 @@ impl OriginTls {
             add_roots(&mut roots, path, &own_keys)?;
         }
         if roots.is_empty() {
-            let errors = native.errors.iter().map(|error| format!("; {error}"));
-            return Err(TrustError::NoRoots(errors.collect()));
+            return Err(TrustError::no_roots(native));
         }
         let tls = |error: &dyn std::fmt::Display| TrustError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

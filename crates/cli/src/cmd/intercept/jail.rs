@@ -78,7 +78,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let host_roots = Arc::new(trust_store::host_roots(None));
     if host_roots.certs.is_empty() && args.intercept.0.extra_ca.is_empty() {
         // The interceptor would fail only after the jail has begun.
-        return Err(TrustError::NoRoots(String::new()).into());
+        return Err(TrustError::no_roots(&host_roots).into());
     }
     let interceptor = Interceptor::new(args, authority, Arc::clone(&host_roots))?;
     if interceptor.denies_everything()? && !args.logging.quiet {
