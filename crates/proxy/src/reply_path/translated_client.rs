@@ -19,8 +19,10 @@ struct Suspect {
     client: IpAddr,
     backend: Backend,
     mark: Option<NonZeroU32>,
-    /// When a probe last showed that the address is replaced; `None` before the first probe.
+    /// When the last probe was sent after which the address counts as replaced; `None` before the first one.
     confirmed_at: Option<Instant>,
+    /// Whether it was logged that a probe could not tell; until one can.
+    is_unclear: bool,
 }
 
 impl TranslatedClient {
@@ -40,6 +42,7 @@ impl TranslatedClient {
             backend,
             mark,
             confirmed_at: None,
+            is_unclear: false,
         });
         true
     }
@@ -67,24 +70,36 @@ impl TranslatedClient {
             return;
         };
         let was_confirmed = suspect.confirmed_at.is_some();
-        let is_replaced = suspect.is_replaced();
-        *self.0.lock() = is_replaced.unwrap_or(was_confirmed).then_some(Suspect {
+        let (is_replaced, client) = (suspect.is_replaced(), suspect.client);
+        let is_refused = match is_replaced {
+            Ok(is_replaced) => is_replaced,
+            Err(_) => was_confirmed,
+        };
+        *self.0.lock() = is_refused.then_some(Suspect {
             confirmed_at: Some(now),
+            is_unclear: is_replaced.is_err(),
             ..suspect
         });
-        if was_confirmed && is_replaced == Some(false) {
-            tracing::info!(
-                "NAT rules do not replace the address of {} any more",
-                suspect.client
-            );
+        match is_replaced {
+            Ok(false) if was_confirmed => {
+                tracing::info!("NAT rules do not replace the address of {client} any more");
+            }
+            Err(why) if was_confirmed && !suspect.is_unclear => tracing::warn!(
+                "can't probe whether NAT rules still replace the address of {client}, so it stays refused: {why}"
+            ),
+            _ => {}
         }
     }
 }
 
 impl Suspect {
-    /// `None` if the probe could not tell.
-    fn is_replaced(&self) -> Option<bool> {
-        let emitted = emitted(self.backend, self.mark, fresh_source(self.client)).ok()??;
-        Some(emitted.source.ip() != self.client)
+    /// # Errors
+    ///
+    /// Why the probe could not tell.
+    fn is_replaced(&self) -> Result<bool, String> {
+        let emitted = emitted(self.backend, self.mark, fresh_source(self.client))
+            .map_err(|error| error.to_string())?
+            .ok_or_else(|| "the device does not tell what it sends".to_owned())?;
+        Ok(emitted.source.ip() != self.client)
     }
 }
