@@ -18,6 +18,8 @@ use peername_preload_common::kernel::{self, Call, Errno, Result};
 /// ([`peername_preload_common::pass`]). So asynchronous cancellation is enabled during the call, as glibc did before 2.41.
 /// A thread that is cancelled between the kernel's return and this function's leaks the connection, as it did there.
 ///
+/// Before this library's own initialisation ([`find_functions`]), in another library's constructor, it is no cancellation point.
+///
 /// # Errors
 ///
 /// Those of accept4(2).
