@@ -107,12 +107,10 @@ impl CheckArgs {
         self.check.iter().filter_map(|url| url.policy())
     }
 
-    /// The files and directories of policies, with everything in the latter but names that begin with a dot: a change of one
-    /// changes the policy.
-    pub(super) fn policy_files(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        self.policies()
-            .for_each(|policy| find_files(policy, &mut found));
+    /// The files and directories of policies.
+    pub(super) fn policy_files(&self) -> PolicyFiles {
+        let mut found = PolicyFiles::default();
+        self.policies().for_each(|policy| found.find(policy));
         found
     }
 
@@ -183,20 +181,67 @@ impl CheckArgs {
     }
 }
 
-/// Adds a policy and, if it is a directory, what is below it, as far as it is read: links are followed to the policy itself only.
-fn find_files(path: &Path, found: &mut Vec<PathBuf>) {
-    found.push(path.to_owned());
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if is_hidden || found.len() >= MAX_FILES {
-            continue;
+/// The files and directories of policies, with everything in the latter but names that begin with a dot: a change of one changes
+/// the policy.
+#[derive(Debug, Default)]
+pub(super) struct PolicyFiles {
+    pub(super) paths: Vec<PathBuf>,
+    /// Whether there are more than [`MAX_FILES`].
+    is_cut: bool,
+}
+
+impl PolicyFiles {
+    /// Adds a policy and, if it is a directory, what is below it, as far as it is read: links are followed to the policy itself
+    /// only.
+    fn find(&mut self, path: &Path) {
+        self.paths.push(path.to_owned());
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if self.paths.len() >= MAX_FILES {
+                self.is_cut = true;
+                return;
+            }
+            match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                true => self.find(&entry.path()),
+                false => self.paths.push(entry.path()),
+            }
         }
-        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            true => find_files(&entry.path(), found),
-            false => found.push(entry.path()),
-        }
+    }
+
+    /// What an operator has to know of them.
+    pub(super) fn warning(&self) -> Option<String> {
+        self.is_cut.then(|| {
+            format!(
+                "--check: the directories of policies have more than {MAX_FILES} files, of which the first are watched: send SIGHUP \
+                 after a change of another one"
+            )
+        })
     }
 }
 
 /// Files that are watched. A policy may have 1000; other files beside them count here, too.
 const MAX_FILES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_not_watched_are_warned_of() {
+        let policy = std::env::temp_dir().join(format!("policy-files-{}", std::process::id()));
+        fs::create_dir(&policy).unwrap();
+        // The directory counts, too.
+        let mut found = [PolicyFiles::default(), PolicyFiles::default()];
+        for (count, found) in [MAX_FILES - 1, MAX_FILES].into_iter().zip(&mut found) {
+            (0..count).for_each(|file| fs::write(policy.join(file.to_string()), "").unwrap());
+            found.find(&policy);
+            assert_eq!(found.paths.len(), MAX_FILES);
+        }
+        fs::remove_dir_all(&policy).unwrap();
+        let [complete, cut] = found;
+        assert_eq!(complete.warning(), None);
+        assert!(cut.warning().unwrap().contains("more than 4096 files"));
+    }
+}

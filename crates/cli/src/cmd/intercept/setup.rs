@@ -64,7 +64,7 @@ impl JailPlan {
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
-        let config = match &args.source.config {
+        let mut config = match &args.source.config {
             Some(path) => {
                 config_file::read(path, &[Kind::Intercept], files).map_err(Usage::from_error)?
             }
@@ -76,7 +76,8 @@ impl Setup {
         if let Some(table) = &config.intercept {
             files.note_all(table.options().files());
             let policies = table.options().check.policy_files();
-            files.note_all(policies.iter().map(PathBuf::as_path));
+            files.note_all(policies.paths.iter().map(PathBuf::as_path));
+            config.warnings.extend(policies.warning());
         }
         Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
     }
