@@ -1,5 +1,6 @@
 //! Which policy a container has, and who may announce one.
 
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -139,8 +140,16 @@ fn watched_file_reloads_the_policies_without_a_signal() {
         .process
         .wait_logged("the policies of before stay in force");
     assert_sees(&lab, fresh_client_v4());
-    // It was read once, and not again as long as it stays.
+    // It was read once, and not again as long as it stays; compared once after that, and not periodically.
+    let switches = || -> u64 {
+        let switches = agent.process.status_field("voluntary_ctxt_switches");
+        switches.parse().expect("a number")
+    };
+    agent.process.wait_idle();
+    let before = switches();
     std::thread::sleep(std::time::Duration::from_secs(2));
+    let wakeups = switches() - before;
+    assert!(wakeups <= 1, "{wakeups} in two seconds");
     assert_eq!(
         agent
             .process
@@ -148,6 +157,29 @@ fn watched_file_reloads_the_policies_without_a_signal() {
         1
     );
     assert_eq!(agent.process.count_logged("the policies were reloaded"), 1);
+}
+
+/// As a ConfigMap changes: a symbolic link to a directory is replaced.
+#[test]
+fn watched_symbolic_link_reloads_the_policies() {
+    let files = Scratch::new();
+    for (version, address) in [("1", "192.0.2.0/24"), ("2", "10.81.0.0/24")] {
+        std::fs::create_dir(files.path(version)).expect("a directory");
+        let text = format!("[[agent]]\ntrust = [\"{address}\"]\n");
+        files.write(&format!("{version}/agent.toml"), &text);
+    }
+    symlink("1", files.path("..data")).expect("a link");
+    symlink("..data/agent.toml", files.path("agent.toml")).expect("a link");
+    let config = format!("--config={}", files.path_text("agent.toml"));
+    let agent = Agent::start_with(&[&config, "--watch"]);
+    symlink("2", files.path("..next")).expect("a link");
+    std::fs::rename(files.path("..next"), files.path("..data")).expect("a rename");
+    agent.process.wait_logged("the policies were reloaded");
+    // In the directory that is watched since.
+    files.write("2/agent.toml", "[[agent]]\ntrust = [\"10.81.0.0/40\"]\n");
+    agent
+        .process
+        .wait_logged("the policies of before stay in force");
 }
 
 #[test]

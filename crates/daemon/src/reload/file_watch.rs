@@ -50,6 +50,11 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
+    /// The directories in which a change of an entry may change a file.
+    pub fn directories(&self) -> BTreeSet<PathBuf> {
+        self.0.keys().flat_map(|file| directories(file)).collect()
+    }
+
     /// Whether all files are as they were.
     pub fn are_current(&self) -> bool {
         let mut all = self.0.iter();
@@ -152,12 +157,7 @@ impl FileWatch {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let wanted: BTreeSet<_> = self
-            .read
-            .0
-            .keys()
-            .flat_map(|file| directories(file))
-            .collect();
+        let wanted = self.read.directories();
         for gone in self.directories.difference(&wanted) {
             // It may have been deleted.
             let _ = watcher.unwatch(gone);

@@ -5,10 +5,11 @@ mod runtimes;
 mod stored;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use peername_identity::Table;
@@ -36,6 +37,9 @@ pub trait AgentHost: Debug {
 
     /// Whether a change of their files reloads the policies.
     fn watches_policies(&self) -> bool;
+
+    /// The directories in which a change may change these files.
+    fn policy_directories(&self) -> BTreeSet<PathBuf>;
 
     /// Whether their files are as they were when the policies were last read.
     fn are_policies_current(&self) -> bool;
@@ -119,7 +123,9 @@ impl Agent {
         let signals = SignalFd::open(&[Signal::TERM, Signal::INT, Signal::HUP])?;
         epoll.add(&signals, Token::SIGNALS, Interest::Readable)?;
         epoll.add(&socket, Token::SOCKET, Interest::Readable)?;
-        let watch = host.watches_policies().then(PolicyWatch::default);
+        let watch = host
+            .watches_policies()
+            .then(|| watch_policies(&*host, &epoll));
         let mut agent = Self {
             host,
             policies,
@@ -135,7 +141,7 @@ impl Agent {
             containers: HashMap::new(),
             stranger_logged: None,
             admin: None,
-            watch,
+            watch: watch.transpose()?,
         };
         agent.watch_store()?;
         agent.keep_socket();
@@ -187,6 +193,11 @@ impl Agent {
                         let admin = self.admin.take();
                         self.admin = admin.and_then(AgentAdmin::answered);
                     }
+                    Token::POLICIES => {
+                        if let Some(watch) = &mut self.watch {
+                            watch.note();
+                        }
+                    }
                     number if self.registrations.contains_key(&number) => {
                         self.receive(number);
                     }
@@ -210,6 +221,9 @@ impl Agent {
             Err(error) => try_write_line(&format!(
                 "peername: {error}; the policies of before stay in force"
             )),
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.add(&self.host.policy_directories());
         }
         self.host.ready(&self.status());
     }
@@ -250,7 +264,7 @@ impl Agent {
         let deadlines = self.registrations.values().map(|one| one.deadline);
         let others = [self.reopen_at, self.accept_at].into_iter().flatten();
         let admin = self.admin.as_ref().map(|admin| admin.due);
-        let watch = self.watch.as_ref().map(|watch| watch.due);
+        let watch = self.watch.as_ref().and_then(|watch| watch.due);
         let own = admin.into_iter().chain(watch);
         let due = restarts.chain(deadlines).chain(others).chain(own).min()?;
         Some(due.saturating_duration_since(Instant::now()) + TIMER_SLACK)
@@ -269,6 +283,13 @@ impl Agent {
     }
 }
 
+fn watch_policies(host: &dyn AgentHost, epoll: &Epoll) -> Result<PolicyWatch, SyscallError> {
+    let mut watch = PolicyWatch::new()?;
+    epoll.add(&watch, Token::POLICIES, Interest::Readable)?;
+    watch.add(&host.policy_directories());
+    Ok(watch)
+}
+
 fn is_due(at: Option<Instant>, now: Instant) -> bool {
     at.is_some_and(|at| at <= now)
 }
@@ -281,6 +302,7 @@ impl Token {
     const SOCKET: u64 = u64::MAX - 1;
     const STORE: u64 = u64::MAX - 2;
     const ADMIN: u64 = u64::MAX - 3;
+    const POLICIES: u64 = u64::MAX - 4;
 }
 
 /// Until something that failed is tried again.

@@ -1,14 +1,14 @@
-//! Notices files that take another one's place in a directory (inotify(7)).
+//! Notices files that take another one's place in a directory, or change there (inotify(7)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::inotify;
+use rustix::fs::inotify::{self, WatchFlags};
 
 use crate::{NameCall, Result};
 
-/// Directories, and whether a file was created in them or renamed into them.
+/// Directories, and whether a file was created in them, renamed into them, or changed.
 #[derive(Debug)]
 pub struct WatchedDirectories(OwnedFd);
 
@@ -24,15 +24,28 @@ impl WatchedDirectories {
         inotify.call("inotify_init1(2)").map(Self)
     }
 
-    /// Watches this one, too.
+    /// Watches this one, too: for files that are created in it or renamed into it.
     ///
     /// # Errors
     ///
     /// ENOENT, ENOTDIR or EACCES for the path; ENOSPC beyond `fs.inotify.max_user_watches`.
     pub fn add(&self, directory: &Path) -> Result<()> {
-        use inotify::WatchFlags;
-        let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-        let added = inotify::add_watch(&self.0, directory, events);
+        self.add_for(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)
+    }
+
+    /// Watches this one, too: for each change of a file in it, and of its entries.
+    ///
+    /// # Errors
+    ///
+    /// As [`WatchedDirectories::add`].
+    pub fn add_for_changes(&self, directory: &Path) -> Result<()> {
+        let entries = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
+        let files = WatchFlags::MODIFY | WatchFlags::ATTRIB;
+        self.add_for(directory, entries | files)
+    }
+
+    fn add_for(&self, directory: &Path, events: WatchFlags) -> Result<()> {
+        let added = inotify::add_watch(&self.0, directory, events | WatchFlags::ONLYDIR);
         added
             .map_err(io::Error::from)
             .call("inotify_add_watch(2)")?;

@@ -7,12 +7,13 @@ mod store;
 mod values;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -179,6 +180,10 @@ impl AgentHost for Host {
 
     fn watches_policies(&self) -> bool {
         self.args.watch
+    }
+
+    fn policy_directories(&self) -> BTreeSet<PathBuf> {
+        self.read.borrow().directories()
     }
 
     fn are_policies_current(&self) -> bool {
