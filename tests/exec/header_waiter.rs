@@ -14,6 +14,7 @@ use crate::harness::addr::{LISTEN_V4, LISTEN_V6, fresh_client_v4, fresh_client_v
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::wait_until;
 use crate::harness::rig::exec::{NOTIFY, PRELOAD, ProgramRig, ServerRig, header_waiter_of, v2};
+use crate::harness::rig::exec_notify::cpu_ticks;
 
 /// Other users and containers that share the network could connect to a socket with a name.
 #[test]
@@ -142,9 +143,9 @@ fn header_waiter_without_a_descriptor_does_not_spin() {
     let client = fresh_client_v4();
     let slow = served.connect_and_send(&v2(client)[..20]);
     assert_eq!(slow.wait_closed().0, End::Reset);
-    let before = ticks(waiter);
+    let before = cpu_ticks(waiter);
     std::thread::sleep(Duration::from_secs(1));
-    let took = ticks(waiter) - before;
+    let took = cpu_ticks(waiter) - before;
     assert!(took < SPIN_TICKS, "{took} ticks in a second");
     prlimit(Some(waiter), Resource::Nofile, plenty).expect("prlimit");
     assert_two_pieces_served(&served);
@@ -167,17 +168,6 @@ fn next_fd(pid: Pid) -> u64 {
         fs::read_link(path).is_err()
     };
     (0..).find(is_free).expect("one")
-}
-
-/// CPU time, in hundredths of a second (utime and stime, proc_pid_stat(5)).
-fn ticks(pid: Pid) -> u64 {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let stat = fs::read_to_string(path).expect("a process");
-    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
-    let fields = after_name.split(' ').skip(11).take(2);
-    fields
-        .map(|ticks| ticks.parse::<u64>().expect("a number"))
-        .sum()
 }
 
 /// Accepts from one listener after the other, with time between.

@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::containers::{assert_sees, copied_program, copied_server};
-use super::faults::{Seen, Served};
+use super::faults::{Seen, Served, supervisor};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::rig::agent::{Agent, Container};
-use crate::harness::rig::exec_notify::recv_addresses;
+use crate::harness::rig::exec_notify::{cpu_ticks, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
 /// A supervisor is a process: the scheduler gives that of the flooded container no more than the other's. Sixteen threads that only
@@ -25,8 +25,16 @@ fn container_that_floods_its_supervisor_costs_another_no_more_than_one_that_comp
         for (best, how) in best.iter_mut().zip([None, Some("spin"), Some("flood")]) {
             let lab = Lab::new();
             let neighbour = Neighbour::new(lab, "neighbour");
-            let _running = how.map(|how| neighbour.run(&agent, how));
+            let mut running = how.map(|how| neighbour.run(&agent, how));
             *best = (*best).max(count_served(&served.lab, Duration::from_secs(1)));
+            if let Some(running) = &mut running {
+                assert!(running.is_alive(), "{how:?}: {}", running.log());
+            }
+            if how == Some("flood") {
+                let used = cpu_ticks(supervisor(&neighbour.lab));
+                println!("the flood's supervisor used {used} hundredths of a second");
+                assert!(used >= FLOOD_TICKS, "{used} hundredths of a second");
+            }
         }
     }
     let [alone, beside_spin, beside_flood] = best;
@@ -177,6 +185,10 @@ impl Neighbour {
             .wait_listening(&[LISTEN_V4])
     }
 }
+
+/// What the supervisor of the flood uses at least in a second; without one it uses none. It shares the processors with sixteen
+/// threads that flood it.
+const FLOOD_TICKS: u64 = 3;
 
 /// Counts the clients that one after the other are served meanwhile.
 fn count_served(lab: &Lab, time: Duration) -> usize {

@@ -126,6 +126,17 @@ fn processes(network: &Path) -> Vec<Pid> {
         .collect()
 }
 
+/// CPU time, in hundredths of a second (utime and stime, proc_pid_stat(5)).
+pub(crate) fn cpu_ticks(pid: Pid) -> u64 {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = fs::read_to_string(path).expect("a process");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
+    let fields = after_name.split(' ').skip(11).take(2);
+    fields
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
+}
+
 /// The network namespace of a process.
 pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/net")).ok()
