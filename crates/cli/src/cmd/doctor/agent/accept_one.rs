@@ -2,11 +2,14 @@
 
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use crate::cmd::doctor::finding::Finding;
 
 /// Options of `peername doctor accept-one`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(before_help = "Example:\n  peername doctor accept-one 8443")]
 pub(in crate::cmd::doctor) struct Args {
@@ -17,7 +20,7 @@ pub(in crate::cmd::doctor) struct Args {
 
 /// Prints [`LISTENING`] once a client may connect; the finding names the peer that accept(2) and getpeername(2) return.
 pub(in crate::cmd::doctor) fn run(args: &Args) -> Finding {
-    match accept(args) {
+    match accept_within(args, ACCEPTS_WITHIN) {
         Ok(peers) if peers.by_accept == peers.by_name => {
             Finding::ok(ACCEPTED, peers.by_accept.to_string())
         }
@@ -38,6 +41,18 @@ struct Peers {
     by_name: SocketAddr,
 }
 
+/// A call that waits for the agent ends at no signal of its own process (pid_namespaces(7)), so it is left to a thread, which the
+/// end of the process ends.
+fn accept_within(args: &Args, limit: Duration) -> io::Result<Peers> {
+    let (sender, accepted) = channel();
+    let args = args.clone();
+    thread::Builder::new().spawn(move || sender.send(accept(&args)))?;
+    accepted.recv_timeout(limit).unwrap_or_else(|_| {
+        let late = format!("accept(2) has returned no connection within {limit:?}");
+        Err(io::Error::other(late))
+    })
+}
+
 fn accept(args: &Args) -> io::Result<Peers> {
     let ip: IpAddr = match args.v6 {
         true => Ipv6Addr::UNSPECIFIED.into(),
@@ -53,3 +68,19 @@ fn accept(args: &Args) -> io::Result<Peers> {
 pub(super) const LISTENING: &str = "listening";
 /// The subject of the finding.
 pub(super) const ACCEPTED: &str = "accepted";
+/// Longer than `doctor agent` waits. If that is killed, its container ends by itself.
+const ACCEPTS_WITHIN: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_a_connection_ends() {
+        let args = Args { port: 0, v6: false };
+        let Err(error) = accept_within(&args, Duration::from_millis(50)) else {
+            panic!("a connection");
+        };
+        assert!(error.to_string().contains("no connection within 50ms"));
+    }
+}
