@@ -1,7 +1,7 @@
 //! `peername doctor agent`: each cause for which containers don't see their clients.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -81,6 +81,55 @@ fn missing_agent_is_named() {
     assert_contains(&nowhere.run(3, &[]), &["Connection refused"]);
 }
 
+/// Of a socket whose name has to be quoted in the command that is printed.
+#[test]
+fn agent_that_accepts_no_connection_is_named() {
+    let scratch = Scratch::new();
+    let path = scratch.path("an agent.sock");
+    let socket = UnixListener::bind(&path).expect("a socket");
+    rustix::net::listen(&socket, 0).expect("listen");
+    let _queued = UnixStream::connect(&path).expect("a connection");
+    let report = Doctor::at(scratch.path_text("an agent.sock")).run(3, &[]);
+    assert_contains(
+        &report,
+        &[
+            "its backlog is full, so containers whose profile names it wait for their start",
+            &format!("--listen 'unix:{}'", path.display()),
+        ],
+    );
+}
+
+/// By its state in its folder it can be removed later.
+#[test]
+fn container_that_can_not_be_removed_keeps_its_folder() {
+    let agent = Agent::start(&[]);
+    let programs = Scratch::new();
+    programs.write_program("runc", STUCK_RUNC);
+    let mut doctor = Doctor::of(&agent);
+    doctor.path = Some(programs.path_text(""));
+    let report = doctor.run(3, &[]);
+    assert_contains(
+        &report,
+        &[
+            "FAIL  container of runc: it does not start",
+            "warn  container of runc: it could not be removed: it is stuck; ",
+        ],
+    );
+    let (_, folder) = report.split_once(", and remove ").expect("its folder");
+    let folder = folder.lines().next().expect("a line");
+    assert!(folder.contains("peername-doctor-runc-"), "{folder}");
+    fs::remove_dir_all(folder).expect("its folder");
+}
+
+/// Has state for a container, and can't delete it.
+const STUCK_RUNC: &str = r#"#!/bin/sh
+case "$*" in
+--version) echo runc version 1.1.5 ;;
+*" run "*) for id; do :; done; mkdir -p "$2/$id"; echo it does not start >&2; exit 1 ;;
+*" delete "*) echo it is stuck >&2; exit 1 ;;
+esac
+"#;
+
 /// By the same code as `agent profile --check`.
 #[test]
 fn profile_that_lacks_something_is_named() {
@@ -113,8 +162,7 @@ fn runtime_without_listener_path_is_a_fault() {
         ("runc", "runc version 1.0.3"),
         ("docker", "podman version 4.3.1"),
     ] {
-        let program = folder.write(name, &format!("#!/bin/sh\necho {said}\n"));
-        fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("its mode");
+        folder.write_program(name, &format!("#!/bin/sh\necho {said}\n"));
     }
     let mut doctor = Doctor::of(&agent);
     doctor.path = Some(folder.path_text(""));

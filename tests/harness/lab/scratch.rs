@@ -42,6 +42,12 @@ impl Scratch {
         self.path_text(name)
     }
 
+    /// Writes a script that may be executed.
+    pub(crate) fn write_program(&self, name: &str, content: &str) {
+        let path = self.write(name, content);
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("chmod");
+    }
+
     /// Reads what a file holds so far; empty if it does not exist yet.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()

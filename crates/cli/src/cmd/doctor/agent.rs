@@ -12,6 +12,8 @@ mod socket;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use peername_daemon::usage::error_text::with_causes;
+use peername_observe::shell::quote;
 use peername_sys::process::user;
 
 use super::finding::{Finding, Verdict};
@@ -60,14 +62,17 @@ pub(super) async fn findings(args: &Args) -> Vec<Finding> {
 fn checked_profile(args: &Args) -> (Finding, Option<Profile>) {
     let Some(path) = &args.profile else {
         let seen = "that of `peername agent profile`: --profile FILE checks another one";
-        return (Finding::ok(PROFILE, seen), args.asked.profile(None).ok());
+        return match args.asked.profile(None) {
+            Ok(profile) => (Finding::ok(PROFILE, seen), Some(profile)),
+            Err(error) => (Finding::broken(PROFILE, with_causes(&error)), None),
+        };
     };
     let shown = path.display();
     let read = match profile::read(path) {
         Ok(read) => read,
         Err(error) => {
-            let fix = format!("`peername agent profile --output {shown}`");
-            return (Finding::fail(PROFILE, format!("{error:#}"), fix), None);
+            let fix = format!("`peername agent profile --output {}`", quote(path));
+            return (Finding::fail(PROFILE, with_causes(&error), fix), None);
         }
     };
     let lacks = profile::missing(&read, &args.asked);
@@ -75,9 +80,10 @@ fn checked_profile(args: &Args) -> (Finding, Option<Profile>) {
         return (Finding::ok(PROFILE, format!("{shown}: ok")), Some(read));
     }
     let fix = format!(
-        "`peername agent profile --socket {} --policy {} --from {shown} --output NEW`, and start the containers with NEW",
-        args.asked.socket.display(),
-        args.asked.policy
+        "`peername agent profile --socket {} --policy {} --from {} --output NEW`, and start the containers with NEW",
+        quote(&args.asked.socket),
+        quote(&args.asked.policy),
+        quote(path)
     );
     let seen = format!("{shown}: {}", lacks.join("; "));
     (Finding::fail(PROFILE, seen, fix), None)
@@ -98,7 +104,7 @@ fn try_containers(args: &Args, runtimes: &[Runtime], profile: &Profile) -> Vec<F
         balancer: args.balancer,
         port: args.port,
     };
-    able.map(|runtime| trial.run(runtime)).collect()
+    able.flat_map(|runtime| trial.run(runtime)).collect()
 }
 
 const PROFILE: &str = "seccomp profile";

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use crate::cmd::exec::agent::profile::Profile;
 
-/// A folder of a container; removed when it is dropped.
+/// A folder of a container; removed when it is dropped, unless it is kept.
 pub(super) struct Bundle {
     id: String,
     folder: PathBuf,
+    is_kept: bool,
 }
 
 impl Bundle {
@@ -36,7 +37,11 @@ impl Bundle {
             .mode(0o700)
             .create(&folder)
             .with_context(failed)?;
-        let bundle = Self { id, folder };
+        let bundle = Self {
+            id,
+            folder,
+            is_kept: false,
+        };
         let arguments: Vec<&str> = [PROGRAM].into_iter().chain(arguments).collect();
         let config = bundle.config(&program, &arguments, profile);
         let written = fs::create_dir(bundle.root())
@@ -58,16 +63,27 @@ impl Bundle {
         self.folder.join("state")
     }
 
+    /// Whether the runtime has a state for the container.
+    pub(super) fn has_state(&self) -> bool {
+        self.state().join(&self.id).exists()
+    }
+
+    /// Leaves the folder, with the state, by which the runtime finds the container.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+
     fn root(&self) -> PathBuf {
         self.folder.join("root")
     }
 
     /// It has the network of the thread that starts it.
     fn config(&self, program: &Path, arguments: &[&str], profile: &Profile) -> Value {
+        // Without file systems that are mounted below: `ro` does not apply to them.
         let bind = |source: &Path, destination: &str| {
             json!({
                 "destination": destination, "type": "bind", "source": source,
-                "options": ["rbind", "ro", "nosuid", "nodev"]
+                "options": ["bind", "ro", "nosuid", "nodev"]
             })
         };
         let mut mounts = vec![
@@ -100,7 +116,9 @@ impl Bundle {
 
 impl Drop for Bundle {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        if !self.is_kept {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
     }
 }
 

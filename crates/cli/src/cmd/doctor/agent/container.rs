@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use peername_daemon::usage::error_text::with_causes;
+use peername_observe::shell::command_line;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::namespace::{NetworkNamespace, allow_unprivileged_ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,22 +38,45 @@ enum Outcome {
     Refused,
     /// The server was not given the connection, which is open.
     Unanswered,
+    /// The server has not called listen(2), or that has not returned.
+    Silent,
     /// The runtime or the server has failed, with this message.
     Failed(String),
 }
 
+/// What a trial has shown.
+struct Tried {
+    outcome: Outcome,
+    /// Why its container may still run.
+    leftover: Option<Leftover>,
+}
+
+/// A container that could not be removed.
+struct Leftover {
+    why: String,
+    /// The command that removes it.
+    delete: String,
+    folder: String,
+}
+
 impl Trial<'_> {
     /// Runs a container, connects to it, and judges what its server sees.
-    pub(super) fn run(&self, runtime: &Runtime) -> Finding {
+    pub(super) fn run(&self, runtime: &Runtime) -> Vec<Finding> {
         // A thread's network namespace is its own.
-        let outcome = thread::scope(|scope| {
-            let tried = scope.spawn(|| self.outcome(runtime));
+        let tried = thread::scope(|scope| {
+            let tried = scope.spawn(|| self.try_container(runtime));
             tried
                 .join()
                 .unwrap_or_else(|_| Err(anyhow!("the trial has panicked")))
         });
-        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-        self.judge(runtime.kind.container, outcome)
+        let tried = tried.unwrap_or_else(|error| Tried {
+            outcome: Outcome::failed(&error),
+            leftover: None,
+        });
+        let check = runtime.kind.container;
+        let leftover = tried.leftover.map(|leftover| leftover.finding(check));
+        let finding = self.judge(check, tried.outcome);
+        [finding].into_iter().chain(leftover).collect()
     }
 
     fn judge(&self, check: &'static str, outcome: Outcome) -> Finding {
@@ -88,6 +113,14 @@ impl Trial<'_> {
                 format!("its accept(2) does not return the connection from {balancer}"),
                 "see the agent's log (`journalctl -u peername-agent`)",
             ),
+            Outcome::Silent => Finding::fail(
+                check,
+                format!(
+                    "its server does not listen {STARTS_WITHIN:?} after its start: the runtime has not started it, or the agent does \
+                     not answer its listen(2)"
+                ),
+                "see the agent's log (`journalctl -u peername-agent`); try again if this host is busy",
+            ),
             Outcome::Failed(why) => Finding::fail(
                 check,
                 why,
@@ -96,7 +129,7 @@ impl Trial<'_> {
         }
     }
 
-    fn outcome(&self, runtime: &Runtime) -> anyhow::Result<Outcome> {
+    fn try_container(&self, runtime: &Runtime) -> anyhow::Result<Tried> {
         NetworkNamespace::unshare()?;
         // An address of IPv6 has to be an interface's to be bound.
         let balancer = self.balancer.filter(|ip| !ip.is_loopback());
@@ -106,9 +139,20 @@ impl Trial<'_> {
         let family = self.source().is_ipv6().then_some("--v6");
         let arguments = ["doctor", "accept-one", &port].into_iter().chain(family);
         let bundle = Bundle::create(runtime.kind.name, arguments, self.profile)?;
-        let mut container = Container::start(runtime, &bundle)?;
-        if !container.is_listening()? {
-            return Ok(Outcome::Failed(container.failure()));
+        let mut container = Container::start(runtime, bundle)?;
+        let outcome = self.connect_to(&mut container);
+        Ok(Tried {
+            outcome: outcome.unwrap_or_else(|error| Outcome::failed(&error)),
+            leftover: container.remove().err(),
+        })
+    }
+
+    fn connect_to(&self, container: &mut Container<'_>) -> anyhow::Result<Outcome> {
+        match container.is_listening() {
+            Ok(true) => {}
+            Ok(false) => return Ok(Outcome::Failed(container.failure())),
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(Outcome::Silent),
+            Err(error) => return Err(error).context("reading its server's output"),
         }
         let closed = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -169,23 +213,45 @@ impl Trial<'_> {
     }
 }
 
-/// A container that runs; removed when it is dropped.
+impl Outcome {
+    fn failed(error: &anyhow::Error) -> Self {
+        Self::Failed(with_causes(error))
+    }
+}
+
+impl Leftover {
+    fn finding(&self, check: &'static str) -> Finding {
+        let Self {
+            why,
+            delete,
+            folder,
+        } = self;
+        Finding::warn(
+            check,
+            format!("it could not be removed: {why}"),
+            format!("`{delete}`, and remove {folder}"),
+        )
+    }
+}
+
+/// A container that runs, until it is removed.
 struct Container<'a> {
     runtime: &'a Runtime,
-    bundle: &'a Bundle,
+    bundle: Bundle,
     process: Child,
     /// What its server has printed so far.
     printed: Vec<u8>,
 }
 
 impl<'a> Container<'a> {
-    fn start(runtime: &'a Runtime, bundle: &'a Bundle) -> io::Result<Self> {
-        let mut command = command(runtime, bundle);
+    fn start(runtime: &'a Runtime, bundle: Bundle) -> anyhow::Result<Self> {
+        let mut command = command(runtime, &bundle);
         command.arg("run").arg("--bundle").arg(bundle.folder());
+        let process = spawn(command.arg(bundle.id()));
         Ok(Self {
             runtime,
+            process: process.with_context(|| format!("starting {}", runtime.path.display()))?,
             bundle,
-            process: spawn(command.arg(bundle.id()))?,
             printed: Vec::new(),
         })
     }
@@ -221,22 +287,41 @@ impl<'a> Container<'a> {
         }
         let deadline = Instant::now() + ENDS_WITHIN;
         let said = read_until(&mut self.process.stderr, deadline, |_| false);
-        let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
-        match said.lines().last() {
-            Some(line) => line.escape_debug().to_string(),
-            None => "it has ended without a message".to_owned(),
+        last_line(&said.unwrap_or_default())
+    }
+
+    /// # Errors
+    ///
+    /// The runtime could not delete it. Its folder is kept then.
+    fn remove(mut self) -> Result<(), Leftover> {
+        let mut delete = command(self.runtime, &self.bundle);
+        delete.args(["delete", "--force"]).arg(self.bundle.id());
+        let deleted = output_within(&mut delete, DELETES_WITHIN);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let why = match deleted {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => last_line(&output.stderr),
+            Err(error) => error.to_string(),
+        };
+        // One that has ended is removed already.
+        if !self.bundle.has_state() {
+            return Ok(());
         }
+        let leftover = Leftover {
+            why,
+            delete: command_line([delete.get_program()].into_iter().chain(delete.get_args())),
+            folder: self.bundle.folder().display().to_string(),
+        };
+        self.bundle.keep();
+        Err(leftover)
     }
 }
 
-impl Drop for Container<'_> {
-    fn drop(&mut self) {
-        let mut delete = command(self.runtime, self.bundle);
-        delete.args(["delete", "--force"]).arg(self.bundle.id());
-        // One that has ended is removed already.
-        let _ = output_within(&mut delete, ENDS_WITHIN);
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+fn last_line(said: &[u8]) -> String {
+    match String::from_utf8_lossy(said).lines().last() {
+        Some(line) => line.escape_debug().to_string(),
+        None => "it has ended without a message".to_owned(),
     }
 }
 
@@ -252,3 +337,5 @@ const STARTS_WITHIN: Duration = Duration::from_secs(20);
 /// Beyond the agent's time limit for a header, which is 3 s by default.
 const ACCEPTS_WITHIN: Duration = Duration::from_secs(5);
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// It kills the container's processes, and waits for their end.
+const DELETES_WITHIN: Duration = Duration::from_secs(10);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use peername_observe::shell::quote;
+
 use super::bounded_command::output_within;
 use crate::cmd::doctor::finding::Finding;
 use crate::cmd::doctor::host::version;
@@ -74,7 +76,7 @@ impl Runtime {
             return Finding::warn(
                 name,
                 format!("{path} does not tell its version"),
-                format!("see `{path} --version`"),
+                format!("see `{} --version`", quote(&self.path)),
             );
         };
         let found = found.unwrap_or("no version");

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
+use peername_observe::shell::quote;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -37,6 +38,17 @@ impl AgentSocket {
                     SOCKET,
                     format!("{shown}: this user may not connect; {access}"),
                     "run `peername doctor agent` as the user of the container runtime; `--runtime-uid` of the agent adds one",
+                ))
+            }
+            // connect(2) of a container runtime waits.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                Self::without_agent(Finding::fail(
+                    SOCKET,
+                    format!(
+                        "{shown}: no agent accepts connections, and its backlog is full, so containers whose profile names it wait \
+                         for their start"
+                    ),
+                    start_one(path),
                 ))
             }
             Ok(Err(error)) => Self::without_agent(Finding::fail(
@@ -109,9 +121,10 @@ fn is_peername(pid: u32) -> bool {
 }
 
 fn start_one(path: &Path) -> String {
+    let listen = format!("unix:{}", path.display());
     format!(
-        "start the agent: `systemctl start peername-agent`, or `peername agent --listen unix:{} --trust BALANCER`",
-        path.display()
+        "start the agent: `systemctl start peername-agent`, or `peername agent --listen {} --trust BALANCER`",
+        quote(&listen)
     )
 }
 
