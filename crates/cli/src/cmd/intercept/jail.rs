@@ -68,8 +68,9 @@ pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
 /// Returns the exit code of a failed execve(2). `verdict`: where the interceptor reports at its end whether it has denied anything.
 fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     secrets::mask_arguments()?;
-    let authority = authority(args)?;
+    // Before the directory is opened: one that can't be hidden is the wrong one.
     let mut hidden = hidden(args)?;
+    let authority = authority(args)?;
     let allowed = AllowedSockets::find(&args.allow_unix)
         .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))?;
     refuse_directories_as_streams()?;
