@@ -1,6 +1,7 @@
 //! NAT rules of other programs must not hide clients from a backend on this host.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6, v4};
 use crate::harness::admin::{ADMIN, get};
@@ -38,6 +39,32 @@ fn client_that_a_rule_masquerades_is_refused() {
             get(&rig.lab.server, &[], "/readyz") == "ready\n200"
         });
     }
+}
+
+/// It is not served to the backend by chance, and the log says why it is not served: once.
+#[test]
+fn client_whose_probes_are_filtered_stays_refused() {
+    let mut rig = ProxyRig::new(&[ADMIN]);
+    let [docker, ..] = &ON_LOOPBACK;
+    docker.install(&rig.lab.server);
+    let [client, _] = docker.clients();
+    assert_refused(&rig, client, docker.program);
+    let said = || get(&rig.lab.server, &[], "/readyz");
+    wait_until("the probe", || {
+        said().starts_with("ready; but clients like")
+    });
+    let filter = format!("ip saddr {} drop", client.ip());
+    rig.lab.server.add_filter("output", &filter);
+    let unclear = "so it stays refused: sendto(SOCK_RAW)";
+    rig.proxy.wait_logged(unclear);
+    // Some probes more.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(said().starts_with("ready; but clients like"));
+    assert_eq!(rig.proxy.count_logged(unclear), 1);
+    rig.lab.server.nft("delete table inet test");
+    NatRules::remove(&rig.lab.server);
+    rig.proxy.wait_logged("do not replace the address of");
+    rig.assert_serves(client);
 }
 
 /// Where the routing rule is limited to the backend's port, the reply to the address that NAT has put in the client's place is
