@@ -8,7 +8,7 @@ pub(crate) const TARGETS: &[Target] = &[
         contestant: None,
         case: "pingpong",
         metric: "CPU us/echo",
-        baselines: &["nginx"],
+        baselines: &["haproxy"],
         bound: Bound::AtMost(1.0),
     },
     Target {
