@@ -211,159 +211,23 @@ fn an_embedded_address_is_denied_and_not_allowed() {
 #[test]
 fn hosts_ports_and_paths_are_told_apart() {
     for (text, host, path, names) in [
-        (
-            "192.0.2.1",
-            "192.0.2.1:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "192.0.2.0/24",
-            "192.0.2.1:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "192.0.2.0/24/x",
-            "192.0.2.1:1",
-            "/x",
-            Names {
-                port: false,
-                path: true,
-            },
-        ),
-        (
-            "192.0.2.0/24:1/x",
-            "192.0.2.1:1",
-            "/x",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            "192.0.2.1:1/24",
-            "192.0.2.1:1",
-            "/24",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            "192.0.2.1/x",
-            "192.0.2.1:1",
-            "/x",
-            Names {
-                port: false,
-                path: true,
-            },
-        ),
-        (
-            "2001:db8::1",
-            "[2001:db8::1]:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "2001:db8::/32",
-            "[2001:db8::1]:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "[2001:db8::]/32:1/x",
-            "[2001:db8::1]:1",
-            "/x",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            "[2001:db8::1]:1/x",
-            "[2001:db8::1]:1",
-            "/x",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            "[2001:db8::1]/x",
-            "[2001:db8::1]:1",
-            "/x",
-            Names {
-                port: false,
-                path: true,
-            },
-        ),
-        (
-            "*",
-            "a.test:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "any",
-            "a.test:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "GET a.test:1/x",
-            "a.test:1",
-            "/x",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            "*:1/x",
-            "a.test:1",
-            "/x",
-            Names {
-                port: true,
-                path: true,
-            },
-        ),
-        (
-            ".test",
-            "a.test:1",
-            "/x",
-            Names {
-                port: false,
-                path: false,
-            },
-        ),
-        (
-            "A.Test.:1",
-            "a.test:1",
-            "/x",
-            Names {
-                port: true,
-                path: false,
-            },
-        ),
+        ("192.0.2.1", "192.0.2.1:1", "/x", HOST),
+        ("192.0.2.0/24", "192.0.2.1:1", "/x", HOST),
+        ("192.0.2.0/24/x", "192.0.2.1:1", "/x", PATH),
+        ("192.0.2.0/24:1/x", "192.0.2.1:1", "/x", BOTH),
+        ("192.0.2.1:1/24", "192.0.2.1:1", "/24", BOTH),
+        ("192.0.2.1/x", "192.0.2.1:1", "/x", PATH),
+        ("2001:db8::1", "[2001:db8::1]:1", "/x", HOST),
+        ("2001:db8::/32", "[2001:db8::1]:1", "/x", HOST),
+        ("[2001:db8::]/32:1/x", "[2001:db8::1]:1", "/x", BOTH),
+        ("[2001:db8::1]:1/x", "[2001:db8::1]:1", "/x", BOTH),
+        ("[2001:db8::1]/x", "[2001:db8::1]:1", "/x", PATH),
+        ("*", "a.test:1", "/x", HOST),
+        ("any", "a.test:1", "/x", HOST),
+        ("GET a.test:1/x", "a.test:1", "/x", BOTH),
+        ("*:1/x", "a.test:1", "/x", BOTH),
+        (".test", "a.test:1", "/x", HOST),
+        ("A.Test.:1", "a.test:1", "/x", PORT),
     ] {
         let rule = Rule::allow(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let rules = AccessRules::new(vec![rule]).unwrap().unwrap();
@@ -376,9 +240,19 @@ fn hosts_ports_and_paths_are_told_apart() {
 }
 
 /// What a rule names beside the host.
+#[derive(Clone, Copy)]
 struct Names {
     port: bool,
     path: bool,
+}
+
+const HOST: Names = names(false, false);
+const PORT: Names = names(true, false);
+const PATH: Names = names(false, true);
+const BOTH: Names = names(true, true);
+
+const fn names(port: bool, path: bool) -> Names {
+    Names { port, path }
 }
 
 #[test]
