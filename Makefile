@@ -80,7 +80,7 @@ check: ## Check formatting, lints, documentation, licences, file lengths
 		$(CARGO) clippy --quiet --package peername --no-default-features --features "$$features" --locked -- -D warnings; \
 	done
 	@for target in $$(rustup target list --installed 2>/dev/null | grep musl); do \
-		$(CARGO) check --quiet --locked --package peername-sys --target $$target; \
+		RUSTFLAGS="-D warnings" $(CARGO) check --quiet --locked --package peername-sys --target $$target; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --features peername/opentelemetry --locked --quiet
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \

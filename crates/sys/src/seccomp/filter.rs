@@ -104,6 +104,7 @@ fn program_i386(getsockname: Getsockname) -> Vec<sock_filter> {
     calls
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Getsockname {
     fn action(self) -> u32 {
         match self {
