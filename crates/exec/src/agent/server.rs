@@ -245,9 +245,8 @@ impl Agent {
             self.epoll
                 .add(&self.socket, Token::SOCKET, Interest::Readable)?;
         }
-        let are_current = || self.host.are_policies_current();
         if let Some(watch) = &mut self.watch
-            && watch.is_reload_due(now, are_current)
+            && watch.is_reload_due(now, || self.host.are_policies_current())
         {
             self.reload();
         }

@@ -31,12 +31,11 @@ impl Bundle {
     ) -> anyhow::Result<Self> {
         let id = format!("peername-doctor-{name}-{}", std::process::id());
         let folder = env::temp_dir().join(&id);
-        let failed = || format!("creating {}", folder.display());
         let program = env::current_exe().context("finding this program")?;
         DirBuilder::new()
             .mode(0o700)
             .create(&folder)
-            .with_context(failed)?;
+            .with_context(|| format!("creating {}", folder.display()))?;
         let bundle = Self {
             id,
             folder,

@@ -120,8 +120,10 @@ pub(super) fn installed() -> Vec<Runtime> {
 /// A finding for each.
 pub(super) fn findings(runtimes: &[Runtime]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = runtimes.iter().map(Runtime::finding).collect();
-    let runs = |runtime: &Runtime| matches!(runtime.kind.support, Support::Runs(..));
-    if !runtimes.iter().any(runs) {
+    if !runtimes
+        .iter()
+        .any(|runtime| matches!(runtime.kind.support, Support::Runs(..)))
+    {
         findings.push(Finding::fail(
             "container runtime",
             "neither runc nor crun is in a folder of PATH",
