@@ -159,7 +159,7 @@ fn level_of_the_log_is_changed_over_the_unix_socket() {
         wait_until("the first line", || lines() == 1);
         let by_path = [&["--unix-socket", &served.socket][..], &put].concat();
         assert_eq!(get(host, &by_path, "/log-level"), "debug\n200");
-        // Each has a line now, also within ten seconds.
+        // Each has a line now, also within the interval.
         refuse();
         refuse();
         wait_until("a line each", || lines() == 3);

@@ -35,7 +35,7 @@ fn refusal_is_logged_with_its_remedy() {
                 "{line}"
             );
             assert_contains(&line, &[" to port 8443: "]);
-            // The same refusal is logged again after ten seconds, with its count.
+            // The same refusal is counted, and logged again after the interval.
             assert_refused(&served.lab.balancer, LISTEN_V4, bytes);
             assert_eq!(refusals(&served), 1, "{}", served.process.log());
         }

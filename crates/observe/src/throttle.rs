@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use peername_sys::log_interval::LOG_INTERVAL;
+
 /// Lets one line through per interval and counts the suppressed ones.
 #[derive(Debug)]
 pub struct Throttle {
@@ -43,9 +45,6 @@ impl Default for Throttle {
         Self::new()
     }
 }
-
-/// The interval of warnings that repeat: rare enough that peers can't fill a disk.
-pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

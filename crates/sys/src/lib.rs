@@ -10,6 +10,7 @@ pub mod clock;
 pub mod event;
 pub mod fs;
 pub mod ipc;
+pub mod log_interval;
 pub mod netlink;
 pub mod process;
 pub mod random;

@@ -52,7 +52,7 @@ fn connections_are_not_logged_without_verbose() {
         let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, b"nonsense");
         conn.wait_closed();
     }
-    // The refusals are a throttled log: one line in ten seconds, whatever peers connect.
+    // The refusals are a throttled log: one line in an interval, whatever peers connect.
     let log = proxy.log();
     let added = log.strip_prefix(&before).expect("nothing is taken back");
     assert!(added.trim().lines().count() <= 1, "{added}");

@@ -60,7 +60,7 @@ fn outage_of_a_backend_and_its_end_are_logged() {
 
 /// The line is repeated while the outage lasts, so that the end of a log shows it.
 #[test]
-fn outage_is_logged_every_ten_seconds() {
+fn outage_is_logged_in_each_interval() {
     let lab = Lab::new();
     let proxy = Peername::start(&lab.server, PROXY, &[LISTEN_V4]);
     for _ in 0..24 {

@@ -19,6 +19,6 @@ pub struct AgentPolicy {
     pub header_timeout: Duration,
     /// Which clients may connect; `None` for all.
     pub clients: Option<Rc<dyn ClientJudge>>,
-    /// Log each refused connection, not only the first of each reason in ten seconds.
+    /// Log each refused connection, not only the first of each reason in an interval.
     pub verbose: bool,
 }

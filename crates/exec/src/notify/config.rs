@@ -22,7 +22,7 @@ pub struct SupervisorConfig {
     /// Which clients may connect; `None` for all. If the program is started with the library,
     /// [`peername_identity::Policy::judged_by_waiter`] has to be set, too.
     pub clients: Option<Rc<dyn ClientJudge>>,
-    /// Log each refused connection, not only the first of each reason in ten seconds.
+    /// Log each refused connection, not only the first of each reason in an interval.
     pub verbose: bool,
     /// The supervisor's end of the line to the process of the admin endpoint ([`crate::admin`]).
     pub admin: Option<OwnedFd>,

@@ -4,10 +4,11 @@ use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use peername_identity::{Counter, Refusal, RefusalReader, RefusalVerbosity, Settings};
+use peername_sys::log_interval::LOG_INTERVAL;
 use peername_sys::process::stderr::try_write_line;
 
 /// Reads the refusals that the program's processes and the supervisor record in the table, and logs them as the table's
-/// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`INTERVAL`].
+/// [`RefusalVerbosity`] says: one line each, or one line for each reason in [`LOG_INTERVAL`].
 #[derive(Debug)]
 pub(super) struct RefusalLog {
     reader: RefusalReader,
@@ -67,7 +68,7 @@ impl RefusalLog {
             RefusalVerbosity::Throttled => {}
         }
         let reason = self.reasons.get_mut(refusal.why as usize)?;
-        let recent = reason.logged.is_some_and(|at| now < at + INTERVAL);
+        let recent = reason.logged.is_some_and(|at| now < at + LOG_INTERVAL);
         if recent || is_of_one_client(refusal.why) {
             return None;
         }
@@ -167,8 +168,6 @@ impl Display for Explained {
 
 const HEALTH_CHECK: &str =
     "; if it is a balancer that checks this server's health, add it to --health-checks-from";
-/// The rate limit: the time between two lines about one reason.
-const INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two reads.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_logged_once_in_ten_seconds_with_the_number() {
+    fn each_reason_is_logged_once_in_an_interval_with_the_number() {
         let memory = memory();
         let settings = Table::new(&memory).expect("a table").settings();
         settings.set_refusal_verbosity(RefusalVerbosity::Throttled);

@@ -1,4 +1,4 @@
-//! Warns of backend outages: when one begins, once in ten seconds while it lasts, and when the backend recovers.
+//! Warns of backend outages: when one begins, once in [`LOG_INTERVAL`] while it lasts, and when the backend recovers.
 //!
 //! A header may choose the backend (`--dynamic-destination`), so the number of backends that are remembered and logged
 //! is bounded.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use peername_observe::throttle::LOG_INTERVAL;
+use peername_sys::log_interval::LOG_INTERVAL;
 
 use crate::backend::Backend;
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_logged_at_its_start_every_ten_seconds_and_at_its_end() {
+    fn an_outage_is_logged_at_its_start_in_each_interval_and_at_its_end() {
         let (outages, start) = (Outages::new(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let down = |failed| Some(Down { failed });

@@ -1,7 +1,7 @@
 //! Rate-limited warnings for conditions that can refuse every client.
 //!
 //! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
-//! header, a backend that is down. Each such reason is logged once in ten seconds, with what to do about it. Nothing that
+//! header, a backend that is down. Each such reason is logged by a [`Throttle`], with what to do about it. Nothing that
 //! a peer sent is logged here, only its address, and that of a refused client. A failure that concerns only the client that caused it is logged with
 //! `-v`.
 

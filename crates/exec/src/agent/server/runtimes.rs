@@ -1,11 +1,12 @@
 //! The connections of container runtimes.
 
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use peername_sys::NameCall;
 use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
+use peername_sys::log_interval::LOG_INTERVAL;
 use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, RETRY_INTERVAL};
@@ -125,4 +126,3 @@ fn log_refused(error: &RegistrationError) {
 
 /// Each is a container that starts at this moment; others wait in the backlog.
 const MAX_REGISTRATIONS: usize = 256;
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
