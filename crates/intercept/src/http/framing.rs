@@ -12,7 +12,7 @@
 
 mod error;
 pub(crate) mod field_counter;
-pub(crate) mod frame_head;
+pub(crate) mod frame_header;
 mod request_head;
 pub(crate) mod watched_stream;
 

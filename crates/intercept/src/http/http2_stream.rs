@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::framing::field_counter::FieldCounter;
-use super::framing::frame_head::{FrameHead, FrameHeadReader, RST_STREAM};
+use super::framing::frame_header::{FrameHeader, FrameHeaderReader, RST_STREAM};
 
 /// A server's stream of HTTP/2, in which PROTOCOL_ERROR of single streams becomes HTTP_1_1_REQUIRED, and which ends at a header
 /// list with too many fields.
@@ -30,9 +30,9 @@ pub(crate) struct Http2Stream<T, F> {
 /// The position in a stream of frames (RFC 9113, section 4.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct FrameCursor {
-    head: FrameHeadReader,
+    header: FrameHeaderReader,
     /// The frame whose payload goes by.
-    frame: Option<FrameHead>,
+    frame: Option<FrameHeader>,
     payload_left: usize,
     /// The bytes of an error code so far.
     code: u32,
@@ -63,7 +63,7 @@ impl FrameCursor {
     fn find_reset(&mut self, bytes: &mut &[u8]) -> Option<u32> {
         while let Some(byte) = bytes.first() {
             let Some(frame) = self.frame else {
-                self.frame = self.head.take(bytes);
+                self.frame = self.header.take(bytes);
                 self.payload_left = self.frame.map_or(0, |frame| frame.len);
                 self.end_payload();
                 continue;

@@ -13,7 +13,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -25,6 +24,7 @@ use super::framing::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
 use super::http2_stream::Http2Stream;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
+use super::switch_slot::SwitchSlot;
 use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
 use crate::request::target::{RequestTarget, requested_host};
@@ -39,9 +39,6 @@ pub(crate) struct HttpServer {
     pub(crate) target: Arc<RequestTarget>,
     switched: SwitchSlot<Switched>,
 }
-
-/// Filled by a request that switches its connection's protocol, emptied once hyper has given the connection back.
-pub(crate) type SwitchSlot<T> = Arc<Mutex<Option<T>>>;
 
 pub(crate) type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
@@ -74,7 +71,7 @@ impl HttpServer {
         let Some((io, service)) = served else {
             return;
         };
-        match take_slot(&service.switched) {
+        match service.switched.take() {
             Some(switched) => websocket::relay(io, switched).await,
             None => linger_and_close(io).await,
         }
@@ -184,8 +181,8 @@ impl Service<Request<Incoming>> for HttpServer {
             };
             let mut switched = None;
             let response = exchange.respond(request, &mut switched).await;
-            if switched.is_some() {
-                fill_slot(&this.switched, switched);
+            if let Some(switched) = switched {
+                this.switched.fill(switched);
             }
             Ok(response)
         })
@@ -354,14 +351,6 @@ where
     };
     // The connection is closed afterwards in any case.
     let _ = timeout(LINGER, drained).await;
-}
-
-pub(crate) fn fill_slot<T>(slot: &SwitchSlot<T>, value: Option<T>) {
-    *slot.lock() = value;
-}
-
-pub(crate) fn take_slot<T>(slot: &SwitchSlot<T>) -> Option<T> {
-    slot.lock().take()
 }
 
 /// Requests of one HTTP/2 connection at a time.

@@ -10,11 +10,10 @@ use hyper::service::Service;
 use super::client_connection::ClientConnection;
 use super::error_response::ErrorFormat;
 use super::exchange::Exchange;
-use super::http_server::{
-    self, FirstRequest, Http1Opening, ResponseFuture, SwitchSlot, fill_slot, take_slot,
-};
+use super::http_server::{self, FirstRequest, Http1Opening, ResponseFuture};
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
+use super::switch_slot::SwitchSlot;
 use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
 use crate::request::target::{RequestTarget, requested_host};
@@ -51,7 +50,7 @@ pub(crate) async fn serve(
     let Some((stream, service)) = served else {
         return;
     };
-    match take_slot(&service.switched) {
+    match service.switched.take() {
         None => http_server::linger_and_close(stream).await,
         Some(switched) => websocket::relay(stream, switched).await,
     }
@@ -100,8 +99,8 @@ impl TransparentHttp {
         let mut switched = None;
         let request = Request::from_parts(parts, body);
         let response = exchange.respond(request, &mut switched).await;
-        if switched.is_some() {
-            fill_slot(&self.switched, switched);
+        if let Some(switched) = switched {
+            self.switched.fill(switched);
         }
         response
     }

@@ -16,11 +16,11 @@ use crate::http::client_connection::ClientConnection;
 use crate::http::error_response::ErrorFormat;
 use crate::http::exchange::Exchange;
 use crate::http::http_server::{
-    FirstRequest, Http1Opening, ResponseFuture, SwitchSlot, fill_slot, linger_and_close,
-    serve_http1, take_slot,
+    FirstRequest, Http1Opening, ResponseFuture, linger_and_close, serve_http1,
 };
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
+use crate::http::switch_slot::SwitchSlot;
 use crate::http::websocket::{self, Switched};
 use crate::request::id;
 use crate::request::refusal::Refusal;
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
         return;
     };
     let stream = stream.flatten();
-    match take_slot(&service.next) {
+    match service.next.take() {
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
         Some(NextProtocol::Tunnel(tunnel)) => {
@@ -132,7 +132,7 @@ impl ConnectProxy {
                         }
                     },
                 };
-                fill_slot(&self.next, Some(NextProtocol::Tunnel(tunnel)));
+                self.next.fill(NextProtocol::Tunnel(tunnel));
                 Response::new(ResponseBody::from_proxy(Bytes::new(), None))
             }
         }
@@ -173,7 +173,7 @@ impl ConnectProxy {
         let request = Request::from_parts(parts, body);
         let response = exchange.respond(request, &mut switched).await;
         if let Some(switched) = switched {
-            fill_slot(&self.next, Some(NextProtocol::Switched(switched)));
+            self.next.fill(NextProtocol::Switched(switched));
         }
         response
     }

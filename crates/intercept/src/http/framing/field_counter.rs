@@ -5,14 +5,14 @@
 //! and a connection may have 128 of them. So fields are counted on their way to h2, without decoding them (RFC 7541, section 6), and
 //! a connection with a list that no client needs is closed before the list is decoded.
 
-use super::frame_head::{CONTINUATION, DATA, FrameHead, FrameHeadReader, HEADERS};
+use super::frame_header::{CONTINUATION, DATA, FrameHeader, FrameHeaderReader, HEADERS};
 
 /// Counts the fields of one connection's header lists, request heads and trailers, as they go by.
 #[derive(Debug)]
 pub(crate) struct FieldCounter {
     /// Bytes of the connection preface (RFC 9113, section 3.4) that are still to come.
     preface: usize,
-    head: FrameHeadReader,
+    header: FrameHeaderReader,
     frame: Frame,
     hpack: Hpack,
     /// Fields of the list so far.
@@ -67,7 +67,7 @@ impl Default for FieldCounter {
     fn default() -> Self {
         Self {
             preface: PREFACE_LEN,
-            head: FrameHeadReader::default(),
+            header: FrameHeaderReader::default(),
             frame: Frame::default(),
             hpack: Hpack::default(),
             fields: 0,
@@ -99,7 +99,7 @@ impl FieldCounter {
             take(&mut bytes, &mut self.frame.padding);
             if self.frame.is_at_end() {
                 self.end_frame();
-                self.take_head(&mut bytes);
+                self.take_header(&mut bytes);
             }
         }
         Ok(())
@@ -129,24 +129,24 @@ impl FieldCounter {
         }
     }
 
-    fn take_head(&mut self, bytes: &mut &[u8]) {
-        let Some(head) = self.head.take(bytes) else {
+    fn take_header(&mut self, bytes: &mut &[u8]) {
+        let Some(header) = self.header.take(bytes) else {
             return;
         };
-        match head.kind {
-            HEADERS if head.stream > self.last_stream => self.last_stream = head.stream,
-            HEADERS | DATA => self.last_with_body = head.stream,
+        match header.kind {
+            HEADERS if header.stream > self.last_stream => self.last_stream = header.stream,
+            HEADERS | DATA => self.last_with_body = header.stream,
             _ => {}
         }
-        self.frame = Frame::new(head);
+        self.frame = Frame::new(header);
     }
 }
 
 impl Frame {
     fn new(
-        FrameHead {
+        FrameHeader {
             len, kind, flags, ..
-        }: FrameHead,
+        }: FrameHeader,
     ) -> Self {
         let is_headers = kind == HEADERS;
         if !is_headers && kind != CONTINUATION {

@@ -1,8 +1,8 @@
-//! The head of an HTTP/2 frame (RFC 9113, section 4.1).
+//! The header of an HTTP/2 frame (RFC 9113, section 4.1).
 
 /// The header of a frame: its first nine bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameHead {
+pub(crate) struct FrameHeader {
     /// Bytes of the payload.
     pub(crate) len: usize,
     pub(crate) kind: u8,
@@ -10,26 +10,26 @@ pub(crate) struct FrameHead {
     pub(crate) stream: u32,
 }
 
-/// Collects a head that may come in pieces.
+/// Collects a header that may come in pieces.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FrameHeadReader {
-    bytes: [u8; FRAME_HEAD_LEN],
+pub(crate) struct FrameHeaderReader {
+    bytes: [u8; FRAME_HEADER_LEN],
     len: usize,
 }
 
-impl FrameHeadReader {
-    /// Takes the bytes of the head that are there. Returns it once it is complete, and begins the next one.
-    pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Option<FrameHead> {
+impl FrameHeaderReader {
+    /// Takes the bytes of the header that are there. Returns it once it is complete, and begins the next one.
+    pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
         while let Some((byte, rest)) = bytes.split_first() {
             if let Some(place) = self.bytes.get_mut(self.len) {
                 *place = *byte;
             }
             *bytes = rest;
             self.len += 1;
-            if self.len == FRAME_HEAD_LEN {
+            if self.len == FRAME_HEADER_LEN {
                 self.len = 0;
                 let [a, b, c, kind, flags, stream @ ..] = self.bytes;
-                return Some(FrameHead {
+                return Some(FrameHeader {
                     len: u32::from_be_bytes([0, a, b, c]) as usize,
                     kind,
                     flags,
@@ -46,6 +46,6 @@ pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
-const FRAME_HEAD_LEN: usize = 9;
+const FRAME_HEADER_LEN: usize = 9;
 /// Without the reserved bit.
 const STREAM_MASK: u32 = 0x7fff_ffff;
