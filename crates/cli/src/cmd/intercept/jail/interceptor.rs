@@ -49,7 +49,7 @@ use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
 use super::mediator_channel::serve_mediator;
-use super::options::{Args, ListenedPorts};
+use super::options::{Args, JailPorts};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
 use crate::cmd::intercept::{TASKS_PER_WORKER, new_state, split_capacity, usual_needs};
@@ -60,7 +60,7 @@ pub(super) struct Interceptor {
     process: Process,
     authority: Authority,
     host_roots: Arc<CertificateResult>,
-    listened: ListenedPorts,
+    ports: JailPorts,
     name_ranges: NameRanges,
     log: Option<PathBuf>,
     /// Until it is started.
@@ -88,14 +88,14 @@ impl Interceptor {
         process.set_default_workers(default_workers().min(MAX_WORKERS));
         let options = args.intercept();
         let rules = options.access_rules()?;
-        let listened = args.listened(rules.as_deref())?;
+        let ports = args.jail_ports(rules.as_deref())?;
         let interceptor = Self {
-            fallback: (!args.has_helper()).then(|| listened.as_rules()),
+            fallback: (!args.has_helper()).then(|| ports.as_rules()),
             options,
             process,
             authority,
             host_roots,
-            listened,
+            ports,
             name_ranges: args.name_ranges()?,
             log: args.log.clone(),
             helper: None,
@@ -117,12 +117,12 @@ impl Interceptor {
     fn setup(&self, addresses: Vec<SocketAddr>, has_v6: bool) -> Result<Setup, Usage> {
         let listener = JailListener {
             names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
-            opened: self.listened.opened.clone(),
+            opened: self.ports.opened.clone(),
             alternates: alternate_ports(&self.ports())
                 .into_iter()
                 .map(|(port, alternate)| (alternate, port))
                 .collect(),
-            tunnelled: self.listened.tunnelled.clone(),
+            tunnelled: self.ports.tunnelled.clone(),
         };
         let plan = JailPlan {
             addresses,
@@ -138,7 +138,7 @@ impl Interceptor {
 
     /// The ports on which the jail listens.
     pub(super) fn ports(&self) -> BTreeSet<u16> {
-        self.listened.all()
+        self.ports.all()
     }
 
     /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
@@ -157,7 +157,7 @@ impl Interceptor {
     /// As [`Interceptor::new`].
     pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
         let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
-        Ok(self.fallback.is_some() && self.listened.tunnelled.is_empty() && !has_lists)
+        Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
     }
 
     /// Opens the file of `--log`, which it inherits beside the channel and the program.

@@ -98,7 +98,7 @@ pub(crate) struct Args {
 
 /// The ports that the jail listens on.
 #[derive(Clone, Debug)]
-pub(super) struct ListenedPorts {
+pub(super) struct JailPorts {
     /// Those on which TLS and HTTP are opened.
     pub(super) opened: BTreeSet<u16>,
     /// Those on which connections are relayed to the hosts that rules name with them.
@@ -107,7 +107,7 @@ pub(super) struct ListenedPorts {
     pub(super) tunnelled: Vec<TunnelledDestination>,
 }
 
-impl ListenedPorts {
+impl JailPorts {
     /// Access lists that deny everything but the destinations of `--allow-tcp`.
     pub(super) fn as_rules(&self) -> AccessRules {
         let tunnelled = self.tunnelled.iter().map(TunnelledDestination::rule);
@@ -159,7 +159,7 @@ impl Args {
         errors.note(options.check.config());
         errors.note(options.injected_headers());
         if let Some(rules) = errors.note(options.access_rules()) {
-            errors.note(self.listened(rules.as_deref()));
+            errors.note(self.jail_ports(rules.as_deref()));
         }
         errors.note(self.name_ranges());
         errors.into_result(Some(()))
@@ -170,7 +170,7 @@ impl Args {
     /// # Errors
     ///
     /// A file can't be read, or has a line that is no rule; or a rule names the name server's port.
-    pub(super) fn listened(&self, rules: Option<&AccessRules>) -> Result<ListenedPorts, Usage> {
+    pub(super) fn jail_ports(&self, rules: Option<&AccessRules>) -> Result<JailPorts, Usage> {
         let opened = self.http_ports(rules);
         let named = rules.map_or_else(BTreeSet::new, AccessRules::relayed_ports);
         if opened.contains(&DNS_PORT) || named.contains(&DNS_PORT) {
@@ -189,7 +189,7 @@ impl Args {
                     .map(TunnelledDestination::every_host),
             );
         }
-        Ok(ListenedPorts {
+        Ok(JailPorts {
             opened,
             relayed,
             tunnelled,
