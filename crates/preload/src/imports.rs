@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::imports::{answer, next_function};
 use peername_preload_common::kernel::{self, Call, Errno, Result};
+use peername_preload_common::next_functions;
 
 /// accept4(2), in which pthread_cancel(3) takes effect as in the C library's own. The descriptor, and its peer's
 /// address.
@@ -59,53 +60,19 @@ const ASYNCHRONOUS: c_int = 1;
 type Text = *const c_char;
 type List = *const Text;
 
-/// Defines functions that call the C library's, and one that looks all of them up.
-macro_rules! next {
-    ($($(#[$about:meta])* $name:ident = $text:literal($($argument:ident: $type:ty),*) or $missing:expr;)*) => {
-        $(
-            $(#[$about])*
-            ///
-            /// # Safety
-            ///
-            /// As the function of this name.
-            pub(crate) unsafe fn $name($($argument: $type),*) -> c_int {
-                type Function = unsafe extern "C" fn($($type),*) -> c_int;
-                let found = next_function($text, &found::$name);
-                // SAFETY: null is `None`; otherwise it is the function that was asked for.
-                match unsafe { transmute::<*mut c_void, Option<Function>>(found) } {
-                    // SAFETY: the caller's.
-                    Some(function) => unsafe { function($($argument),*) },
-                    None => $missing,
-                }
-            }
-        )*
-
-        fn find_exec_functions() {
-            $( next_function($text, &found::$name); )*
-        }
-
-        #[expect(non_upper_case_globals, reason = "as the functions are called")]
-        mod found {
-            use super::{AtomicPtr, c_void, ptr};
-
-            $( pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut()); )*
-        }
-    };
-}
-
-next! {
+next_functions! { find_exec_functions:
     /// execve(2).
-    execve = c"execve"(path: Text, args: List, environment: List) or {
+    execve = c"execve"(path: Text, args: List, environment: List) -> c_int => {
         let args = [path as usize, args as usize, environment as usize, 0, 0, 0];
         // SAFETY: as the caller made it.
         answer(unsafe { kernel::pass_on(Call::ExecVe, args) }.map(|_| 0))
     };
     /// execvpe(3). Every C library with dlsym(3) has it.
-    execvpe = c"execvpe"(file: Text, args: List, environment: List) or answer(Err(Errno::NOSYS));
+    execvpe = c"execvpe"(file: Text, args: List, environment: List) -> c_int => answer(Err(Errno::NOSYS));
     /// posix_spawn(3). As above.
     posix_spawn = c"posix_spawn"(pid: *mut c_int, path: Text, actions: *const c_void, attributes: *const c_void,
-        args: List, environment: List) or Errno::NOSYS.0;
+        args: List, environment: List) -> c_int => Errno::NOSYS.0;
     /// posix_spawnp(3). As above.
     posix_spawnp = c"posix_spawnp"(pid: *mut c_int, file: Text, actions: *const c_void,
-        attributes: *const c_void, args: List, environment: List) or Errno::NOSYS.0;
+        attributes: *const c_void, args: List, environment: List) -> c_int => Errno::NOSYS.0;
 }

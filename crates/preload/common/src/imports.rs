@@ -110,6 +110,49 @@ pub fn next_function(name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     address
 }
 
+/// Defines functions that call the C library's, each with the value where that has none; and `$find`, which looks all of them up.
+/// dlsym(3) takes locks, so that is done when a library is loaded, and not in a signal handler, nor in a child of vfork(2), where
+/// the parent may hold them.
+#[macro_export]
+macro_rules! next_functions {
+    ($find:ident: $(
+        $(#[$about:meta])*
+        $name:ident = $text:literal($($argument:ident: $type:ty),*) -> $result:ty => $missing:expr;
+    )*) => {
+        $(
+            $(#[$about])*
+            ///
+            /// # Safety
+            ///
+            /// As the function of this name.
+            pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+                type Function = unsafe extern "C" fn($($type),*) -> $result;
+                let found = $crate::imports::next_function($text, &found::$name);
+                // SAFETY: null is `None`; otherwise it is the function that was asked for.
+                match unsafe { core::mem::transmute::<*mut core::ffi::c_void, Option<Function>>(found) } {
+                    // SAFETY: the caller's.
+                    Some(function) => unsafe { function($($argument),*) },
+                    None => $missing,
+                }
+            }
+        )*
+
+        /// Looks up all of these functions.
+        pub(crate) fn $find() {
+            $( $crate::imports::next_function($text, &found::$name); )*
+        }
+
+        #[expect(non_upper_case_globals, reason = "as the functions are called")]
+        mod found {
+            use core::ffi::c_void;
+            use core::ptr;
+            use core::sync::atomic::AtomicPtr;
+
+            $( pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut()); )*
+        }
+    };
+}
+
 /// Looks up a function in glibc before 2.34, which has dlsym(3) in a library that not every program loads (libdl). The
 /// functions that its own name service uses instead are always there.
 fn find_in_old_glibc(name: &CStr) -> *mut c_void {
