@@ -18,6 +18,7 @@ use crate::compare::report::Report;
 use crate::compare::sandbox::Sandbox;
 use crate::compare::target::Target;
 
+pub(crate) mod chart;
 pub(crate) mod contestant;
 pub(crate) mod machine;
 pub(crate) mod measurement;
@@ -93,6 +94,9 @@ impl<C: Contestant, T: Case<C>> Comparison<'_, C, T> {
         } = results;
         print!("{}", report.tables(self.subject));
         println!("\nraw figures: {}", raw_results.path().display());
+        let chart = raw_results.path().with_extension("svg");
+        chart::write(&chart, &report.panels(self.subject))?;
+        println!("chart: {}", chart.display());
         ensure!(failures == 0, "{failures} measurements failed");
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::compare::chart::{Bar, Panel};
 use crate::compare::contestant::{Case, Contestant};
 use crate::compare::machine::describe_machine;
 use crate::compare::measurement::ObservedSource;
@@ -73,6 +74,26 @@ impl Report {
             );
         }
         text
+    }
+
+    /// The panels of the chart: what a case costs, where that is measured.
+    pub(crate) fn panels(&self, subject: &str) -> Vec<Panel> {
+        let panel = |(case, participants): &(&'static str, Vec<String>)| {
+            let metrics = self.records.metric_names(case);
+            let metric = *metrics.iter().find(|metric| metric.starts_with("CPU "))?;
+            let bars = participants.iter().filter_map(|contestant| {
+                Some(Bar {
+                    contestant: contestant.clone(),
+                    figure: self.records.summary(contestant, case, metric)?,
+                    is_subject: contestant == subject,
+                })
+            });
+            Some(Panel {
+                title: format!("{case}: {metric}"),
+                bars: bars.collect(),
+            })
+        };
+        self.cases.iter().filter_map(panel).collect()
     }
 
     /// The table of a case: one row a contestant, one column a metric.

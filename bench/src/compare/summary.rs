@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct Summary {
     pub(crate) median: f64,
     /// A quarter of the values are below the first of these, and a quarter above the second.
-    quartiles: [f64; 2],
+    pub(crate) quartiles: [f64; 2],
 }
 
 impl Summary {
