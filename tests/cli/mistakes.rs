@@ -81,13 +81,17 @@ fn mistakes_are_answered_with_cause_and_fix() {
             "jail --check-list nolist.txt -- true",
             2,
             &[
-                "--check-list nolist.txt: no such file; make it: peername jail --learn nolist.txt -- CMD",
+                "--check-list nolist.txt: no such file in /",
+                "; make it: peername jail --learn nolist.txt -- CMD",
             ],
         ),
         (
             "intercept --allow=@nolist.txt",
             2,
-            &["--allow @nolist.txt: no such file; make it: peername jail --learn nolist.txt"],
+            &[
+                "--allow @nolist.txt: no such file in /",
+                "; make it: peername jail --learn nolist.txt",
+            ],
         ),
         (
             "jail -q -- nosuchprog",

@@ -60,9 +60,9 @@ pub enum TableError {
         /// Why.
         source: io::Error,
     },
-    /// It can't be mapped.
+    /// It can't be mapped, or there are no random numbers for it.
     #[error("the table of clients: {0}")]
-    Map(#[from] peername_sys::SyscallError),
+    Call(#[from] peername_sys::SyscallError),
     /// The number of slots is wrong.
     #[error("{0} slots: the table of clients takes a power of two, and at least 64")]
     Slots(usize),
@@ -83,7 +83,7 @@ impl SharedTable {
             return Err(TableError::Networks(rules.networks.len()));
         }
         remove_stale();
-        let [first, second]: [u64; 2] = random::words();
+        let [first, second] = random::words()?;
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}{first:016x}{second:016x}"));
         let in_file = |source| TableError::File {
             path: path.clone(),
@@ -102,7 +102,7 @@ impl SharedTable {
         file.set_len(len as u64).map_err(in_file)?;
         let words = map_words(&file, len)?;
         let table = Table::new(words).ok_or(TableError::Slots(slots))?;
-        rules.write_to(table.settings());
+        rules.write_to(table.settings())?;
         Ok(Self { table, path })
     }
 
@@ -125,13 +125,19 @@ impl SharedTable {
 
 impl Rules {
     /// Writes the settings of a table that is used in the calling thread's network namespace.
-    pub(crate) fn write_to(&self, settings: Settings<'_>) {
+    ///
+    /// # Errors
+    ///
+    /// Those of getrandom(2): without a secret every call could bypass the supervisor.
+    pub(crate) fn write_to(&self, settings: Settings<'_>) -> peername_sys::Result<()> {
+        let pass = random::words()?;
         settings.ports().clear();
         settings.wakeup_ports().clear();
         for &port in &self.ports {
             settings.ports().insert(port);
         }
-        settings.write(self.policy(), &self.networks, random::words());
+        settings.write(self.policy(), &self.networks, pass);
+        Ok(())
     }
 
     fn policy(&self) -> Policy {

@@ -39,9 +39,13 @@ pub fn emitted(
 
 /// A source for a probe from this address. Each probe has another port: connection tracking remembers how it translated the
 /// last one.
-pub fn fresh_source(ip: IpAddr) -> SocketAddr {
-    let [word] = random::words::<1>();
-    SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16)
+///
+/// # Errors
+///
+/// Those of getrandom(2).
+pub fn fresh_source(ip: IpAddr) -> peername_sys::Result<SocketAddr> {
+    let [word] = random::words()?;
+    Ok(SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16))
 }
 
 /// A port from here on is no service's.

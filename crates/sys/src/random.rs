@@ -1,14 +1,27 @@
 //! Cryptographically secure random numbers.
 
+use std::io;
+
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// `N` random words from the kernel's generator (getrandom(2)). Right after boot this blocks until the generator is
-/// seeded.
-pub fn words<const N: usize>() -> [u64; N] {
-    [(); N].map(|()| {
-        let mut word = [0; size_of::<u64>()];
-        // Never fails and never returns less for so few bytes, once the generator is seeded.
-        let _ = getrandom(&mut word, GetRandomFlags::empty());
-        u64::from_ne_bytes(word)
-    })
+use crate::{NameCall, Result};
+
+/// `N` random words from the kernel's generator. Right after boot this blocks until the generator is seeded.
+///
+/// # Errors
+///
+/// Those of getrandom(2): a sandbox denies it.
+pub fn words<const N: usize>() -> Result<[u64; N]> {
+    let mut words = [0; N];
+    for word in &mut words {
+        let mut bytes = [0; size_of::<u64>()];
+        let len = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))
+            .call("getrandom(2)")?;
+        if len < bytes.len() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).call("getrandom(2)");
+        }
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
 }

@@ -40,9 +40,15 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
     }
 }
 
-/// An ordinary user's agent for the containers of the same user, whose network belongs to their user namespace.
+/// An ordinary user's agent for the containers of the same user, whose network belongs to their user namespace, or is the host's.
 #[test]
 fn ordinary_user_supervises_containers_of_that_user() {
+    for network in [&["--net"][..], &[]] {
+        supervise_rootless(network);
+    }
+}
+
+fn supervise_rootless(network: &[&str]) {
     let (host, scratch) = (Host::new(), Scratch::new());
     let binary = copy_executable(&host, &scratch);
     let socket = scratch.path_text("agent.sock");
@@ -54,7 +60,8 @@ fn ordinary_user_supervises_containers_of_that_user() {
     let script = scratch.write("rootless.sh", include_str!("rootless.sh"));
     let through = [
         AS_NOBODY,
-        &["unshare", "--user", "--map-root-user", "--mount", "--net"],
+        &["unshare", "--user", "--map-root-user", "--mount"],
+        network,
         &["--pid", "--fork", "--kill-child", "--mount-proc"],
     ]
     .concat();

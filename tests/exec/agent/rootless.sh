@@ -1,10 +1,10 @@
-# Runs a server in a container of runc as an ordinary user, in a user namespace and a network of its own, and connects to it as its balancer
+# Runs a server in a container of runc as an ordinary user, in a user namespace of its own, and connects to it as its balancer
 # does: rootless.sh BUNDLE, a folder with `profile.json`.
 set -euo pipefail
 
 cd "$1"
 mkdir root
-ip link set lo up
+[[ -n $(ip link show dev lo up) ]] || ip link set lo up
 mount --rbind / root
 server='python3 -um http.server 8443 & sleep 1
     printf "PROXY TCP4 203.0.113.7 198.51.100.10 4711 443\r\nGET / HTTP/1.0\r\n\r\n" | nc -q1 127.0.0.1 8443'

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use peername_sys::event::wait_readable;
 use peername_sys::process::daemonize;
-use peername_sys::process::namespace::NetworkNamespace;
+use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
 use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
@@ -77,7 +77,7 @@ fn supervise(container: SupervisedContainer, policy: &AgentPolicy) -> Result<(),
         listing: find_listing()?,
         ..policy.rules.clone()
     };
-    rules.write_to(table.settings());
+    rules.write_to(table.settings())?;
     let config = SupervisorConfig {
         table,
         header_timeout: policy.header_timeout,
@@ -101,10 +101,11 @@ fn enter_network_of_first_caller(
             return Err(SupervisorError::ForeignPids);
         }
         let network = NetworkNamespace::of_thread(call.tid);
+        let users = UserNamespace::of_process(call.tid);
         if !calls.is_pending(call.id) {
             continue;
         }
-        let entered = network.and_then(|network| enter(&network));
+        let entered = network.and_then(|network| enter(&network, users));
         entered.map_err(SupervisorError::Network)?;
         return Ok(true);
     }
@@ -136,9 +137,16 @@ fn first_call(
 }
 
 /// The agent of an ordinary user may enter the network of its containers only from the user namespace that the network belongs to.
-fn enter(network: &NetworkNamespace) -> Result<(), SyscallError> {
+/// A container that has this host's network has a user namespace of its own nevertheless, in which its processes are within reach.
+fn enter(
+    network: &NetworkNamespace,
+    users: Result<UserNamespace, SyscallError>,
+) -> Result<(), SyscallError> {
     match network.enter() {
         Err(error) if error.is_permission() => {
+            if network.is_current()? {
+                return users?.enter();
+            }
             network.owner()?.enter()?;
             network.enter()
         }

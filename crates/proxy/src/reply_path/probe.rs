@@ -183,7 +183,7 @@ fn verify_emitted(
     target: Backend,
     mark: Option<NonZeroU32>,
 ) -> Result<ProbeOutcome, ReplyPathError> {
-    let from = fresh_source(foreign_addr(target.address.ip()));
+    let from = fresh_source(foreign_addr(target.address.ip()))?;
     match emitted(target, mark, from) {
         Ok(Some(Emitted { source: seen, .. })) if seen.ip() != from.ip() => {
             Err(ReplyPathError::Rewritten {

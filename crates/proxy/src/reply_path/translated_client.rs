@@ -97,7 +97,8 @@ impl Suspect {
     ///
     /// Why the probe could not tell.
     fn is_replaced(&self) -> Result<bool, String> {
-        let emitted = emitted(self.backend, self.mark, fresh_source(self.client))
+        let emitted = fresh_source(self.client)
+            .and_then(|source| emitted(self.backend, self.mark, source))
             .map_err(|error| error.to_string())?
             .ok_or_else(|| "the device does not tell what it sends".to_owned())?;
         Ok(emitted.source.ip() != self.client)

@@ -42,6 +42,20 @@ impl NetworkNamespace {
         Ok(Self(file.call("open(/proc/TID/ns/net)")?.into()))
     }
 
+    /// Whether the calling thread is in this namespace.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`NetworkNamespace::current`].
+    pub fn is_current(&self) -> Result<bool> {
+        let id = |of: &Self| {
+            rustix::fs::fstat(&of.0)
+                .call("fstat(2)")
+                .map(|stat| (stat.st_dev, stat.st_ino))
+        };
+        Ok(id(self)? == id(&Self::current()?)?)
+    }
+
     /// The user namespace that it belongs to (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub(super) async fn check(backend: Backend, mark: u32) -> Finding {
     }
     let mut kept = 0_u32;
     for (&client, rule) in &clients.rules {
-        match emitted(backend, mark, fresh_source(client)) {
+        match fresh_source(client).and_then(|source| emitted(backend, mark, source)) {
             Ok(Some(seen)) if seen.source.ip() != client => {
                 let masked = Masked {
                     backend,

@@ -100,7 +100,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
         );
     }
     let ports = interceptor.ports();
-    let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()[0]))?;
+    let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
     let parent = verdict.is_some().then(parent_id);
     let channel = spawn(interceptor, &dir, to_mediator, verdict).inspect_err(|_| dir.remove())?;

@@ -1,5 +1,6 @@
 //! Files of access rules (`@FILE`): one rule a line. `#` and `;` begin a comment, and blank lines are skipped.
 
+use std::env;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -39,8 +40,12 @@ pub(super) fn read_allowed<T, E: Display>(
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     if matches!(path.try_exists(), Ok(false)) {
+        let place = match env::current_dir() {
+            Ok(directory) if path.is_relative() => format!(" in {}", directory.display()),
+            _ => String::new(),
+        };
         return Err(Usage(format!(
-            "{name}: no such file; make it: peername jail --learn {} -- CMD",
+            "{name}: no such file{place}; make it: peername jail --learn {} -- CMD",
             quote(path)
         )));
     }
@@ -64,7 +69,7 @@ mod tests {
     fn file_has_one_rule_a_line_and_at_least_one() {
         let name = format!(
             "peername-rules-{:016x}",
-            peername_sys::random::words::<1>()[0]
+            peername_sys::random::words::<1>().unwrap()[0]
         );
         let path = std::env::temp_dir().join(name);
         let read_text = |text: &str| {

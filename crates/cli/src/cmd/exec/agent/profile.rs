@@ -38,8 +38,8 @@ pub(crate) struct AskedAgent {
     /// The policy of the containers: a name of the agent's configuration
     #[arg(long, value_name = "NAME", default_value = DEFAULT_POLICY, value_parser = policy_name)]
     pub(crate) policy: String,
-    /// The agent's socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
+    /// The agent's socket, as of `agent --listen`
+    #[arg(long, alias = "listen", value_name = "PATH", default_value = SOCKET, value_parser = socket_path)]
     pub(crate) socket: PathBuf,
 }
 

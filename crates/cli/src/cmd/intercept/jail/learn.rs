@@ -266,7 +266,7 @@ mod tests {
     fn learn(before: Option<&str>, asked: &[&str]) -> Result<String, String> {
         let name = format!(
             "peername-learn-{:016x}",
-            peername_sys::random::words::<1>()[0]
+            peername_sys::random::words::<1>().unwrap()[0]
         );
         let path = std::env::temp_dir().join(name);
         if let Some(text) = before {
