@@ -50,6 +50,7 @@ const DATA: &[Sysno] = &[
     Sysno::read,
     Sysno::write,
     Sysno::readv,
+    Sysno::pwritev2,
     Sysno::writev,
     Sysno::pread64,
     Sysno::splice,
