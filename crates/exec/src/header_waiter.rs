@@ -19,11 +19,11 @@
 
 mod listeners;
 mod port_watch;
-pub mod request_channel;
+pub mod request_channels;
 mod wakeup_connection;
 mod wakeups;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,9 @@ pub struct HeaderWaiter {
     capacity: usize,
     epoll: Epoll,
     next_id: u64,
-    pending: BTreeMap<u64, PendingConnection>,
+    pending: HashMap<u64, PendingConnection>,
+    /// The pending connections, the one that expires first in front.
+    deadlines: BTreeSet<(Instant, u64)>,
     /// Pending connections to check without waiting for bytes: with a judge the library also parks those without a header.
     unchecked: Vec<u64>,
     ready: HashMap<ListenerAddr, VecDeque<ReadyConnection>>,
@@ -107,7 +109,8 @@ impl HeaderWaiter {
             capacity: MAX_WAITING.min(third),
             epoll: Epoll::new()?,
             next_id: 0,
-            pending: BTreeMap::new(),
+            pending: HashMap::new(),
+            deadlines: BTreeSet::new(),
             unchecked: Vec::new(),
             ready: HashMap::new(),
             listeners: Listeners::new(policy.namespace, MAX_LISTENERS.min(third / 4)),
@@ -155,6 +158,7 @@ impl HeaderWaiter {
             deadline: Instant::now() + self.header_timeout - waited,
             has_begun: false,
         };
+        self.deadlines.insert((pending.deadline, id));
         self.pending.insert(id, pending);
         if self.judge.is_some() {
             self.unchecked.push(id);
@@ -218,7 +222,7 @@ impl HeaderWaiter {
         if !self.unchecked.is_empty() {
             return Some(Instant::now());
         }
-        let header = self.pending.first_key_value().map(|(_, w)| w.deadline);
+        let header = self.deadlines.first().map(|(deadline, _)| *deadline);
         let woken = self.ready.values().flatten().filter_map(|r| r.woken).min();
         let wake_again = woken.map(|at| at + WAKE_AGAIN_AFTER);
         let ports = self.ports.next_deadline();
@@ -249,9 +253,9 @@ impl HeaderWaiter {
 
     /// Sweeps if the table has no room for this connection: the sweep that was due when half of the free slots were occupied
     /// may have been too early.
-    pub(crate) fn make_room_for(&self, connection: BorrowedFd<'_>) {
+    pub(crate) fn sweep_if_full(&self, connection: BorrowedFd<'_>) {
         let settings = self.table.settings();
-        // The slots where it may be are not all occupied before.
+        // Below a quarter, it is unlikely that all slots are occupied where it may be.
         if settings.used() < self.table.slots() as u64 / 4 {
             return;
         }
@@ -265,7 +269,7 @@ impl HeaderWaiter {
 
     /// Peeks at a pending connection, because of an event, or without one.
     fn check_pending(&mut self, id: u64, found: Option<Readiness>) -> Option<ListenerAddr> {
-        self.make_room_for(self.pending.get(&id)?.connection.as_fd());
+        self.sweep_if_full(self.pending.get(&id)?.connection.as_fd());
         let pending = self.pending.get_mut(&id)?;
         let outcome = peek_again(
             self.table,
@@ -276,7 +280,8 @@ impl HeaderWaiter {
         let over = found.is_some_and(|found| found.read_closed || found.hung_up);
         match outcome {
             PeekOutcome::Incomplete(len) if !over => {
-                pending.has_begun |= found.is_some();
+                // Not by an event: SO_RCVLOWAT may hold it back.
+                pending.has_begun |= len > 1;
                 // Without this limit every byte wakes the loop, even bytes that were peeked at already.
                 let _ = stream::set_receive_low_water(&pending.connection, len);
                 None
@@ -311,6 +316,7 @@ impl HeaderWaiter {
 
     fn remove_pending(&mut self, id: u64) -> Option<PendingConnection> {
         let pending = self.pending.remove(&id)?;
+        self.deadlines.remove(&(pending.deadline, id));
         // The socket may be open in another process, so closing it here would not end the registration.
         let _ = self.epoll.delete(&pending.connection);
         let _ = stream::set_receive_low_water(&pending.connection, 1);
@@ -322,11 +328,11 @@ impl HeaderWaiter {
     fn expire(&mut self) -> Vec<ListenerAddr> {
         let (now, mut ready) = (Instant::now(), Vec::new());
         let optional = !self.table.settings().policy().header_required;
-        while let Some((&id, pending)) = self.pending.first_key_value() {
-            if pending.deadline > now {
-                break;
-            }
-            if optional && !pending.has_begun {
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            let has_begun = self.pending.get(&id).is_some_and(|one| one.has_begun);
+            if optional && !has_begun {
                 ready.extend(self.admit_silent(id));
             } else if let Some(pending) = self.remove_pending(id) {
                 self.refuse(pending.connection, Counter::Late);
@@ -373,5 +379,5 @@ impl AsFd for HeaderWaiter {
 pub const MAX_WAITING: usize = 8192;
 /// A program accepts a wake-up connection at once; one that was not accepted by then may have been lost.
 const WAKE_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// How many lists of the open sockets must lack a socket that counts as closed.
+/// A slot is freed after so many lists of the open sockets without its socket.
 const LISTS: usize = 2;

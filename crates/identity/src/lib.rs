@@ -55,7 +55,7 @@ pub use peername_proto::{HeaderPolicy, SourcePolicy};
 pub use port_set::PortSet;
 pub use proc_line::connected_inode;
 pub use refusal_ring::{Refusal, RefusalReader};
-pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Secret, Settings};
+pub use settings::{Counter, PROBE, PROBE_ERRNO, Policy, Settings, SpareArguments};
 pub use socket_family::{as_socket_family, pseudo_v4};
 pub use socket_key::{SocketKey, SocketListing, SocketQueries};
 pub use table::{Identity, NotStored, OccupiedSlot, Table};

@@ -41,12 +41,12 @@ pub struct Policy {
     pub listing: SocketListing,
 }
 
-/// 128 random bits.
-pub type Secret = [u64; 2];
+/// The fifth and sixth argument of a system call that takes fewer.
+pub type SpareArguments = [u64; 2];
 
 /// The fifth and sixth argument of a getpeername(2) that probes for the filter: with the filter it fails with
 /// [`PROBE_ERRNO`].
-pub const PROBE: Secret = [
+pub const PROBE: SpareArguments = [
     u64::from_be_bytes(*b"peername"),
     u64::from_be_bytes(*b"is there"),
 ];
@@ -143,7 +143,7 @@ impl<'m> Settings<'m> {
 
     /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before. `pass` is
     /// zero where there is no filter ([`Settings::pass`]).
-    pub fn write(self, policy: Policy, networks: &[Network], pass: Secret) {
+    pub fn write(self, policy: Policy, networks: &[Network], pass: SpareArguments) {
         let flags = [
             policy.header_required,
             policy.all_ports,
@@ -235,7 +235,7 @@ impl<'m> Settings<'m> {
     /// The fifth and sixth argument of the system calls that the library makes, random bits that only the table's user can
     /// read. The kernel ignores both; the seccomp filter of `peername exec` allows a call with them, and sends every other
     /// one to the supervisor. So a process without the library can't accept by itself.
-    pub fn pass(self) -> Secret {
+    pub fn pass(self) -> SpareArguments {
         self.pair(PASS)
     }
 
@@ -305,11 +305,11 @@ impl<'m> Settings<'m> {
         self.0.fixed.get(Self::place_of_counter(counter))
     }
 
-    fn pair(self, at: usize) -> Secret {
+    fn pair(self, at: usize) -> SpareArguments {
         [self.get(at), self.get(at.saturating_add(1))]
     }
 
-    fn set_pair(self, at: usize, [first, second]: Secret) {
+    fn set_pair(self, at: usize, [first, second]: SpareArguments) {
         self.set(at, first);
         self.set(at.saturating_add(1), second);
     }

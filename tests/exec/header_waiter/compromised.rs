@@ -72,6 +72,16 @@ fn no_connection_of_another_namespace_is_handed_to_the_program() {
     program.process.wait_line(wanted, is_it);
 }
 
+/// A process that takes a connection and does not confirm it loses it after a second, and can't confirm it then.
+#[test]
+fn connection_that_is_not_confirmed_is_handed_to_another() {
+    let script = format!("{TAKE_BY_REQUEST}{HOARDING}");
+    let program = start(Lab::without_routes(), &script);
+    for wanted in ["at once: nothing", "too late", "later: a connection"] {
+        program.process.wait_printed(wanted);
+    }
+}
+
 fn start(lab: Lab, child: &str) -> ProgramRig {
     let script = format!("{SERVER}{child}");
     ProgramRig::start_in(lab, OPTIONS, &["/usr/bin/python3", "-uc", &script])
@@ -96,6 +106,8 @@ const ELSEWHERE: &str = include_str!("compromised/elsewhere.py");
 
 /// Parks a connection from a network namespace of its own for a listener of the program.
 const INJECTING: &str = include_str!("compromised/injecting.py");
+
+const HOARDING: &str = include_str!("compromised/hoarding.py");
 
 const TAKE_BY_REQUEST: &str = r#"
 def take(listener):

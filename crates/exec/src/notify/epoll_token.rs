@@ -10,7 +10,7 @@ pub(super) enum EpollToken {
     /// The header waiter has something due.
     Waiter,
     /// A process with the library has a request for the header waiter.
-    Channel,
+    Channels,
     /// The admin endpoint's process asks whether the loop runs, or has exited.
     Admin,
     /// The agent has ended, or asks the supervisor to end.
@@ -29,7 +29,7 @@ impl From<EpollToken> for u64 {
             EpollToken::Waiter => (2, 0),
             EpollToken::ListenerReady(serial) => (3, serial),
             EpollToken::ThreadExited(serial) => (4, serial),
-            EpollToken::Channel => (5, 0),
+            EpollToken::Channels => (5, 0),
             EpollToken::Admin => (6, 0),
             EpollToken::Stop => (7, 0),
         };
@@ -46,7 +46,7 @@ impl From<u64> for EpollToken {
             2 => Self::Waiter,
             3 => Self::ListenerReady(serial),
             4 => Self::ThreadExited(serial),
-            5 => Self::Channel,
+            5 => Self::Channels,
             6 => Self::Admin,
             7 => Self::Stop,
             _ => Self::Calls,
@@ -66,7 +66,7 @@ mod tests {
             EpollToken::Calls,
             EpollToken::MonitorExited,
             EpollToken::Waiter,
-            EpollToken::Channel,
+            EpollToken::Channels,
             EpollToken::Admin,
             EpollToken::Stop,
             EpollToken::ListenerReady(9),

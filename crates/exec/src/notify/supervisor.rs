@@ -29,7 +29,7 @@ use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_calls::{FirstProcess, SupervisedCalls};
 use crate::client_judge::ClientJudge;
-use crate::header_waiter::request_channel::RequestChannel;
+use crate::header_waiter::request_channels::RequestChannels;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr};
 
 /// The state of the loop.
@@ -42,7 +42,7 @@ pub(super) struct Supervisor {
     table: Table<'static>,
     waiter: HeaderWaiter,
     /// The channel by which processes with the library reach the header waiter.
-    channel: Option<RequestChannel>,
+    channels: Option<RequestChannels>,
     admin: Option<LivenessSocket>,
     /// For a container: readable once the agent has ended, or asks this process to end.
     stop: Option<OwnedFd>,
@@ -103,14 +103,15 @@ impl Supervisor {
         });
         let epoll = Epoll::new()?;
         let mut failsafe = program.map(Failsafe::new);
-        let channel = library.as_ref();
-        let channel = channel.map(|_| RequestChannel::new(table.settings()));
-        let channel = channel.transpose()?;
-        if let (Some(failsafe), None) = (&mut failsafe, &channel) {
+        let channels = library
+            .is_some()
+            .then(|| RequestChannels::new(table.settings()))
+            .transpose()?;
+        if let (Some(failsafe), None) = (&mut failsafe, &channels) {
             failsafe.start(&supervised, &epoll)?;
         }
-        if let Some(channel) = &channel {
-            epoll.add(channel, EpollToken::Channel.into(), Interest::Readable)?;
+        if let Some(channels) = &channels {
+            epoll.add(channels, EpollToken::Channels.into(), Interest::Readable)?;
         }
         let waiter = HeaderWaiter::new(table, header_timeout, clients.clone())?;
         epoll.add(
@@ -125,7 +126,7 @@ impl Supervisor {
             epoll,
             table,
             waiter,
-            channel,
+            channels,
             admin: None,
             stop: None,
             pending: PendingAccepts::default(),
@@ -172,7 +173,7 @@ impl Supervisor {
                             failsafe.replace_monitor(&self.supervised, &self.epoll)?;
                         }
                     }
-                    EpollToken::Channel => self.serve_channel(),
+                    EpollToken::Channels => self.serve_channels(),
                     EpollToken::Admin => self.serve_admin(),
                     EpollToken::ListenerReady(serial) => self.retry_pending(serial),
                     EpollToken::ThreadExited(serial) => self.drop_pending(serial),
@@ -184,11 +185,11 @@ impl Supervisor {
                 self.drop_interrupted();
             }
             if is_due(
-                self.channel
+                self.channels
                     .as_ref()
-                    .and_then(RequestChannel::next_deadline),
+                    .and_then(RequestChannels::next_deadline),
             ) {
-                self.serve_channel();
+                self.serve_channels();
             }
             if is_due(self.waiter.next_deadline()) {
                 self.run_waiter()?;
@@ -203,9 +204,9 @@ impl Supervisor {
     /// How long the loop may wait for events.
     fn wait_limit(&self) -> Option<Duration> {
         let channel = self
-            .channel
+            .channels
             .as_ref()
-            .and_then(RequestChannel::next_deadline);
+            .and_then(RequestChannels::next_deadline);
         let refusals = self.refusals.next_deadline(self.table.settings());
         let due = self.waiter.next_deadline().into_iter();
         let due = due.chain(channel).chain(refusals);
@@ -280,10 +281,11 @@ impl Supervisor {
         slot: InflightSlot,
     ) -> Result<()> {
         let Notification { id, tid, .. } = *notification;
-        if let (Some(OPEN_CHANNEL), Some(channel)) =
-            (notification.spare_arguments(), &mut self.channel)
+        if let (Some(OPEN_CHANNEL), Some(channels)) =
+            (notification.spare_arguments(), &mut self.channels)
         {
-            Self::open_channel(&self.supervised.calls, id, channel);
+            let opened = channels.open(&mut self.waiter);
+            channel::answer(&self.supervised.calls, id, opened);
             self.supervised.inflight.remove(slot);
             return Ok(());
         }

@@ -9,7 +9,8 @@ use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
 };
 use socket2::SockRef;
 
@@ -26,6 +27,15 @@ use crate::{NameCall, Result};
 pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
+}
+
+/// Has the other end send nothing more: it gets EPIPE from now on. What it has sent can still be received (shutdown(2)).
+///
+/// # Errors
+///
+/// ENOTCONN: the socket is not connected.
+pub fn shutdown_read(socket: impl AsFd) -> Result<()> {
+    shutdown(socket, Shutdown::Read).call("shutdown(2)")
 }
 
 /// Sends `word`, with `fd` attached.

@@ -1,6 +1,6 @@
 //! What the supervisor does for processes with the library: channels to the header waiter, and listeners to wake.
 
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
 use peername_sys::Errno;
@@ -11,12 +11,11 @@ use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
 use crate::header_waiter::ListenerAddr;
-use crate::header_waiter::request_channel::RequestChannel;
 
 impl Supervisor {
-    pub(super) fn serve_channel(&mut self) {
-        if let Some(channel) = &mut self.channel {
-            channel.serve(&mut self.waiter);
+    pub(super) fn serve_channels(&mut self) {
+        if let Some(channels) = &mut self.channels {
+            channels.serve(&mut self.waiter);
         }
     }
 
@@ -39,21 +38,17 @@ impl Supervisor {
         }
         Some(thread)
     }
+}
 
-    /// Answers the call with a channel to the header waiter.
-    pub(super) fn open_channel(
-        calls: &NotificationListener,
-        id: u64,
-        channel: &mut RequestChannel,
-    ) {
-        let rejected = match channel.open() {
-            Ok(socket) => match calls.add_fd(id, socket, true) {
-                AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
-                AddFdOutcome::Rejected(error) => error,
-            },
-            // Not EMFILE, which would mean that the program has no descriptor.
-            Err(_) => Errno::AGAIN.into(),
-        };
-        calls.fail(id, &rejected);
-    }
+/// Answers the call with its end of a channel to the header waiter.
+pub(super) fn answer(calls: &NotificationListener, id: u64, opened: peername_sys::Result<OwnedFd>) {
+    let rejected = match opened {
+        Ok(socket) => match calls.add_fd(id, socket, true) {
+            AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
+            AddFdOutcome::Rejected(error) => error,
+        },
+        // Not EMFILE, which would mean that the program has no descriptor.
+        Err(_) => Errno::AGAIN.into(),
+    };
+    calls.fail(id, &rejected);
 }

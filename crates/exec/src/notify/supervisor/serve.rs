@@ -63,7 +63,7 @@ impl Supervisor {
             peer,
             namespace: listening.netns_cookie,
         };
-        self.waiter.make_room_for(connection.as_fd());
+        self.waiter.sweep_if_full(connection.as_fd());
         let judge = self.clients.as_deref();
         match peek_accepted(
             self.table,

@@ -1,10 +1,10 @@
-//! The channel by which processes with the preloaded library reach the header waiter: a pair of connected sockets for each
+//! The channels by which processes with the preloaded library reach the header waiter: a pair of connected sockets for each
 //! [request](peername_identity::WaiterRequest), one end of which the supervisor adds to the process that asks for it.
 //!
-//! It has no name, so no other process of the host can reach it. Nor is a process of the program believed, since a server may
-//! have dropped its privileges and been compromised since: what a request is about are the sockets that come with it, and the
-//! kernel is asked about these. The library sends its request as soon as it has the socket, so a silent process is not
-//! waited for, and the number of silent ones is bounded.
+//! They have no name, so no other process of the host can reach the header waiter. It does not trust a process of the program
+//! either: a server that has dropped its privileges may be compromised. What a request is about are the sockets that come with
+//! it, and the kernel is asked about these. The library sends its request as soon as it has the socket, and confirms a handoff
+//! as soon as it has the connection; so each channel has a deadline, and their number is bounded.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use peername_identity::{Settings, WaiterRequest};
 use peername_sys::event::epoll::{Epoll, Interest};
-use peername_sys::ipc::fd_passing::{receive_foreign_fds, send_bytes, seqpacket_pair};
+use peername_sys::ipc::fd_passing::{
+    receive_foreign_fds, send_bytes, seqpacket_pair, shutdown_read,
+};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::socket::upstream::local_addr;
@@ -25,26 +27,32 @@ use super::{HeaderWaiter, ListenerAddr};
 
 /// The header waiter's ends of the open channels.
 #[derive(Debug)]
-pub struct RequestChannel {
+pub struct RequestChannels {
     settings: Settings<'static>,
     epoll: Epoll,
-    /// The open conversations, the oldest first.
-    conversations: Vec<Conversation>,
+    open: Vec<Channel>,
     /// Files that were sent instead of sockets.
     files: Vec<ForeignFd>,
 }
 
 #[derive(Debug)]
-struct Conversation {
+struct Channel {
     /// Closing it closes what is queued in it, too.
     socket: ForeignFd,
-    begun: Instant,
-    /// A connection that was handed over and is not confirmed yet, and its listener.
-    lent: Option<(ForeignFd, ListenerAddr)>,
+    /// Of what the process has to send next: its request, or the confirmation of a handoff.
+    deadline: Instant,
+    handoff: Option<UnconfirmedHandoff>,
 }
 
-impl RequestChannel {
-    /// Creates a channel without conversations.
+/// A connection that was sent to the process, and its listener.
+#[derive(Debug)]
+struct UnconfirmedHandoff {
+    connection: ForeignFd,
+    listener: ListenerAddr,
+}
+
+impl RequestChannels {
+    /// None is open yet.
     ///
     /// # Errors
     ///
@@ -53,84 +61,87 @@ impl RequestChannel {
         Ok(Self {
             settings,
             epoll: Epoll::new()?,
-            conversations: Vec::new(),
+            open: Vec::new(),
             files: Vec::new(),
         })
     }
 
-    /// Opens a conversation, and returns the end for the process that has asked for it.
+    /// Opens a channel, and returns the end for the process that has asked for it. Beyond the limit, ends the one whose deadline
+    /// is next.
     ///
     /// # Errors
     ///
-    /// EMFILE or ENFILE: there is no descriptor, and no silent conversation that could be closed for it.
-    pub(crate) fn open(&mut self) -> Result<OwnedFd> {
-        let silent = self.conversations.iter().filter(|one| one.is_silent());
-        if silent.count() >= MAX_SILENT {
-            self.close_oldest_silent();
+    /// EMFILE or ENFILE: there is no descriptor, and no channel that could be ended for it.
+    pub(crate) fn open(&mut self, waiter: &mut HeaderWaiter) -> Result<OwnedFd> {
+        if self.open.len() >= MAX_OPEN {
+            self.end_next(waiter);
         }
         let (ours, theirs) = match seqpacket_pair() {
-            Err(error) if error.is_exhaustion() && self.close_oldest_silent() => seqpacket_pair()?,
+            Err(error) if error.is_exhaustion() && self.end_next(waiter) => seqpacket_pair()?,
             opened => opened?,
         };
         stream::set_nonblocking(&ours, true).call("ioctl(FIONBIO)")?;
         self.epoll.add(&ours, 0, Interest::Readable)?;
-        self.conversations.push(Conversation {
+        self.open.push(Channel {
             socket: ours.into(),
-            begun: Instant::now(),
-            lent: None,
+            deadline: Instant::now() + TIMEOUT,
+            handoff: None,
         });
         Ok(theirs)
     }
 
-    /// When [`RequestChannel::serve`] must be called even if it is not readable.
+    /// When [`RequestChannels::serve`] must be called even if it is not readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let mut silent = self.conversations.iter().filter(|one| one.is_silent());
-        silent.next().map(|one| one.begun + SILENCE_TIMEOUT)
+        self.open.iter().map(|channel| channel.deadline).min()
     }
 
-    /// Serves processes that have sent something, without waiting, and ends conversations that have been silent too long.
+    /// Serves processes that have sent something, without waiting, and ends channels whose deadline has passed.
     pub(crate) fn serve(&mut self, waiter: &mut HeaderWaiter) {
         let Self {
             settings,
-            conversations,
+            open,
             files,
             ..
         } = self;
         let now = Instant::now();
-        conversations.retain_mut(|conversation| {
-            conversation.drive(*settings, files, waiter)
-                && !(conversation.is_silent() && conversation.begun + SILENCE_TIMEOUT <= now)
+        open.retain_mut(|channel| {
+            let goes_on = channel.drive(*settings, files, waiter);
+            if goes_on && channel.deadline <= now {
+                channel.end(*settings, files, waiter);
+                return false;
+            }
+            goes_on
         });
     }
 
-    /// Closes the conversation that has been silent for longest. Returns whether there is one.
-    fn close_oldest_silent(&mut self) -> bool {
-        let silent = self.conversations.iter().position(Conversation::is_silent);
-        silent.map(|at| self.conversations.remove(at)).is_some()
+    /// Ends the channel whose deadline is next. Returns whether there is one.
+    fn end_next(&mut self, waiter: &mut HeaderWaiter) -> bool {
+        let channels = self.open.iter().enumerate();
+        let Some((next, _)) = channels.min_by_key(|(_, channel)| channel.deadline) else {
+            return false;
+        };
+        let mut channel = self.open.remove(next);
+        channel.end(self.settings, &mut self.files, waiter);
+        true
     }
 }
 
-impl AsFd for RequestChannel {
-    /// Readable when `RequestChannel::serve` has something to do.
+impl AsFd for RequestChannels {
+    /// Readable when `RequestChannels::serve` has something to do.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-impl Conversation {
-    /// Whether the process has sent nothing yet.
-    fn is_silent(&self) -> bool {
-        self.lent.is_none()
-    }
-
-    /// Processes the request, if there is one. Returns whether the conversation goes on.
+impl Channel {
+    /// Processes what the process has sent, if there is something. Returns whether the channel goes on.
     fn drive(
         &mut self,
         settings: Settings<'_>,
         files: &mut Vec<ForeignFd>,
         waiter: &mut HeaderWaiter,
     ) -> bool {
-        if self.lent.is_some() {
+        if self.handoff.is_some() {
             return self.confirm(waiter);
         }
         let mut bytes = [0; 2];
@@ -142,42 +153,38 @@ impl Conversation {
             keep_open(files, fds);
             return false;
         }
-        let request = bytes.get(..len).and_then(WaiterRequest::from_bytes);
-        let listener = match request {
-            Some(WaiterRequest::Sweep) => {
-                waiter.sweep();
-                return false;
-            }
+        let covered = |fd| covered_listener(settings, fd);
+        match bytes.get(..len).and_then(WaiterRequest::from_bytes) {
+            Some(WaiterRequest::Sweep) => waiter.sweep(),
             // The request has woken the supervisor, which then reads the refusals.
-            Some(WaiterRequest::Log) | None => return false,
+            Some(WaiterRequest::Log) | None => {}
             Some(WaiterRequest::Listening) => {
                 if let Some(listener) = fds.pop().and_then(ForeignListener::from_fd) {
                     note_listener(waiter, settings, &listener);
                 }
-                return false;
             }
-            _ => fds.pop().and_then(|fd| covered_listener(settings, fd)),
-        };
-        let Some(listener) = listener else {
-            return false;
-        };
-        match request {
             Some(WaiterRequest::Park) => {
-                let connection = fds.pop().filter(|one| is_accepted_from(&listener, one));
-                if let Some(connection) = connection {
+                if let Some(listener) = fds.pop().and_then(covered)
+                    && let Some(connection) = fds.pop()
+                    && is_accepted_from(&listener, &connection)
+                {
                     waiter.park(connection, &listener);
                 }
-                false
             }
-            _ => self.lend(waiter, (&listener).into()),
+            Some(WaiterRequest::Take) => {
+                if let Some(listener) = fds.pop().and_then(covered) {
+                    return self.hand_over(waiter, (&listener).into());
+                }
+            }
         }
+        false
     }
 
     fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Vec<ForeignFd>)> {
         receive_foreign_fds(&self.socket, bytes, WaiterRequest::MAX_DESCRIPTORS)
     }
 
-    fn lend(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
+    fn hand_over(&mut self, waiter: &mut HeaderWaiter, listener: ListenerAddr) -> bool {
         let Some(connection) = waiter.take_ready(listener) else {
             let _ = send_bytes(&self.socket, b"-", None);
             return false;
@@ -186,22 +193,38 @@ impl Conversation {
             waiter.return_ready(connection, listener);
             return false;
         }
-        self.lent = Some((connection, listener));
+        self.deadline = Instant::now() + TIMEOUT;
+        self.handoff = Some(UnconfirmedHandoff {
+            connection,
+            listener,
+        });
         true
     }
 
     /// Completes the handoff once the process confirms it. If it closes its end before, the connection is returned.
     fn confirm(&mut self, waiter: &mut HeaderWaiter) -> bool {
         match self.receive(&mut [0; 1]) {
-            Ok((1.., _)) => self.lent = None,
+            Ok((1.., _)) => self.handoff = None,
             Err(error) if is_not_yet(&error) => return true,
             _ => {
-                if let Some((connection, listener)) = self.lent.take() {
-                    waiter.return_ready(connection, listener);
+                if let Some(unconfirmed) = self.handoff.take() {
+                    waiter.return_ready(unconfirmed.connection, unconfirmed.listener);
                 }
             }
         }
         false
+    }
+
+    /// Ends the channel before it is closed: the process can't send any more, so that it closes a connection that it has not
+    /// confirmed, and what it has sent until now is processed.
+    fn end(
+        &mut self,
+        settings: Settings<'_>,
+        files: &mut Vec<ForeignFd>,
+        waiter: &mut HeaderWaiter,
+    ) {
+        let is_shut = shutdown_read(&self.socket);
+        while is_shut.is_ok() && self.drive(settings, files, waiter) {}
     }
 }
 
@@ -252,9 +275,9 @@ fn is_not_yet(error: &SyscallError) -> bool {
     error.source.kind() == ErrorKind::WouldBlock
 }
 
-/// The limit of conversations without a request: the library needs some microseconds for it.
-const MAX_SILENT: usize = 64;
-/// The timeout of a silent conversation: longer than a process of the program is preempted before its request.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit of open channels: the library needs one for some microseconds.
+const MAX_OPEN: usize = 128;
+/// For a request, and for the confirmation of a handoff: longer than a process of the program is preempted before it.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// The limit of files that are kept open.
 const MAX_FILES: usize = 64;
