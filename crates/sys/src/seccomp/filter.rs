@@ -94,6 +94,7 @@ fn program_i386(getsockname: Getsockname) -> Vec<sock_filter> {
     which.push(ret(SECCOMP_RET_ALLOW));
     let mut calls = vec![load(NUMBER)];
     calls.extend(returns(&[
+        (i386::LISTEN, NOTIFY),
         (i386::ACCEPT4, NOTIFY),
         (i386::GETPEERNAME, NOTIFY),
         (i386::GETSOCKNAME, getsockname.action()),
