@@ -1,7 +1,7 @@
 //! Files that an operator writes, mounts, and files that are opened to be compared.
 
+pub mod inotify;
 pub mod mounts;
-pub mod replacements;
 pub mod text_file;
 
 use std::ffi::OsStr;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use peername_sys::Result;
+use peername_sys::fs::inotify::DirectoryWatch;
 use peername_sys::fs::mounts;
-use peername_sys::fs::replacements::WatchedDirectories;
 use peername_sys::fs::{FileId, open_path, open_path_without_links};
 use peername_sys::process::caps::{CapabilitySet, set_effective};
 
@@ -19,14 +19,14 @@ use crate::files::Cover;
 /// Covered files, and their directories, which are watched.
 #[derive(Debug)]
 pub(super) struct WatchedCovers {
-    directories: WatchedDirectories,
+    directories: DirectoryWatch,
     covers: Vec<Cover>,
 }
 
 impl WatchedCovers {
     /// Watches the directories of these files. `None` beyond the limits of inotify(7): covers don't come back then.
     pub(super) fn new(mut covers: Vec<Cover>) -> Option<Self> {
-        let directories = WatchedDirectories::new().ok()?;
+        let directories = DirectoryWatch::new().ok()?;
         covers.retain(|cover| {
             let directory = cover.original.parent();
             directory.is_some_and(|directory| directories.add(directory).is_ok())
@@ -43,7 +43,7 @@ impl WatchedCovers {
     ///
     /// The capabilities of this process can't be changed.
     pub(super) fn restore(&self) -> Result<()> {
-        self.directories.clear();
+        self.directories.drain();
         set_effective(CapabilitySet::SYS_ADMIN)?;
         for cover in &self.covers {
             // The program may have replaced it by a file that can't be covered.

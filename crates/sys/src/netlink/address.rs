@@ -7,7 +7,7 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 
-use super::handle::{Netlink, all};
+use super::handle::{Netlink, collect_dump};
 use super::monitor::Monitor;
 use super::route::{LocalNetwork, local_network};
 use crate::Result;
@@ -32,7 +32,7 @@ impl Netlink {
     ///
     /// Those of the netlink socket: none in normal operation.
     pub async fn addresses(&self) -> Result<Vec<InterfaceAddress>> {
-        let messages = all(self.handle.address().get().execute(), "RTM_GETADDR").await?;
+        let messages = collect_dump(self.handle.address().get().execute(), "RTM_GETADDR").await?;
         Ok(messages.iter().filter_map(read).collect())
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 
 use futures_util::{Stream, StreamExt};
-use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::{Error, Handle};
 use tokio::task::AbortHandle;
 
@@ -14,7 +13,7 @@ use crate::{NameCall, Result, SyscallError};
 pub struct Netlink {
     pub(super) handle: Handle,
     /// The task that moves messages between the socket and the handle. It ends with this value.
-    pump: AbortHandle,
+    connection_task: AbortHandle,
 }
 
 impl Netlink {
@@ -30,14 +29,17 @@ impl Netlink {
         let (connection, handle, _) = rtnetlink::new_connection_with_strict_check()
             .or_else(|_| rtnetlink::new_connection())
             .call("socket(NETLINK_ROUTE)")?;
-        let pump = tokio::spawn(connection).abort_handle();
-        Ok(Self { handle, pump })
+        let connection_task = tokio::spawn(connection).abort_handle();
+        Ok(Self {
+            handle,
+            connection_task,
+        })
     }
 }
 
 impl Drop for Netlink {
     fn drop(&mut self) {
-        self.pump.abort();
+        self.connection_task.abort();
     }
 }
 
@@ -61,7 +63,7 @@ pub fn is_family_disabled(error: &SyscallError) -> bool {
 }
 
 /// Whether the same rule or route exists already (EEXIST).
-pub fn already_exists(error: &SyscallError) -> bool {
+pub fn is_existing(error: &SyscallError) -> bool {
     error.errno() == Some(libc::EEXIST)
 }
 
@@ -74,7 +76,7 @@ pub fn is_not_found(error: &SyscallError) -> bool {
 /// The loopback interface is the first of every network namespace (LOOPBACK_IFINDEX in the kernel).
 pub const LOOPBACK: u32 = 1;
 
-pub(super) fn named<T>(result: std::result::Result<T, Error>, call: &'static str) -> Result<T> {
+pub(super) fn with_call<T>(result: std::result::Result<T, Error>, call: &'static str) -> Result<T> {
     result.map_err(into_io).call(call)
 }
 
@@ -86,18 +88,14 @@ fn into_io(error: Error) -> io::Error {
 }
 
 /// Reads a dump to its end.
-pub(super) async fn all<T>(
+pub(super) async fn collect_dump<T>(
     dump: impl Stream<Item = std::result::Result<T, Error>>,
     call: &'static str,
 ) -> Result<Vec<T>> {
     let mut dump = std::pin::pin!(dump);
     let mut found = Vec::new();
     while let Some(item) = dump.next().await {
-        found.push(named(item, call)?);
+        found.push(with_call(item, call)?);
     }
     Ok(found)
-}
-
-pub(super) fn protocol(number: u8) -> RouteProtocol {
-    RouteProtocol::from(number)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 
-use super::handle::{LOOPBACK, Netlink, all, named};
+use super::handle::{LOOPBACK, Netlink, collect_dump, with_call};
 use super::route::prefix_bits;
 use crate::Result;
 
@@ -17,7 +17,7 @@ impl Netlink {
     /// EPERM without the capability.
     pub async fn set_loopback_up(&self) -> Result<()> {
         let up = LinkUnspec::new_with_index(LOOPBACK).up().build();
-        named(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
+        with_call(self.handle.link().set(up).execute().await, "RTM_NEWLINK")
     }
 
     /// Adds an address to the loopback interface. Needs CAP_NET_ADMIN.
@@ -28,7 +28,7 @@ impl Netlink {
     pub async fn add_loopback_address(&self, address: IpAddr) -> Result<()> {
         let request = self.handle.address();
         let request = request.add(LOOPBACK, address, prefix_bits(address));
-        named(request.execute().await, "RTM_NEWADDR")
+        with_call(request.execute().await, "RTM_NEWADDR")
     }
 
     /// The names of all interfaces of this network namespace that put an Ethernet header before a packet, up or
@@ -38,7 +38,7 @@ impl Netlink {
     ///
     /// Those of the netlink socket: none in normal operation.
     pub async fn ethernet_interfaces(&self) -> Result<Vec<String>> {
-        let links = all(self.handle.link().get().execute(), "RTM_GETLINK").await?;
+        let links = collect_dump(self.handle.link().get().execute(), "RTM_GETLINK").await?;
         let ethernets = links.into_iter().filter(|link| {
             let kind = link.header.link_layer_type;
             matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback)

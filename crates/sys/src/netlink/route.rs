@@ -9,7 +9,7 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::handle::{Family, LOOPBACK, Netlink, all, is_family_disabled, named, protocol};
+use super::handle::{Family, LOOPBACK, Netlink, collect_dump, is_family_disabled, with_call};
 use crate::{NameCall, Result, Transport};
 
 /// A route that makes every address local in its table: `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
@@ -68,7 +68,7 @@ impl Netlink {
             wanted.header.table = libc::RT_TABLE_LOCAL;
             wanted.header.kind = RouteType::Local;
             let dump = self.handle.route().get(wanted).execute();
-            match all(dump, "RTM_GETROUTE").await {
+            match collect_dump(dump, "RTM_GETROUTE").await {
                 Ok(messages) => found.extend(messages.iter().filter_map(local_network)),
                 // The table does not exist yet.
                 Err(error) if error.errno() == Some(libc::ENOENT) => {}
@@ -89,9 +89,9 @@ impl Netlink {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut wanted = RouteMessage::default();
             wanted.header.address_family = family;
-            wanted.header.protocol = protocol(made_by);
+            wanted.header.protocol = RouteProtocol::from(made_by);
             let dump = self.handle.route().get(wanted).execute();
-            let messages = all(dump, "RTM_GETROUTE").await?;
+            let messages = collect_dump(dump, "RTM_GETROUTE").await?;
             // Without IPv6 the kernel answers a request for its routes with those of IPv4.
             let of_family = messages
                 .into_iter()
@@ -110,7 +110,7 @@ impl Netlink {
     /// [`is_family_disabled`].
     pub async fn add_local_route(&self, route: &LocalRoute) -> Result<()> {
         let request = self.handle.route().add(write(route));
-        named(request.execute().await, "RTM_NEWROUTE")
+        with_call(request.execute().await, "RTM_NEWROUTE")
     }
 
     /// Deletes the route.
@@ -120,7 +120,7 @@ impl Netlink {
     /// ESRCH when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_local_route(&self, route: &LocalRoute) -> Result<()> {
         let request = self.handle.route().del(write(route));
-        named(request.execute().await, "RTM_DELROUTE")
+        with_call(request.execute().await, "RTM_DELROUTE")
     }
 
     /// Whether `address` is local: by the routing tables (`ip route get`), or on an
@@ -182,7 +182,8 @@ impl Netlink {
 
     async fn is_local(&self, request: RouteMessage) -> Result<bool> {
         let from_loopback = request.attributes.iter().any(is_loopback_source);
-        let answers = all(self.handle.route().get(request).execute(), "RTM_GETROUTE").await;
+        let answers =
+            collect_dump(self.handle.route().get(request).execute(), "RTM_GETROUTE").await;
         match answers {
             Ok(routes) => Ok(routes
                 .first()
@@ -230,7 +231,7 @@ fn write(route: &LocalRoute) -> RouteMessage {
     message.header.kind = RouteType::Local;
     // The only scope IPv4 takes for a local route; IPv6 has no scopes.
     message.header.scope = RouteScope::Host;
-    message.header.protocol = protocol(route.protocol);
+    message.header.protocol = RouteProtocol::from(route.protocol);
     message.attributes = vec![
         RouteAttribute::Oif(LOOPBACK),
         RouteAttribute::Table(route.table),

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::rule::{
 };
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
 
-use super::handle::{Family, Netlink, all, named, protocol};
+use super::handle::{Family, Netlink, collect_dump, with_call};
 use crate::{Result, Transport};
 
 /// A policy routing rule: packets that match the selector are routed by the table. Displayed as `ip rule` shows it.
@@ -115,7 +115,7 @@ impl Netlink {
         let mut found = Vec::new();
         for (version, family) in FAMILIES {
             let dump = self.handle.rule().get(version).execute();
-            let messages = all(dump, "RTM_GETRULE").await?;
+            let messages = collect_dump(dump, "RTM_GETRULE").await?;
             // Without IPv6 the kernel answers a request for its rules with those of IPv4.
             let of_family = messages.into_iter().filter(|m| m.header.family == family);
             found.extend(of_family.filter_map(|message| read(&message)));
@@ -132,7 +132,7 @@ impl Netlink {
     pub async fn add_rule(&self, rule: &Rule) -> Result<()> {
         let mut request = self.handle.rule().add();
         *request.message_mut() = write(rule);
-        named(request.execute().await, "RTM_NEWRULE")
+        with_call(request.execute().await, "RTM_NEWRULE")
     }
 
     /// Deletes exactly this rule.
@@ -142,7 +142,7 @@ impl Netlink {
     /// ENOENT when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_rule(&self, rule: &Rule) -> Result<()> {
         let request = self.handle.rule().del(write(rule));
-        named(request.execute().await, "RTM_DELRULE")
+        with_call(request.execute().await, "RTM_DELRULE")
     }
 }
 
@@ -161,7 +161,7 @@ fn write(rule: &Rule) -> RuleMessage {
     message.attributes = vec![
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Table(rule.table),
-        RuleAttribute::Protocol(protocol(rule.protocol)),
+        RuleAttribute::Protocol(RouteProtocol::from(rule.protocol)),
     ];
     match rule.selector {
         Selector::From {

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use peername_sys::Result;
-use peername_sys::fs::replacements::WatchedDirectories;
+use peername_sys::fs::inotify::DirectoryWatch;
 use peername_sys::process::stderr::try_write_line;
 
 /// The watch of the policies' files: of their directories, as an editor replaces a file, and a ConfigMap a symbolic link.
 #[derive(Debug)]
 pub(super) struct PolicyWatch {
-    directories: WatchedDirectories,
+    directories: DirectoryWatch,
     /// When the files are compared.
     pub(super) due: Option<Instant>,
 }
@@ -22,10 +22,10 @@ impl PolicyWatch {
     ///
     /// # Errors
     ///
-    /// As [`WatchedDirectories::new`].
+    /// As [`DirectoryWatch::new`].
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
-            directories: WatchedDirectories::new()?,
+            directories: DirectoryWatch::new()?,
             due: None,
         })
     }
@@ -45,7 +45,7 @@ impl PolicyWatch {
 
     /// Notes the events so far.
     pub(super) fn note(&mut self) {
-        self.directories.clear();
+        self.directories.drain();
         self.due.get_or_insert_with(|| Instant::now() + QUIET);
     }
 

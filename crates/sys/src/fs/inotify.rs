@@ -1,4 +1,4 @@
-//! Notices files that take another one's place in a directory, or change there (inotify(7)).
+//! Watches directories (inotify(7)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,11 +8,11 @@ use rustix::fs::inotify::{self, WatchFlags};
 
 use crate::{NameCall, Result};
 
-/// Directories, and whether a file was created in them, renamed into them, or changed.
+/// An inotify instance that watches directories for new and changed files.
 #[derive(Debug)]
-pub struct WatchedDirectories(OwnedFd);
+pub struct DirectoryWatch(OwnedFd);
 
-impl WatchedDirectories {
+impl DirectoryWatch {
     /// Watches none yet.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl WatchedDirectories {
     ///
     /// # Errors
     ///
-    /// As [`WatchedDirectories::add`].
+    /// As [`DirectoryWatch::add`].
     pub fn add_for_changes(&self, directory: &Path) -> Result<()> {
         let entries = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         let files = WatchFlags::MODIFY | WatchFlags::ATTRIB;
@@ -53,13 +53,13 @@ impl WatchedDirectories {
     }
 
     /// Discards the events so far.
-    pub fn clear(&self) {
+    pub fn drain(&self) {
         let mut buffer = [0; 4096];
         while rustix::io::read(&self.0, &mut buffer).is_ok_and(|read| read > 0) {}
     }
 }
 
-impl AsFd for WatchedDirectories {
+impl AsFd for DirectoryWatch {
     /// Readable when there are events.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
