@@ -4,7 +4,10 @@ mod dns;
 mod iperf;
 mod quic;
 
+use std::net::SocketAddr;
+
 use crate::harness::addr::{CLIENT_V4, CLIENT_V6, FRONT_V4, FRONT_V6, TARGET_V4, TARGET_V6};
+use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
@@ -45,6 +48,28 @@ fn forward_and_proxy_carry_datagrams() {
             client.expect_datagram(b"", front);
         }
     }
+}
+
+/// More clients than this host has ports towards the backend: each gets an answer, and the backend counts as up.
+#[test]
+fn session_is_evicted_for_a_port() {
+    let lab = Lab::new();
+    let ports = "net.ipv4.ip_local_port_range";
+    lab.balancer.sysctl(ports, "40000 40007");
+    let backend = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
+    let args = words("forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000");
+    let forward = Peername::start_udp(&lab.balancer, &[&args[..], &[ADMIN]].concat());
+    for port in 7000..7030 {
+        let client = DatagramSocket::bind(&lab.client, SocketAddr::new(CLIENT_V4.ip(), port));
+        client.send(FRONT_V4, &[b"ask"]);
+        let (_, from) = backend.recv();
+        backend.send(from, &[b"answer"]);
+        client.expect_datagram(b"answer", FRONT_V4);
+    }
+    forward.wait_logged("widen net.ipv4.ip_local_port_range");
+    let count = "peername_udp_evictions_total{reason=\"ports\"} 22";
+    wait_metric(&lab.balancer, &[], count);
+    assert!(!forward.log().contains("accepts no clients"));
 }
 
 /// One process and one table for a service that has both transports, such as DNS.

@@ -38,6 +38,11 @@ impl SyscallError {
         is_exhaustion(&self.source)
     }
 
+    /// Whether no port was left for the socket, which connect(2) says by EAGAIN (`net.ipv4.ip_local_port_range`).
+    pub fn is_port_exhaustion(&self) -> bool {
+        self.errno() == Some(libc::EAGAIN)
+    }
+
     /// Whether this kernel lacks the protocol (EPROTONOSUPPORT).
     pub fn is_unknown_protocol(&self) -> bool {
         self.errno() == Some(libc::EPROTONOSUPPORT)

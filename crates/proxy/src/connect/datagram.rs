@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
+use peername_server::addr::Target;
 use peername_sys::Transport;
 use peername_sys::socket::upstream::{UpstreamSocket, local_addr};
 
@@ -76,7 +77,8 @@ impl Connector {
         }
         let socket = socket
             .connect_udp(target)
-            .map_err(|failed| ConnectError::refused(target, failed))?;
+            .map_err(|failed| Failure::of_udp_connect(Target(target), failed))
+            .map_err(ConnectError::Other)?;
         if let Some(wanted) = source {
             verify_source(&socket, wanted).map_err(ConnectError::Other)?;
         }

@@ -4,7 +4,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
-use peername_sys::SyscallError;
 use peername_sys::socket::upstream::UpstreamSocket;
 
 use super::config::UdpConfig;
@@ -104,11 +103,9 @@ impl Role for ForwarderRole {
         service.clients.judge(admitted.header.peer.ip())?;
         let upstream = service.target;
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
-        let refused = |failed: SyscallError| Failure::Connect {
-            upstream,
-            error: failed.source,
-        };
-        socket.connect_udp(upstream.0).map_err(refused)
+        socket
+            .connect_udp(upstream.0)
+            .map_err(|failed| Failure::of_udp_connect(upstream, failed))
     }
 
     /// It connects from its own address.

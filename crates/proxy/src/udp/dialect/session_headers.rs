@@ -1,6 +1,6 @@
 //! The headers of one session.
 
-/// The headers of one session: which are prepended to payloads, and which must be there.
+/// The headers of one session: those that are prepended, and whether replies must have one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionHeaders {
     /// In front of requests.
@@ -9,6 +9,6 @@ pub(crate) struct SessionHeaders {
     pub(crate) first_only: bool,
     /// In front of replies.
     pub(crate) reply: Box<[u8]>,
-    /// Whether the receiver gives the header of requests back on replies, where it is checked and removed.
+    /// Whether a reply must begin with the header of its request, which is checked and removed (spp).
     pub(crate) expected_on_replies: bool,
 }

@@ -33,14 +33,18 @@ impl<R: Role> SessionTable<R> {
         }
     }
 
-    /// Evicts the next eviction candidate of all sessions, because file descriptors are exhausted. Evicts none if the
-    /// kernel uses all candidates.
-    pub(super) fn evict_for_descriptor(&mut self, failed: &SyscallError, now: Instant) {
+    /// Evicts the next eviction candidate of all sessions, because file descriptors or this host's ports are exhausted. Evicts
+    /// none if the kernel uses all candidates.
+    pub(super) fn evict_for_socket(&mut self, failed: &SyscallError, now: Instant) {
         warn_of_exhaustion(failed);
+        let reason = match failed.is_port_exhaustion() {
+            true => "ports",
+            false => "descriptors",
+        };
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate() {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.evict(id, "descriptors"),
+                Some(id) => return self.evict(id, reason),
                 None => return,
             }
         }
@@ -54,10 +58,13 @@ impl<R: Role> SessionTable<R> {
 
 fn warn_of_exhaustion(failed: &SyscallError) {
     if let Some(suppressed) = EXHAUSTION_LOG.pass() {
+        let remedy = match failed.is_port_exhaustion() {
+            true => "no port is left to the backend: widen net.ipv4.ip_local_port_range",
+            false => "raise LimitNOFILE or `ulimit -n`",
+        };
         tracing::warn!(
             suppressed,
-            "{failed}: a UDP session is evicted for a new one. Raise LimitNOFILE or \
-             `ulimit -n`, or lower --max-sessions"
+            "{failed}: a UDP session is evicted for a new one; {remedy}, or lower --max-sessions"
         );
     }
 }

@@ -297,9 +297,11 @@ impl<R: Role> SessionTable<R> {
     ) -> Result<EntryId, Failure> {
         let headers = self.role.headers(admitted)?;
         let (socket, upstream) = match self.open_socket(admitted) {
-            Err(Failure::Local(failed)) if failed.is_exhaustion() => {
+            Err(Failure::Local(failed))
+                if failed.is_exhaustion() || failed.is_port_exhaustion() =>
+            {
                 flush(self);
-                self.evict_for_descriptor(&failed, now);
+                self.evict_for_socket(&failed, now);
                 self.open_socket(admitted)?
             }
             opened => opened?,
