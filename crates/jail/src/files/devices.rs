@@ -13,13 +13,13 @@ use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 
-/// Covers disks, also those that a group of this user may open, and devices by which other machines and the host are reached; and
-/// makes what changes the kernel's settings read-only, at each mount of these file systems. Control groups may be the user's own,
-/// and end or stop every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the
-/// jail, and only root can write it.
+/// Covers disks, also those that a group of this user may open, and the devices by which other machines and the host are reached.
+/// Makes the file systems with settings of the kernel read-only at each of their mounts. Control groups may be the user's own, and
+/// end or stop every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the jail,
+/// and only root can write it.
 pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
     let settings: BTreeSet<_> = all.iter().flat_map(settings).collect();
-    // With what is mounted below.
+    // make_read_only includes the mounts below.
     let is_topmost = |path: &&PathBuf| {
         !path
             .ancestors()
@@ -47,13 +47,16 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
 
 /// What is read-only of a mount.
 fn settings(mount: &Mount) -> Vec<PathBuf> {
-    let is_below = |name: &&&str| mount.root.starts_with(Path::new("/").join(name));
-    match mount {
-        _ if mount.is_one_of(&SETTINGS) => vec![mount.point.clone()],
-        _ if !mount.is_one_of(&["proc"]) || !user::is_root() => Vec::new(),
+    let is_below = |name: &&str| mount.root.starts_with(Path::new("/").join(name));
+    if mount.is_one_of(&SETTINGS) {
+        vec![mount.point.clone()]
+    } else if !mount.is_one_of(&["proc"]) || !user::is_root() {
+        Vec::new()
+    } else if PROC_SETTINGS.iter().any(is_below) {
         // A part of proc, as containers mount it.
-        _ if PROC_SETTINGS.iter().find(is_below).is_some() => vec![mount.point.clone()],
-        _ => PROC_SETTINGS.map(|name| mount.point.join(name)).to_vec(),
+        vec![mount.point.clone()]
+    } else {
+        PROC_SETTINGS.map(|name| mount.point.join(name)).to_vec()
     }
 }
 
@@ -88,7 +91,8 @@ fn is_pass_through(kind: FileType, path: &Path) -> bool {
     let is_taken = ["sg", "ng", "nvme", "vport"]
         .iter()
         .any(|prefix| is_numbered(&name, prefix));
-    kind.is_char_device() && (is_taken || path.starts_with("/dev/bsg"))
+    let is_bsg = path.parent().is_some_and(|folder| folder.ends_with("bsg"));
+    kind.is_char_device() && (is_taken || is_bsg)
 }
 
 /// File systems that are settings of the kernel as a whole.
@@ -116,3 +120,24 @@ const OTHER_DEVICES: [&str; 5] = [
     "kmsg",
     "cpu_dma_latency",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_take_commands_for_a_disk_are_found_below_any_mount() {
+        let kind = fs::metadata("/dev/null").unwrap().file_type();
+        for path in [
+            "/dev/sg0",
+            "/dev/ng0n1",
+            "/dev/bsg/0:0:0:0",
+            "/srv/chroot/dev/bsg/0:0:0:0",
+        ] {
+            assert!(is_pass_through(kind, Path::new(path)), "{path}");
+        }
+        for path in ["/dev/null", "/dev/sgx", "/dev/tty0"] {
+            assert!(!is_pass_through(kind, Path::new(path)), "{path}");
+        }
+    }
+}
