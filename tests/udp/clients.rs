@@ -33,7 +33,7 @@ fn denied_client_gets_no_session_in_any_dialect() {
             .send(LISTEN_V4, &[&header(other), b"other"]);
         rig.backend_v4.expect_datagram(b"other", other);
         rig.proxy
-            .wait_logged("such as client 198.51.100.7 by 10.81.0.2;");
+            .wait_logged("for example client 198.51.100.7 through 10.81.0.2;");
         let drops = rig.stop_and_count_drops();
         let expected = if dialect == "first" { 2 } else { 1 };
         assert_eq!(drops.get("client_denied"), Some(&expected), "{drops:?}");

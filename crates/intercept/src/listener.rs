@@ -5,8 +5,9 @@ mod connect_proxy;
 pub mod jail;
 pub(crate) mod tunnel;
 
+use std::fmt::Display;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -21,7 +22,7 @@ use peername_server::workers::{Incoming, Serve, WorkerTask};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
@@ -110,6 +111,12 @@ impl Intercept {
 }
 
 impl ListenerService {
+    /// Counts a connection that is refused, and has it reset.
+    fn refuse(&self, stream: &TcpStream, peer: PeerAddr, reason: &'static str) {
+        self.state.count_failed_connection(peer, reason);
+        let _ = peername_sys::tcp::stream::reset_on_close(stream);
+    }
+
     /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
     /// the per-client connection limit.
     async fn admit(&self, stream: TcpStream, listener: LocalAddr, entry: Arc<ConnectionEntry>) {
@@ -122,50 +129,34 @@ impl ListenerService {
         let limits = HeaderLimits::default();
         let lists = self.state.lists();
         if lists.access.expects_header(peer.ip()) {
-            let deadline = Instant::now() + self.state.rules.opening_timeout;
+            let after = self.state.rules.opening_timeout;
             let header = header_reader::read_claim(&stream, &limits);
-            match timeout_at(deadline, header).await {
+            match timeout(after, header).await {
                 Ok(Ok(claimed)) => client = claimed.map_or(client, |claimed| claimed.0),
-                Ok(Err(_)) | Err(_) => {
-                    self.state.count_unopened(peer, "proxy_header");
-                    if let Some(suppressed) = NO_HEADER.pass() {
-                        tracing::warn!(
-                            suppressed,
-                            "connections refused, such as of {}: no valid PROXY header in time, which \
-                             --accept-proxy expects",
-                            peer.ip()
-                        );
-                    }
-                    let _ = peername_sys::tcp::stream::reset_on_close(&stream);
-                    return;
+                Ok(Err(error)) if error.is_empty_connection() => {
+                    return self.refuse(&stream, peer, "proxy_header");
+                }
+                Ok(Err(error)) => {
+                    self.refuse(&stream, peer, "proxy_header");
+                    return warn(&NO_HEADER, peer.ip(), expects(error));
+                }
+                Err(_) => {
+                    self.refuse(&stream, peer, "proxy_header");
+                    let late = format!("no complete PROXY header within {after:?}");
+                    return warn(&NO_HEADER, peer.ip(), expects(late));
                 }
             }
         }
         if !lists.access.admits(client.ip()) {
-            self.state.count_unopened(peer, "client_not_allowed");
-            if let Some(suppressed) = NOT_ALLOWED.pass() {
-                let client = client.ip();
-                tracing::warn!(
-                    suppressed,
-                    "connections refused, such as of {client}: not a network of --allow-client"
-                );
-            }
-            let _ = peername_sys::tcp::stream::reset_on_close(&stream);
-            return;
+            self.refuse(&stream, peer, "client_not_allowed");
+            return warn(&NOT_ALLOWED, client.ip(), "not a network of --allow-client");
         }
         drop(lists);
         let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
-            self.state.count_unopened(peer, "too_many_connections");
-            if let Some(suppressed) = TOO_MANY.pass() {
-                let client = client.ip();
-                tracing::warn!(
-                    suppressed,
-                    "connections refused, such as of {client}: it has more than twice as many as are free; raise \
-                     LimitNOFILE or `ulimit -n` if this is the normal load"
-                );
-            }
-            let _ = peername_sys::tcp::stream::reset_on_close(&stream);
-            return;
+            self.refuse(&stream, peer, "too_many_connections");
+            let why = "it has open more than twice the number of free connections; raise LimitNOFILE or `ulimit -n` if this is \
+                       the normal load";
+            return warn(&TOO_MANY, client.ip(), why);
         };
         let connection = ClientConnection::new(peer, client, listener, entry);
         match &self.kind {
@@ -186,7 +177,7 @@ impl ListenerService {
         // refused: its destination is a listener of the proxy.
         let destination = match (original, stream.local_addr()) {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
-            (_, Err(_)) => return self.state.count_unopened(client.peer, "closed"),
+            (_, Err(_)) => return self.state.count_failed_connection(client.peer, "closed"),
         };
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let tunnel = Tunnel {
@@ -239,21 +230,27 @@ impl ListenerService {
         let stream = match register_stream(stream) {
             Ok(stream) => stream,
             Err(failed) => {
-                self.state.count_unopened(peer, "local_error");
-                if let Some(suppressed) = UNWATCHED.pass() {
-                    tracing::warn!(
-                        suppressed,
-                        "connections closed, such as of {peer}: {failed}"
-                    );
-                }
-                return;
+                self.state.count_failed_connection(peer, "local_error");
+                return warn(&UNWATCHED, peer.ip(), failed);
             }
         };
-        self.state.sinks.metrics.active.inc();
-        let active = ActiveGuard(&self.state);
+        let active = ActiveGuard::new(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
         Box::pin(self.admit(stream, listener, entry)).await;
         drop(active);
+    }
+}
+
+fn expects(why: impl Display) -> String {
+    format!("{why} (--accept-proxy expects a header)")
+}
+
+fn warn(throttle: &Throttle, from: IpAddr, why: impl Display) {
+    if let Some(suppressed) = throttle.pass() {
+        tracing::warn!(
+            suppressed,
+            "connections refused, for example from {from}: {why}"
+        );
     }
 }
 
@@ -264,6 +261,13 @@ static UNWATCHED: Throttle = Throttle::new();
 
 /// Counts a connection in `peername_intercept_connections_active` until it is dropped.
 struct ActiveGuard<'a>(&'a InterceptState);
+
+impl<'a> ActiveGuard<'a> {
+    fn new(state: &'a InterceptState) -> Self {
+        state.sinks.metrics.active.inc();
+        Self(state)
+    }
+}
 
 impl Drop for ActiveGuard<'_> {
     fn drop(&mut self) {

@@ -254,8 +254,8 @@ impl InterceptState {
     }
 
     /// Counts and logs a connection of this peer that ended before its first request, or within the head of a further one.
-    pub(crate) fn count_unopened(&self, peer: PeerAddr, reason: &'static str) {
-        self.sinks.metrics.count_unopened(reason);
+    pub(crate) fn count_failed_connection(&self, peer: PeerAddr, reason: &'static str) {
+        self.sinks.metrics.count_failed_connection(reason);
         tracing::debug!(%peer, reason, "connection ended before a request was complete");
     }
 

@@ -65,6 +65,11 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
+    /// Whether the peer closed or reset the connection before it sent a byte, as health checks by TCP do: no fault of a sender.
+    pub fn is_empty_connection(&self) -> bool {
+        matches!(self, Self::Truncated { received: 0 } | Self::Read(_))
+    }
+
     /// The stable reason code for metrics and logs.
     pub fn reason(&self) -> &'static str {
         match self {

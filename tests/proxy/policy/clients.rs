@@ -35,7 +35,7 @@ fn denied_client_does_not_reach_the_backend() {
         &line,
         &[
             "198.51.100.7/32",
-            "such as client 198.51.100.7 by 10.81.0.2;",
+            "for example client 198.51.100.7 through 10.81.0.2;",
         ],
     );
 }

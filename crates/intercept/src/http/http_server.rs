@@ -238,13 +238,13 @@ where
     let ended = tokio::select! {
         ended = ended => ended?,
         () = wait_head_timeout(&heads, connection, state.rules.opening_timeout) => {
-            state.count_unopened(connection.info.peer, "head_timeout");
+            state.count_failed_connection(connection.info.peer, "head_timeout");
             return None;
         }
     };
     if let Err(error) = ended {
         if error.is_parse() {
-            state.count_unopened(connection.info.peer, "bad_request");
+            state.count_failed_connection(connection.info.peer, "bad_request");
             // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
             let mut record = InFlightRecord::begin(state, connection, "");
             if let Some(target) = &target {

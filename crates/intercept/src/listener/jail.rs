@@ -118,7 +118,7 @@ impl JailListener {
     ) {
         let client = &connection.info;
         let Ok(original) = stream.local_addr().map(canonical) else {
-            return state.count_unopened(client.peer, "closed");
+            return state.count_failed_connection(client.peer, "closed");
         };
         let record = InFlightRecord::begin(state, &connection, "CONNECT");
         let (host, is_unassigned) = self.host_at(original.ip());

@@ -101,7 +101,7 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn count_unopened(&self, reason: &'static str) {
+    pub(crate) fn count_failed_connection(&self, reason: &'static str) {
         self.unopened.get_or_create(&ReasonLabel { reason }).inc();
     }
 }

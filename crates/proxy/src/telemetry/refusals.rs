@@ -99,9 +99,9 @@ fn report_failure(
                 let what = format!("{what} refused");
                 let example = match client {
                     Some(client) if matches!(failure, Failure::Client(_)) => {
-                        format!("client {} by {}", client.0.ip(), peer.ip())
+                        format!("client {} through {}", client.0.ip(), peer.ip())
                     }
-                    _ => format!("of {}", peer.ip()),
+                    _ => format!("from {}", peer.ip()),
                 };
                 warn_of(&what, throttle, failure.reason(), &example, &advice);
             }
@@ -111,12 +111,15 @@ fn report_failure(
 
 fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &str) {
     let peer = peer.ip();
-    warn_of(what, throttle, reason, &format!("of {peer}"), advice);
+    warn_of(what, throttle, reason, &format!("from {peer}"), advice);
 }
 
 fn warn_of(what: &str, throttle: &Throttle, reason: &str, example: &str, advice: &str) {
     if let Some(suppressed) = throttle.pass() {
-        tracing::warn!(suppressed, "{what}: {reason}, such as {example}; {advice}");
+        tracing::warn!(
+            suppressed,
+            "{what}: {reason}, for example {example}; {advice}"
+        );
     }
 }
 
@@ -170,8 +173,7 @@ fn advise_on_header(
             let advice = advice::advise(error.reason()).unwrap_or_default();
             (&MALFORMED, format!("{error}. {advice}"))
         }
-        // A health check connects and closes, or resets.
-        HeaderError::Truncated { received: 0 } | HeaderError::Read(_) => return None,
+        _ if error.is_empty_connection() => return None,
         HeaderError::Invalid {
             invalid: Invalid::NoHeader { .. },
             ..
@@ -185,6 +187,7 @@ fn advise_on_header(
         HeaderError::Timeout { received: 0, .. } => (&SILENT, error.to_string()),
         HeaderError::Timeout { .. }
         | HeaderError::Truncated { .. }
+        | HeaderError::Read(_)
         | HeaderError::Invalid { .. }
         | HeaderError::OtherTransport
         | HeaderError::TooLong { .. }
@@ -226,7 +229,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::time::Duration;
 
-    use peername_proto::{SourceRefusal, WriteError};
+    use peername_proto::{HeaderRefusal, SourceRefusal, WriteError};
     use peername_sys::SyscallError;
 
     use super::*;
@@ -266,6 +269,14 @@ mod tests {
                 asked: addr,
                 refusal: DestinationRefusal::NotListed,
             },
+            HeaderError::Refused(HeaderRefusal::WithoutClient).into(),
+            invalid(Invalid::V1OnDatagram).into(),
+            Failure::Client(ClientRefusal::NotAllowed),
+            Failure::Client(ClientRefusal::Denied {
+                by: addr.ip().into(),
+            }),
+            Failure::Client(ClientRefusal::TlvMissing { kind: 1 }),
+            Failure::Client(ClientRefusal::TlvMismatch { kind: 1 }),
             Failure::TooManyConnections,
             Failure::NoTarget { client: addr.ip() },
             Failure::ReplyPath {
