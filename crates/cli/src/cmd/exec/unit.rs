@@ -20,7 +20,7 @@ use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use super::options::{Args, Mode};
 use crate::publish::publish;
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
-use service_unit::ServiceUnit;
+use service_unit::{ServiceUnit, parse_boolean};
 
 /// Writes, prints, checks or removes the drop-in.
 ///
@@ -89,18 +89,19 @@ fn refuse_accepting_socket(unit: &ServiceUnit) -> anyhow::Result<()> {
     let Ok(socket) = ServiceUnit::read(Path::new("/"), &format!("{prefix}.socket"), "") else {
         return Ok(());
     };
-    match socket.list_in("Socket", "Accept").last() {
-        Some(&("yes" | "true" | "on" | "1")) => Err(Unsuitable::Inetd(unit.name.clone()).into()),
+    let accept = socket.list_in("Socket", "Accept");
+    match accept.last().copied().and_then(parse_boolean) {
+        Some(true) => Err(Unsuitable::Inetd(unit.name.clone()).into()),
         _ => Ok(()),
     }
 }
 
-/// Whether systemd would have to guess the main process. It does so only for a single process without a parent in the unit
-/// (systemd.service(5), GuessMainPID=), and the supervisor is another one.
+/// Whether systemd has to guess the main process. It guesses only if the unit has one process without a parent in it
+/// (systemd.service(5), GuessMainPID=), and the supervisor is a second one.
 fn hides_main_process(unit: &ServiceUnit) -> bool {
     unit.last("Type") == Some("forking")
         && unit.last("PIDFile").is_none()
-        && unit.last("GuessMainPID") != Some("no")
+        && unit.last("GuessMainPID").and_then(parse_boolean) != Some(false)
 }
 
 /// Values that are invalid would keep the unit from starting.
@@ -137,7 +138,7 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
 
 /// Writes the drop-in in one step: the half of one could clear the unit's command.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    refuse_foreign(path)?;
+    exists_and_is_ours(path)?;
     let directory = path.parent().unwrap_or(path);
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     publish(path, text.as_bytes())
@@ -146,8 +147,8 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// Prints the lines that the drop-in lacks.
 fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result<ExitCode> {
     let out = &mut stdout();
-    if !refuse_foreign(path)? {
-        writeln!(out, "{}: there is none", path.display())?;
+    if !exists_and_is_ours(path)? {
+        writeln!(out, "{}: no such drop-in", path.display())?;
         return Ok(ExitCode::from(PROBLEM_FOUND));
     }
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
@@ -164,8 +165,8 @@ fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result
 
 fn remove(unit: &str) -> anyhow::Result<ExitCode> {
     let path = &path_of(unit);
-    if !refuse_foreign(path)? {
-        writeln!(stdout(), "{}: there is none", path.display())?;
+    if !exists_and_is_ours(path)? {
+        writeln!(stdout(), "{}: no such drop-in", path.display())?;
         return Ok(ExitCode::SUCCESS);
     }
     fs::remove_file(path)
@@ -176,8 +177,12 @@ fn remove(unit: &str) -> anyhow::Result<ExitCode> {
     report(unit, path, "removed")
 }
 
-/// Refuses a file of this name that `--unit` has not written. Returns whether there is one that it has.
-fn refuse_foreign(path: &Path) -> anyhow::Result<bool> {
+/// Whether the drop-in exists.
+///
+/// # Errors
+///
+/// The file can't be read, or `--unit` has not written it.
+fn exists_and_is_ours(path: &Path) -> anyhow::Result<bool> {
     match fs::read_to_string(path) {
         Ok(text) if has_mark(&text) => Ok(true),
         Ok(_) => bail!(
@@ -200,11 +205,15 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
     writeln!(out, "{}: {done}", path.display())?;
     // sd_booted(3)
     if Path::new("/run/systemd/system").is_dir() {
-        let status = Command::new("systemctl").arg("daemon-reload").status();
-        if !status.context("systemctl")?.success() {
-            bail!("systemctl daemon-reload: failed");
-        }
         let unit = quote(unit);
+        let status = Command::new("systemctl").arg("daemon-reload").status();
+        let status = status.context("systemctl")?;
+        if !status.success() {
+            bail!(
+                "systemctl daemon-reload: {status}; {} is {done}: run it again, and then systemctl restart {unit}",
+                path.display()
+            );
+        }
         writeln!(out, "It takes effect by: systemctl restart {unit}")?;
     } else {
         writeln!(out, "It takes effect at the next boot.")?;

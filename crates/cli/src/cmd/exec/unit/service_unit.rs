@@ -130,6 +130,15 @@ impl Fragment {
 }
 
 /// The first file of this name, or else the first of its template.
+/// Parses a boolean of a unit file (systemd.syntax(7)).
+pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "yes" | "y" | "true" | "t" | "on" => Some(true),
+        "0" | "no" | "n" | "false" | "f" | "off" => Some(false),
+        _ => None,
+    }
+}
+
 fn look_up(root: &Path, name: &str) -> Option<PathBuf> {
     [Some(name.to_owned()), template_of(name)]
         .into_iter()
