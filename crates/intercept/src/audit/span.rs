@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Version;
 
+use super::AuditRecord;
 use super::line::milliseconds;
 use super::otlp::SpanQueue;
 use super::otlp::messages::{
     FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
 };
-use super::{AuditRecord, BodyProgress};
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::SpanContext;
 
@@ -46,7 +46,7 @@ impl AuditRecord {
     }
 
     fn attributes(&self, method: Option<&'static str>, error_type: Option<&str>) -> Vec<KeyValue> {
-        let mut all = Attributes(Vec::with_capacity(MAX_ATTRIBUTES));
+        let mut all = Attributes(Vec::new());
         self.add_conventional(&mut all, method, error_type);
         self.add_own(&mut all);
         all.0
@@ -84,9 +84,7 @@ impl AuditRecord {
     /// The names are those of the audit line.
     fn add_own(&self, all: &mut Attributes) {
         let (client, target) = (&self.client, self.target.as_deref());
-        let (upstream, bytes) = (self.upstream, |sent: &BodyProgress| {
-            sent.bytes.load(Relaxed)
-        });
+        let upstream = self.upstream;
         all.text("peername.id", Some(self.id));
         all.text("peername.connection", Some(&*client.text.id));
         all.text("peername.user", client.user());
@@ -112,7 +110,7 @@ impl AuditRecord {
         all.text("peername.error", self.error.as_deref());
         all.int(
             "peername.bytes_to_upstream",
-            i64::try_from(bytes(&self.sent)).ok(),
+            i64::try_from(self.sent.bytes.load(Relaxed)).ok(),
         );
         let received = self.received.load(Relaxed);
         all.int("peername.bytes_to_downstream", i64::try_from(received).ok());
@@ -194,5 +192,3 @@ fn unix_nanoseconds(time: SystemTime) -> u64 {
 const METHODS: [&str; 9] = [
     "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE",
 ];
-/// All that are listed above.
-const MAX_ATTRIBUTES: usize = 38;

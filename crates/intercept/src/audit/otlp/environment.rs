@@ -1,6 +1,6 @@
 //! The environment variables of OpenTelemetry that are honoured, and the resource and headers that they make.
 
-use std::env;
+use std::env::{self, VarError};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
@@ -13,6 +13,9 @@ pub enum ExporterError {
     /// An environment variable is not of its format. Its value may be a secret, and is not quoted.
     #[error("{0} has to be NAME=VALUE,NAME=VALUE, percent-encoded")]
     Variable(&'static str),
+    /// An environment variable is not UTF-8.
+    #[error("{0} is not UTF-8")]
+    NotUnicode(&'static str),
     /// The roots of this host can't be used.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
@@ -20,34 +23,36 @@ pub enum ExporterError {
 
 /// The resource of all spans: this service, with the attributes of OTEL_RESOURCE_ATTRIBUTES, and the name of OTEL_SERVICE_NAME.
 pub(super) fn resource() -> Result<Resource, ExporterError> {
-    let given = pairs(RESOURCE, &variable(RESOURCE))?;
-    Ok(resource_of(given, &variable(SERVICE_NAME)))
+    let given = pairs(RESOURCE, &variable(RESOURCE)?)?;
+    Ok(resource_of(given, &variable(SERVICE_NAME)?))
 }
 
 /// The further headers of requests to the collector.
 pub(super) fn headers() -> Result<HeaderMap, ExporterError> {
-    headers_of(&variable(HEADERS))
+    headers_of(&variable(HEADERS)?)
 }
 
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_default()
+fn variable(name: &'static str) -> Result<String, ExporterError> {
+    match env::var(name) {
+        Ok(value) => Ok(value),
+        Err(VarError::NotPresent) => Ok(String::new()),
+        Err(VarError::NotUnicode(_)) => Err(ExporterError::NotUnicode(name)),
+    }
 }
 
 fn resource_of(mut attributes: Vec<(String, String)>, service: &str) -> Resource {
-    let mut set = |key: &str, value: &str, overrides: bool| {
-        let is_given = attributes.iter().any(|(given, _)| given == key);
-        if overrides {
-            attributes.retain(|(given, _)| given != key);
-        }
-        if overrides || !is_given {
+    if !service.is_empty() {
+        attributes.retain(|(key, _)| key != "service.name");
+        attributes.push(("service.name".to_owned(), service.to_owned()));
+    }
+    for (key, value) in [
+        ("service.name", "peername"),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+    ] {
+        if !attributes.iter().any(|(given, _)| given == key) {
             attributes.push((key.to_owned(), value.to_owned()));
         }
-    };
-    match service {
-        "" => set("service.name", "peername", false),
-        name => set("service.name", name, true),
     }
-    set("service.version", env!("CARGO_PKG_VERSION"), false);
     Resource {
         attributes: attributes
             .into_iter()
