@@ -101,6 +101,10 @@ impl DestinationDenied {
             Self::OwnListener | Self::NotAServer => None,
             _ if !has_rules => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
+            // The name is both addresses of the host's loopback; a server may listen on one only.
+            Self::ThisHost if addr.ip().is_loopback() => {
+                Some(Remedy::Allow(format!("localhost:{}", to.port)))
+            }
             Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
             // No rule for the name opens it.
             Self::Metadata | Self::ThisHost => Some(Remedy::AllowDestination(addr)),

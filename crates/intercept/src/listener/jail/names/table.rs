@@ -120,8 +120,8 @@ impl SyntheticNames {
                 let names = table.max_names;
                 tracing::warn!(
                     suppressed,
-                    "a name has no address: {names} names are in use, each for {MIN_LIFETIME:?} after its last lookup or connection \
-                     (a wider --name-range has room for more)"
+                    "a name has no address: the table of {names} names is full, and the {MAX_EXAMINED} examined were used within \
+                     {MIN_LIFETIME:?}; give a wider --name-range"
                 );
             }
             return None;
@@ -177,7 +177,7 @@ impl Table {
     }
 }
 
-/// Names in the table: with the longest names these are 8 MB. A network with fewer than eight addresses for each has fewer names.
+/// Limit of names (8 MB with the longest). A smaller network has fewer: eight addresses a name.
 const MAX_NAMES: usize = (1 << 14) - FIRST;
 /// Addresses of a slot.
 const GENERATIONS: usize = 1 << 3;
