@@ -65,7 +65,7 @@ fn forward_names_ipv4_clients_by_their_ipv4_address() {
             said.escape_ascii().to_string(),
             header.escape_ascii().to_string()
         );
-        // It has one port.
+        // The next version connects from the same port.
         client.reset();
     }
 }
@@ -179,7 +179,8 @@ fn send_fails_whenever_the_receiver_resets() {
     });
 }
 
-/// A close before all of standard input was sent is no success where nothing came back; after it, it is.
+/// `send` fails if the receiver closes without an answer before all of standard input was sent, and succeeds if it closes
+/// afterwards.
 #[test]
 fn send_fails_when_the_receiver_closes_early_without_an_answer() {
     let host = Host::new();
@@ -275,7 +276,7 @@ fn doctor_names_the_remedy_and_then_succeeds() {
 #[test]
 fn completions_exist_for_every_shell() {
     let host = Host::new();
-    for shell in ["bash", "zsh", "fish"] {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = host.run(BINARY, &["completions", shell]);
         assert!(script.contains("peername"), "{shell}: {script}");
     }
@@ -287,8 +288,14 @@ fn manual_pages_exist_for_every_command() {
     let folder = scratch.path("man");
     std::fs::create_dir(&folder).expect("a folder");
     host.run(BINARY, &["man", folder.to_str().expect("UTF-8")]);
+    let pages: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     for page in ["peername.1", "peername-proxy.1", "peername-routes-add.1"] {
-        let page = folder.join(page);
+        assert!(pages.contains(&folder.join(page)), "{pages:?}");
+    }
+    for page in pages {
         let text = host.run(
             "man",
             &["--warnings", "--local-file", page.to_str().expect("UTF-8")],

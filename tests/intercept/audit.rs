@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::harness::addr::v4;
 use crate::harness::backend::Backend;
+use crate::harness::lab::wait_until;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR, recv_head};
 
 /// The upstream address that the request was meant for, at whichever stage it failed; none where no address
@@ -133,6 +134,10 @@ fn unused_tunnel_has_an_audit_line() {
     // A tunnel that is used has no line but those of its requests.
     rig.curl(&["https://a.test/echo"]);
     rig.wait_audit_lines("/echo", 1);
+    // The line of a tunnel is written at its end.
+    wait_until("the end of the tunnel", || {
+        rig.read_metrics().contains("connections_active 0")
+    });
     assert_eq!(tunnels(&rig, 2).len(), 2);
     let counted = r#"peername_intercept_requests_total{decision="unchecked"} 3"#;
     let metrics = rig.read_metrics();

@@ -28,7 +28,7 @@ fn upgrades_lose_no_datagram_of_other_dialects() {
     }
 }
 
-/// Sessions that the kernel carries are taken back before, and offloaded again by the new process.
+/// Offloaded sessions return to user space before the handover, and the new process offloads them again.
 #[test]
 fn upgrades_lose_no_offloaded_datagram() {
     for header in [Header::Each, Header::Spp] {
@@ -85,7 +85,7 @@ fn number_of_workers_may_change_with_sessions_open() {
     assert_eq!(answered, sent, "{}", rig.processes.log());
 }
 
-/// A change that would make the sessions wrong is refused; a group may go as a whole.
+/// An upgrade that changes the dialect of a group with sessions is refused; a group may be removed.
 #[test]
 fn changed_dialect_is_refused() {
     let lab = Lab::new();

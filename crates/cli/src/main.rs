@@ -27,7 +27,7 @@ use peername_sys::process::launch::exit_code::{FAILURE, WRONG_USAGE};
 
 use crate::cmd::Command;
 
-/// Gives a server behind a load balancer its true client back.
+/// Gives a server behind a load balancer its true clients, and a program that you start only the hosts that you allow.
 #[derive(Debug, Parser)]
 #[command(
     name = "peername",

@@ -137,7 +137,7 @@ pub enum LibraryError {
              and not be writable by group or others", .0.display())]
     Writable(PathBuf),
     /// It is of another version.
-    #[error("{}: not of this version; install library and binary from one build{alternative}", path.display())]
+    #[error("{}: not the library of this version; install it and the binary from one `make build` or release{alternative}", path.display())]
     Other {
         /// The library.
         path: PathBuf,

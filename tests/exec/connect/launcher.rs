@@ -67,7 +67,7 @@ fn missing_library_prevents_the_start() {
     assert_refused(&output, 125, "libpeername_connect.so is neither");
     scratch.write("libpeername_connect.so", "another one");
     let output = Peername::run_with_input(&host, &[&alone], &args, "");
-    assert_refused(&output, 125, "not of this version");
+    assert_refused(&output, 125, "not the library of this version");
     scratch.write("libpeername.so", "another one");
     let args = ["exec", "--mode=preload", "--trust=any", "--", "true"];
     let output = Peername::run_with_input(&host, &[&alone], &args, "");
@@ -77,16 +77,26 @@ fn missing_library_prevents_the_start() {
 #[test]
 fn incomplete_or_foreign_options_are_refused() {
     let host = Host::new();
-    for args in [
-        &["--connect", "--", "true"][..],
-        &["--source=192.0.2.1:1", "--", "true"],
-        &["--proxy-version=1", "--", "true"],
-        &["--connect", "--source=192.0.2.1", "--", "true"],
-        &words("--connect --source=192.0.2.1:1 --trust=any -- true"),
-        &words("--connect --source=192.0.2.1:1 --mode=notify -- true"),
+    for (args, why) in [
+        ("--connect", "--source <ADDR:PORT>"),
+        ("--source=192.0.2.1:1", "were not provided:\n  --connect"),
+        ("--proxy-version=1", "--connect"),
+        (
+            "--connect --source=192.0.2.1",
+            "invalid socket address syntax",
+        ),
+        (
+            "--connect --source=192.0.2.1:1 --trust=any",
+            "cannot be used with '--trust",
+        ),
+        (
+            "--connect --source=192.0.2.1:1 --mode=notify",
+            "cannot be used with '--mode",
+        ),
     ] {
-        let output = Peername::run(&host, &[&["exec"], args].concat());
-        assert_eq!(output.status.code(), Some(2), "{args:?} {output:?}");
+        let line = format!("exec {args} -- true");
+        let output = Peername::run(&host, &words(&line));
+        assert_refused(&output, 2, why);
     }
 }
 

@@ -10,7 +10,7 @@ fn origin_gets_finished_and_request_in_one_segment() {
     assert_eq!(rig.curl(&["https://a.test:9001/"]), "1");
 }
 
-/// Otherwise the origin is not told why the handshake does not go on.
+/// Without the alert the origin can't know why the client gave up.
 #[test]
 fn refused_origin_gets_an_alert() {
     let rig = InterceptRig::new(&[]);
@@ -48,7 +48,7 @@ fn client(what: &str) -> String {
     rig.run_python_client(&script, &[what]).trim().to_owned()
 }
 
-/// Answers with the number of segments that came after its own flight. The script reads the socket itself.
+/// An origin that answers with the number of segments it received after its own flight. The script reads the socket itself.
 const COUNTING_ORIGIN: &str = include_str!("handshake/counting_origin.py");
 
 const CLIENT: &str = include_str!("handshake/client.py");

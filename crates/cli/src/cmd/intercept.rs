@@ -71,7 +71,6 @@ pub(crate) struct Prepared {
     own: OwnAddresses,
     can_tproxy: bool,
     capacity: Capacity,
-    max_upstream: usize,
 }
 
 impl Command for Args {
@@ -119,8 +118,8 @@ impl Command for Args {
         } = checked;
         let destinations = setup.destinations(&own, &listeners.sockets.actual());
         let capacity = descriptors::capacity(setup.process.workers(), TASKS_PER_WORKER, 0)?;
-        let (capacity, max_upstream) = split_capacity(capacity);
-        let upstream = setup.options.upstream(max_upstream, destinations);
+        let capacity = client_capacity(capacity);
+        let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
         let roots = load_native_certs();
         let state = new_state(
@@ -138,7 +137,6 @@ impl Command for Args {
             own,
             can_tproxy,
             capacity,
-            max_upstream,
         })
     }
 
@@ -188,7 +186,7 @@ impl Command for Args {
             current,
             own: prepared.own,
             can_tproxy: prepared.can_tproxy,
-            max_upstream: prepared.max_upstream,
+            max_upstream: prepared.capacity.connections,
             exporter: prepared.exporter,
         };
         Ok((control, listeners))
@@ -283,25 +281,23 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 /// As [`descriptors::capacity`].
 pub(crate) fn expected_connections() -> anyhow::Result<usize> {
     let capacity = descriptors::capacity(default_workers(), TASKS_PER_WORKER, 0)?;
-    Ok(split_capacity(capacity).0.connections)
+    Ok(client_capacity(capacity).connections)
 }
 
-/// Splits the descriptors: two fifths for connections of clients, two fifths for connections to origins. Each kind has its
-/// own limit because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
-pub(crate) fn split_capacity(capacity: Capacity) -> (Capacity, usize) {
-    let connections = (capacity.connections * 4 / 5).max(1);
-    let client_capacity = Capacity {
-        connections,
+/// Two fifths of the descriptors for connections of clients, and as many for connections to origins. Each kind has its own limit
+/// because one HTTP/2 client may need many connections to origins. The rest is for checks and DNS lookups.
+pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
+    Capacity {
+        connections: (capacity.connections * 4 / 5).max(1),
         ..capacity
-    };
-    (client_capacity, connections)
+    }
 }
 
 fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
     setup.warn_of_exposed_secrets();
     if setup.is_unchecked() {
         tracing::warn!(
-            "no --check and no --allow: every request is allowed, but for its destination"
+            "no --check and no --allow: requests to every permitted destination are allowed"
         );
     }
     if setup.check.is_some() && setup.options.check.fails_open() {

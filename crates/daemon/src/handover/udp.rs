@@ -64,7 +64,7 @@ pub(crate) async fn share_groups(groups: &[SharedGroup<'_>]) -> anyhow::Result<V
 ///
 /// # Errors
 ///
-/// They can't be sent; then all go on.
+/// Sending failed; all workers resume.
 pub(crate) async fn freeze_groups(
     groups: &[SharedGroup<'_>],
     adopted: &[SocketInfo],

@@ -44,7 +44,7 @@ impl RunningListeners {
     ///
     /// # Errors
     ///
-    /// They can't be sent; then all go on.
+    /// Sending failed; all workers resume.
     pub(crate) async fn freeze(
         &self,
         adopted: &[SocketInfo],

@@ -55,7 +55,7 @@ pub fn has_environment() -> bool {
     !environ().is_null()
 }
 
-/// An environment variable, as it was when the program was started or as it is now.
+/// The current value of an environment variable.
 pub fn environment(name: &[u8]) -> Option<&'static CStr> {
     // SAFETY: the C library's list; its text is not freed.
     let mut entries = unsafe { entries(environ()) };

@@ -4,7 +4,7 @@
 pub const FAILURE: u8 = 1;
 /// The command line or the configuration file is wrong.
 pub const WRONG_USAGE: u8 = 2;
-/// `doctor` or `config check` has found a problem.
+/// A check has found a problem: `doctor`, `config check`, `exec --unit --check`, `agent profile --check`.
 pub const PROBLEM_FOUND: u8 = 3;
 /// `jail --fail-on-deny`: a request was denied, although the program itself succeeded. timeout(1) has 124.
 pub const REQUEST_DENIED: u8 = 122;

@@ -45,7 +45,8 @@ pub(super) fn prepare(
     Ok(())
 }
 
-/// Overrides `http.proxy` of git's configuration files, behind what the environment configures already.
+/// Overrides `http.proxy` of git's configuration files, behind what the environment configures already. What the files say of one
+/// URL or remote (`http.<url>.proxy`, `remote.<name>.proxy`) is more specific, and stays.
 fn disable_proxy_of_git(command: &mut Command) {
     let count = env::var("GIT_CONFIG_COUNT").unwrap_or_default();
     let count: u32 = count.parse().unwrap_or_default();
@@ -73,13 +74,14 @@ const PROXIES: [&str; 7] = [
     "grpc_proxy",
     "no_grpc_proxy",
 ];
-/// Variables that override the proxies of configuration files: .npmrc, those of cargo and of pip. pip ignores an empty one; a request
-/// to a proxy is answered by the interceptor, whatever proxy that is.
+/// Override the proxies of .npmrc and of the files of cargo and pip. pip ignores an empty value, so it gets a name that the
+/// interceptor answers.
 const PROXIES_OF_FILES: [(&str, &str); 4] = [
     ("npm_config_proxy", "false"),
     ("npm_config_https_proxy", "false"),
     ("CARGO_HTTP_PROXY", ""),
     ("PIP_PROXY", "http://interceptor.invalid:80"),
 ];
-/// Search lists (resolv.conf(5), hostname(7)): in the jail every name that they make resolves.
+/// Search lists and aliases of names (resolv.conf(5), hostname(7)): every name resolves in the jail, so the first completed one
+/// would be taken.
 const RESOLVER: [&str; 3] = ["LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"];

@@ -52,7 +52,7 @@ use super::mediator_channel::serve_mediator;
 use super::options::{Args, JailPorts};
 use crate::cmd::intercept::options::Intercept as Options;
 use crate::cmd::intercept::setup::{JailPlan, Setup};
-use crate::cmd::intercept::{TASKS_PER_WORKER, new_state, split_capacity, usual_needs};
+use crate::cmd::intercept::{TASKS_PER_WORKER, client_capacity, new_state, usual_needs};
 
 /// Everything that the interceptor is started with, but for the sockets.
 pub(super) struct Interceptor {
@@ -228,9 +228,8 @@ impl Interceptor {
                 .allowed
                 .extend(outer.map(AllowedDestination::with_all_ports));
         }
-        let (capacity, max_upstream) =
-            split_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
-        let upstream = setup.options.upstream(max_upstream, destinations);
+        let capacity = client_capacity(descriptors::capacity(workers, TASKS_PER_WORKER, 0)?);
+        let upstream = setup.options.upstream(capacity.connections, destinations);
         let exporter = setup.start_exporter()?;
         let state = new_state(
             &setup,
