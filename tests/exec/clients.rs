@@ -36,6 +36,11 @@ fn denied_client_is_not_accepted() {
         slow.assert_stays_open(Duration::from_millis(100));
         slow.send(&header[20..]);
         assert_eq!(slow.wait_closed().0, End::Reset);
+        let header = v2(other_client());
+        let slow = connect(&server, &header[..20]);
+        slow.assert_stays_open(Duration::from_millis(100));
+        slow.send(&header[20..]);
+        assert_eq!(greeting(&slow), other_client().to_string());
         let clients = [other_client(), v6([0x2001, 0xdb8, 8, 0, 0, 0, 0, 7], 4001)];
         assert_served(&server, &v2(clients[0]), clients[0]);
         let shown = pseudo_ipv4("2001:db8:8::7".parse().expect("an address"));
@@ -44,7 +49,7 @@ fn denied_client_is_not_accepted() {
             &v2(clients[1]),
             SocketAddr::new(shown.into(), 4001),
         );
-        assert_accepted(&server, 2);
+        assert_accepted(&server, 3);
     }
 }
 

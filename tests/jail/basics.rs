@@ -95,7 +95,10 @@ fn name_without_an_address_is_reported() {
     let failed = String::from_utf8_lossy(&output.stdout);
     assert!(failed.starts_with("32\n33\n"), "{failed}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("a name has no address: the table of 31 names is full"), "{said}");
+    assert!(
+        said.contains("a name has no address: the table of 31 names is full"),
+        "{said}"
+    );
 }
 
 #[test]

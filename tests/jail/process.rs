@@ -152,6 +152,23 @@ fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
     assert_eq!(code(&["--check-cache=1s"]), Some(2));
 }
 
+/// A host without trusted authorities: the program is not started, since every request would fail.
+#[test]
+fn program_is_not_started_where_no_origin_could_be_verified() {
+    let rig = JailRig::new();
+    let peername = rig.scratch().path_text("peername");
+    let script = format!(
+        "SSL_CERT_FILE=/nonexistent SSL_CERT_DIR=/nonexistent {peername} jail --allow a.test -- echo started"
+    );
+    let output = rig.run_outside(User::Nobody, &script);
+    assert_fails(
+        &output,
+        125,
+        &["trusts no certificate authority", "--extra-ca"],
+    );
+    assert_prints(&output, "");
+}
+
 /// Where user namespaces are forbidden, the error names the setting.
 #[test]
 fn forbidden_user_namespaces_are_explained() {

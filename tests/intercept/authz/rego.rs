@@ -1,6 +1,7 @@
 //! A policy that is evaluated by the proxy itself.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use rustix::process::Signal;
 
@@ -196,6 +197,23 @@ fn invalid_policy_is_refused_at_the_start() {
         output.status.code() == Some(2) && said.contains("policy.rego:4:"),
         "{said}"
     );
+}
+
+/// As a mounted ConfigMap is, and a directory that `current` leads to.
+#[test]
+fn policy_behind_a_symbolic_link_is_watched() {
+    let stage = InterceptLab::new();
+    let (folder, link) = (stage.scratch.path("folder"), stage.scratch.path("current"));
+    fs::create_dir(&folder).expect("a directory");
+    let file = folder.join("policy.rego");
+    fs::write(&file, POLICY).expect("the policy");
+    symlink(&folder, &link).expect("a link");
+    let check = format!("--check=rego:{}#egress/verdict", link.display());
+    let rig = stage.start(&[&check, LONG_CHECK_TIMEOUT]);
+    assert_eq!(rig.curl_status(&["http://a.test/none"]), 451);
+    fs::write(&file, POLICY.replace("/echo", "/none")).expect("the policy");
+    let status = || rig.curl_status(&["http://a.test/none"]);
+    wait_until("the new policy", || status() == 204);
 }
 
 fn start(policy: &str, args: &[&str]) -> InterceptRig {

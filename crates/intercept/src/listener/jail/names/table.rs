@@ -120,7 +120,7 @@ impl SyntheticNames {
                 let names = table.max_names;
                 tracing::warn!(
                     suppressed,
-                    "a name has no address: the table of {names} names is full, and the {MAX_EXAMINED} examined were used within \
+                    "a name has no address: the table of {names} names is full, and all that were examined were used within \
                      {MIN_LIFETIME:?}; give a wider --name-range"
                 );
             }
