@@ -63,7 +63,36 @@ pub(crate) struct AuditRecord {
     retried: bool,
     lacks_close_notify: bool,
     time_to_response: Option<Duration>,
-    end: &'static str,
+    end: End,
+}
+
+/// How an exchange ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By the client, or within this proxy.
+    Cut,
+    /// As its protocol says.
+    Complete,
+    CutByOrigin,
+    ClosedByAdmin,
+    /// By an idle timeout.
+    Idle,
+    /// A tunnel through which no request came.
+    Unused,
+}
+
+impl End {
+    /// The value in the audit line.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Cut => "cut",
+            Self::Complete => "complete",
+            Self::CutByOrigin => "cut_by_origin",
+            Self::ClosedByAdmin => "closed_by_admin",
+            Self::Idle => "idle",
+            Self::Unused => "unused",
+        }
+    }
 }
 
 /// The connection to the origin that a request used.
@@ -153,7 +182,7 @@ impl AuditRecord {
             retried: false,
             lacks_close_notify: false,
             time_to_response: None,
-            end: "cut",
+            end: End::Cut,
         }
     }
 
@@ -331,13 +360,13 @@ impl AuditRecord {
 
     /// Notes that the exchange came to its regular end.
     pub(crate) fn mark_complete(&mut self) {
-        self.end = "complete";
+        self.end = End::Complete;
     }
 
     /// Notes that the exchange was ended over the admin endpoint, unless it was over, with what its relay had moved.
     pub(crate) fn mark_closed_by_admin(&mut self, relayed: Tally) {
-        if self.end == "cut" {
-            self.end = "closed_by_admin";
+        if self.end == End::Cut {
+            self.end = End::ClosedByAdmin;
             self.add_relayed(relayed);
         }
     }
@@ -354,17 +383,17 @@ impl AuditRecord {
     }
 
     pub(crate) fn mark_cut_by_origin(&mut self) {
-        self.end = "cut_by_origin";
+        self.end = End::CutByOrigin;
     }
 
     /// Notes that the exchange was aborted by an idle timeout.
     pub(crate) fn mark_idle(&mut self) {
-        self.end = "idle";
+        self.end = End::Idle;
     }
 
     /// Notes that a tunnel was opened; it stays unused unless a request comes through it.
     pub(crate) fn mark_unused(&mut self) {
-        self.end = "unused";
+        self.end = End::Unused;
     }
 
     /// Bytes of bodies moved so far, in both directions.

@@ -48,7 +48,7 @@ macro_rules! line {
             retried = $record.retried.then_some(true),
             answer_ms = $record.time_to_response.map(milliseconds),
             duration_ms = milliseconds($record.started.elapsed()),
-            end = $record.end,
+            end = $record.end.label(),
             close_notify = $record.lacks_close_notify.then_some(false),
             "request"
         );

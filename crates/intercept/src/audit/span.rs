@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Version;
 
-use super::AuditRecord;
 use super::line::milliseconds;
 use super::otlp::SpanQueue;
 use super::otlp::messages::{
     FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
 };
+use super::{AuditRecord, End};
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::SpanContext;
 
@@ -123,7 +123,7 @@ impl AuditRecord {
         all.flag("peername.reused", upstream.map(|upstream| upstream.reused));
         all.flag("peername.retried", self.retried.then_some(true));
         all.time("peername.answer_ms", self.time_to_response);
-        all.text("peername.end", Some(self.end));
+        all.text("peername.end", Some(self.end.label()));
         all.flag(
             "peername.close_notify",
             self.lacks_close_notify.then_some(false),
@@ -139,7 +139,8 @@ impl AuditRecord {
                 Some(code.unwrap_or_else(|| status.as_str().to_owned()))
             }
             None => self.code.map(str::to_owned),
-            Some(_) => matches!(self.end, "cut_by_origin" | "idle").then(|| self.end.to_owned()),
+            Some(_) => matches!(self.end, End::CutByOrigin | End::Idle)
+                .then(|| self.end.label().to_owned()),
         }
     }
 }
@@ -192,3 +193,41 @@ fn unix_nanoseconds(time: SystemTime) -> u64 {
 const METHODS: [&str; 9] = [
     "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE",
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// Of the audit line: those that the conventions name, and those that a span is made of.
+    const CONVENTIONAL: [&str; 11] = [
+        "client",
+        "duration_ms",
+        "host",
+        "method",
+        "path",
+        "peer",
+        "port",
+        "scheme",
+        "span_id",
+        "status",
+        "trace_id",
+    ];
+
+    #[test]
+    fn span_has_every_field_of_the_audit_line() {
+        let line = include_str!("line.rs").lines();
+        let fields: BTreeSet<_> = line
+            .filter_map(|line| line.strip_prefix("            ")?.split_once(" = "))
+            .map(|(field, _)| field)
+            .filter(|field| !field.contains(' '))
+            .collect();
+        let (span, _) = include_str!("span.rs")
+            .split_once("#[cfg(test)]")
+            .expect("these tests");
+        let span = span.split("\"peername.").skip(1);
+        let own = span.filter_map(|text| Some(text.split_once('"')?.0));
+        let exported: BTreeSet<_> = own.chain(CONVENTIONAL).collect();
+        assert!(fields.len() > 30, "{fields:?}");
+        assert_eq!(fields, exported);
+    }
+}
