@@ -2,8 +2,8 @@
 //!
 //! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
 //! header, a backend that is down. Each such reason is logged by a [`Throttle`], with what to do about it. Nothing that
-//! a peer sent is logged here, only its address, and that of a refused client. A failure that concerns only the client that caused it is logged with
-//! `-v`.
+//! a peer sent is logged here, only its address, and that of a refused client. A failure that concerns only the client that
+//! caused it is logged with `-v`.
 
 use std::io::ErrorKind;
 
@@ -95,7 +95,7 @@ fn report_failure(
             outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
         }
         _ => {
-            if let Some((throttle, advice)) = advise(transport, failure) {
+            if let Some(Warning { throttle, advice }) = advise(transport, failure) {
                 let what = format!("{what} refused");
                 let example = match client {
                     Some(client) if matches!(failure, Failure::Client(_)) => {
@@ -123,9 +123,14 @@ fn warn_of(what: &str, throttle: &Throttle, reason: &str, example: &str, advice:
     }
 }
 
-/// The throttle and the advice of a failure. The match has no wildcard: each new failure must decide here whether it is
-/// silent.
-fn advise(transport: Transport, failure: &Failure) -> Option<(&'static Throttle, String)> {
+/// What is logged of a failure.
+struct Warning {
+    throttle: &'static Throttle,
+    advice: String,
+}
+
+/// The warning of a failure. The match has no wildcard: each new failure must decide here whether it is silent.
+fn advise(transport: Transport, failure: &Failure) -> Option<Warning> {
     let (throttle, advice) = match failure {
         // Logged as outages.
         Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
@@ -153,7 +158,7 @@ fn advise(transport: Transport, failure: &Failure) -> Option<(&'static Throttle,
             (&LOCAL, failure.to_string())
         }
     };
-    Some((throttle, advice))
+    Some(Warning { throttle, advice })
 }
 
 fn with_advice(failure: &Failure) -> String {
@@ -161,10 +166,7 @@ fn with_advice(failure: &Failure) -> String {
     format!("{failure}. {advice}")
 }
 
-fn advise_on_header(
-    transport: Transport,
-    error: &HeaderError,
-) -> Option<(&'static Throttle, String)> {
+fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<Warning> {
     let (throttle, advice) = match error {
         HeaderError::Invalid {
             invalid: Invalid::V1OnDatagram,
@@ -195,7 +197,7 @@ fn advise_on_header(
         | HeaderError::Refused(_) => (&MALFORMED, error.to_string()),
         HeaderError::TooManyPending => (&PENDING, error.to_string()),
     };
-    Some((throttle, advice))
+    Some(Warning { throttle, advice })
 }
 
 static UNTRUSTED: Throttle = Throttle::new();
