@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_client;
+mod check_report;
 mod cmd;
 mod compat;
 mod config_file;

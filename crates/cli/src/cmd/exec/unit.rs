@@ -15,9 +15,9 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::advise_on_permission;
 use peername_exec::library::Library;
 use peername_observe::shell::quote;
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 
 use super::options::{Args, Mode};
+use crate::check_report::report_missing;
 use crate::publish::publish;
 use drop_in::{DropIn, FILE_NAME, Launcher, MARK, Unsuitable};
 use service_unit::{ServiceUnit, parse_boolean};
@@ -146,21 +146,14 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Prints the lines that the drop-in lacks.
 fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result<ExitCode> {
-    let out = &mut stdout();
-    if !exists_and_is_ours(path)? {
-        writeln!(out, "{}: no such drop-in", path.display())?;
-        return Ok(ExitCode::from(PROBLEM_FOUND));
-    }
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let missing = DropIn::for_unit(unit, launcher)?.lines_missing_in(&text);
-    for line in &missing {
-        writeln!(out, "{}: lacks {line}", path.display())?;
-    }
-    if missing.is_empty() {
-        writeln!(out, "{}: ok", path.display())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    Ok(ExitCode::from(PROBLEM_FOUND))
+    let missing = if exists_and_is_ours(path)? {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let lines = DropIn::for_unit(unit, launcher)?.lines_missing_in(&text);
+        lines.iter().map(|line| format!("lacks {line}")).collect()
+    } else {
+        vec!["no such drop-in".to_owned()]
+    };
+    Ok(report_missing(path, &missing)?)
 }
 
 fn remove(unit: &str) -> anyhow::Result<ExitCode> {

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use peername_exec::agent::DEFAULT_POLICY;
-use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
 use serde_json::{Map, Value, json};
 
 use super::values::{SOCKET, policy_name, socket_path};
+use crate::check_report::report_missing;
 use crate::publish::publish;
 
 /// Options of `peername agent profile`.
@@ -63,23 +63,15 @@ impl AskedAgent {
 
 /// Prints the profile, or what another one lacks.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let out = &mut stdout();
     if let Some(path) = &args.check {
-        let lacks = missing(&read(path)?, &args.asked);
-        for line in &lacks {
-            writeln!(out, "{}: {line}", path.display())?;
-        }
-        if lacks.is_empty() {
-            writeln!(out, "{}: ok", path.display())?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        return Ok(ExitCode::from(PROBLEM_FOUND));
+        let missing = missing(&read(path)?, &args.asked);
+        return Ok(report_missing(path, &missing)?);
     }
     let profile = args.asked.profile(args.from.as_deref())?;
     let text = format!("{:#}\n", Value::from(profile));
     match &args.output {
         Some(path) => publish(path, text.as_bytes())?,
-        None => out.write_all(text.as_bytes())?,
+        None => stdout().write_all(text.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }

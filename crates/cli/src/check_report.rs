@@ -1,0 +1,20 @@
+//! What the `--check` of a file that peername writes prints.
+
+use std::io::{self, Write, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+
+use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
+
+/// Prints what the file lacks, a line each, or `ok`. Returns the exit code of the command.
+pub(crate) fn report_missing(path: &Path, missing: &[String]) -> io::Result<ExitCode> {
+    let out = &mut stdout();
+    for line in missing {
+        writeln!(out, "{}: {line}", path.display())?;
+    }
+    if missing.is_empty() {
+        writeln!(out, "{}: ok", path.display())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(PROBLEM_FOUND))
+}
