@@ -35,6 +35,8 @@ pub(crate) struct Comparison<'a, C, T> {
     pub(crate) contestants: Vec<C>,
     pub(crate) cases: Vec<&'a T>,
     pub(crate) rounds: u32,
+    /// The names of those that are left out.
+    pub(crate) without: &'a [String],
     /// The number and length of the measurements, as a note in the raw results.
     pub(crate) extent: String,
     /// The contestant that is compared with the others.
@@ -45,6 +47,8 @@ pub(crate) struct Comparison<'a, C, T> {
     pub(crate) floor: Option<&'static str>,
     /// Where the raw results go.
     pub(crate) out: &'a Path,
+    /// Where the chart goes; `None` for beside the raw results.
+    pub(crate) chart: Option<&'a Path>,
     /// The pause after the sandboxes of one group have ended.
     pub(crate) rest: Duration,
 }
@@ -57,8 +61,10 @@ impl<C: Contestant, T: Case<C>> Comparison<'_, C, T> {
     /// nevertheless.
     pub(crate) fn run(mut self, set_up: impl Fn(&C, &T) -> Result<Sandbox>) -> Result<()> {
         let cases = &self.cases;
-        self.contestants
-            .retain(|contestant| cases.iter().any(|case| case.is_supported_by(contestant)));
+        self.contestants.retain(|contestant| {
+            let is_left_out = self.without.iter().any(|name| name == contestant.name());
+            !is_left_out && cases.iter().any(|case| case.is_supported_by(contestant))
+        });
         let contestants = skip_unavailable(self.contestants);
         fs::create_dir_all(self.out).with_context(|| format!("create {}", self.out.display()))?;
         let raw_results = RawResults::create(self.out, &contestants, &self.extent)?;
@@ -94,7 +100,8 @@ impl<C: Contestant, T: Case<C>> Comparison<'_, C, T> {
         } = results;
         print!("{}", report.tables(self.subject));
         println!("\nraw figures: {}", raw_results.path().display());
-        let chart = raw_results.path().with_extension("svg");
+        let beside = || raw_results.path().with_extension("svg");
+        let chart = self.chart.map_or_else(beside, Path::to_owned);
         chart::write(&chart, &report.panels(self.subject))?;
         println!("chart: {}", chart.display());
         ensure!(failures == 0, "{failures} measurements failed");

@@ -48,6 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         targets: TARGETS,
         floor: None,
         out: &args.options.out,
+        without: &args.options.without,
+        chart: args.options.chart.as_deref(),
         rest: Duration::ZERO,
     };
     comparison.run(|contestant, case| args.set_up(contestant, case))

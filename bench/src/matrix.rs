@@ -57,6 +57,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         targets: TARGETS,
         floor: None,
         out: &args.options.out,
+        without: &args.options.without,
+        chart: args.options.chart.as_deref(),
         rest: if args.options.quick {
             Duration::ZERO
         } else {

@@ -24,6 +24,12 @@ pub(crate) struct Options {
     /// Where to write the raw results
     #[arg(long, value_name = "DIR", default_value = "bench/out")]
     pub(crate) out: PathBuf,
+    /// Leave out these contestants, named as in the tables
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) without: Vec<String>,
+    /// Where to draw the chart [default: beside the raw results]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
 }
 
 impl Options {
