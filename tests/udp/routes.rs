@@ -38,7 +38,7 @@ fn doctor_advises_the_rule_for_udp() {
     let args = ["doctor", "--protocol=udp", "--target-v4=127.0.0.1:9000"];
     let output = Peername::run(&lab.server, &args);
     let report = String::from_utf8(output.stdout).expect("text");
-    let command = "`peername routes add -4 127.0.0.1:9000 --protocol udp`";
+    let command = "`peername routes add --target 127.0.0.1:9000 --protocol udp`";
     for check in ["FAIL  routes: ", "FAIL  self-test: "] {
         let mut lines = report.lines().filter(|line| line.starts_with(check));
         assert!(lines.any(|line| line.contains(command)), "{report}");

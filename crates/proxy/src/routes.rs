@@ -163,14 +163,13 @@ pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
 /// The command that installs what `target` needs, for error texts.
 pub fn add_command(target: impl Into<Backend>) -> String {
     let Backend { address, transport } = target.into();
-    let option = if address.is_ipv4() { "-4" } else { "-6" };
     let protocol = match transport {
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
     let address = address.to_string();
     format!(
-        "`peername routes add {option} {}{protocol}`",
+        "`peername routes add --target {}{protocol}`",
         quote(&address)
     )
 }

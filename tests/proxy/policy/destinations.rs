@@ -273,7 +273,7 @@ fn missing_rules_are_noticed_for_each_destination() {
         rig.proxy.outcomes().contains(&"reply_path".to_owned())
     });
     rig.proxy
-        .wait_logged("peername routes add -4 10.81.0.1:9100");
+        .wait_logged("peername routes add --target 10.81.0.1:9100");
     let args = ["routes", "add", "--target-v4=10.81.0.1:9100"];
     let added = Peername::run(&rig.lab.server, &args);
     assert!(added.status.success(), "{added:?}");

@@ -29,11 +29,11 @@ fn unconfigured_host_fails_with_the_command_that_fixes_it() -> Result<()> {
             );
         }
         assert!(
-            report.contains("`peername routes add -4 127.0.0.1:443`"),
+            report.contains("`peername routes add --target 127.0.0.1:443`"),
             "{report}"
         );
         assert!(
-            report.contains("`peername routes add -6 '[::1]:443'`"),
+            report.contains("`peername routes add --target '[::1]:443'`"),
             "{report}"
         );
         Ok(())
@@ -54,7 +54,7 @@ fn default_route_does_not_change_the_result() -> Result<()> {
         assert!(
             routes
                 .iter()
-                .any(|line| line.contains("`peername routes add -4 127.0.0.1:443`")),
+                .any(|line| line.contains("`peername routes add --target 127.0.0.1:443`")),
             "{report}"
         );
         Ok(())
@@ -195,7 +195,7 @@ fn backend_on_another_address_of_this_host_is_checked() -> Result<()> {
         let _backend = TcpListener::bind("10.9.0.1:8080")?;
         let report = run("doctor -4 10.9.0.1:8080", 3)?;
         assert!(
-            report.contains("`peername routes add -4 10.9.0.1:8080`"),
+            report.contains("`peername routes add --target 10.9.0.1:8080`"),
             "{report}"
         );
         run("routes add -4 10.9.0.1:8080", 0)?;

@@ -48,8 +48,8 @@ fn loopback_fails_without_routes_and_passes_with_them() -> Result<()> {
 fn hint_is_the_command_that_fixes_it() -> Result<()> {
     in_namespace(async || {
         for (target, command) in [
-            (V4, "`peername routes add -4 127.0.0.1:443`"),
-            (V6, "`peername routes add -6 '[::1]:443'`"),
+            (V4, "`peername routes add --target 127.0.0.1:443`"),
+            (V6, "`peername routes add --target '[::1]:443'`"),
         ] {
             let broken = probe(address(target)).await.unwrap_err().to_string();
             assert!(broken.contains(command), "{broken}");
