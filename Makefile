@@ -31,7 +31,7 @@ GENERATOR ?= $(RELEASE)/peername
 # A secret key of minisign(1), with which `make dist` signs the checksums.
 SIGN ?=
 
-.PHONY: help build setup demo docs recordings libraries test test-static check static bpf bench bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist committed archive wheel sbom test-reproducible packages test-packages image test-containers test-kernels clean
+.PHONY: help build setup demo docs recordings libraries test test-static check static bpf bench figures bench-exec bench-intercept competitors bench-jail bench-jail-bypasses fuzz release install uninstall dist committed archive wheel sbom test-reproducible packages test-packages image test-containers test-kernels clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,13 @@ bench-jail-bypasses: $(HTTPJAIL) ## Try the attempts of docs/jail-attempts.md in
 
 $(TARGET)/bench-jail/target/release/httpjail: bench/jail/build-httpjail.sh bench/jail/httpjail.patch
 	bench/jail/build-httpjail.sh $(TARGET)/bench-jail
+
+# mmproxy-rs takes part where MMPROXY names it (`cargo install mmproxy`).
+figures: ## Measure what a connection and an echo cost, and draw the chart of README (docs/figures.svg)
+	$(CARGO) build --profile dist --locked --package peername --package peername-bench
+	$(TARGET)/dist/peername-bench matrix --peername $(TARGET)/dist/peername --only pingpong,bulk-1,churn \
+		--without direct,observed --chart docs/figures.svg \
+		$(if $(MMPROXY),--proxy 'mmproxy-rs=$(MMPROXY) -l {listen} -4 {backend}')
 
 bench-exec: ## Compare the modes of `peername exec` with a plain server and `peername proxy`
 	$(CARGO) build --profile dist --locked --package peername --package peername-bench

@@ -10,7 +10,7 @@ cd "$(dirname "$0")"
 target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
 debian=$target/packages/debian
 
-./debian.sh "$debian"
+./debian.sh "$debian" bookworm
 
 # Each run has a fresh copy, on top of what is kept.
 work=$(mktemp -d "$target/packages/run.XXXXXX")

@@ -5,18 +5,23 @@ set -euo pipefail
 release=$(realpath "$1")
 cd "$(dirname "$0")"
 target=$(realpath "${CARGO_TARGET_DIR:-../../target}")
-debian=$target/packages/debian
+systems=$target/packages
 uv=$target/packages/uv
 doors=$PWD/doors.sh
-export release debian uv doors
+export release systems uv doors
 
 main() {
-    ./debian.sh "$debian"
+    ./debian.sh "$systems/debian" bookworm
+    ./debian.sh "$systems/trixie" trixie
+    ./debian.sh "$systems/ubuntu" noble
     [[ -e $uv ]] || python3 -m pip download --quiet --dest "$uv" uv==0.13.9
     #           where        how it is installed        where the program is             how its servers can have clients
     in_new_root debian       install_deb                /usr/bin/peername                preload
     in_new_root debian       install_rpm                /usr/bin/peername                preload
     in_new_root debian       install_archive_as_root    /usr/local/bin/peername          preload
+    in_new_root trixie       install_deb                /usr/bin/peername                preload
+    in_new_root ubuntu       install_deb                /usr/bin/peername                preload
+    in_new_root ubuntu       install_archive            /home/user/.local/bin/peername   preload
     in_new_root busybox      install_archive            /home/user/.local/bin/peername   notify
     in_new_root debian       install_wheel              /home/user/venv/bin/peername     preload
     in_new_root debian       install_by_uv              /home/user/.local/bin/peername   notify
@@ -41,7 +46,10 @@ in_namespace() {
     local work=$1 kind=$2 install=$3 program=$4 mode=$5 root=$1/root
     ip link set lo up
     mkdir "$root"
-    "mount_$kind"
+    case $kind in
+        busybox) mount_busybox ;;
+        *) mount_system ;;
+    esac
     mkdir -p "$root"/{opt,old,proc,dev,tmp,home/user,release,uv,etc}
     install -m 755 "$(command -v busybox)" "$doors" "$root/opt"
     mount --bind -o ro "$release" "$root/release"
@@ -63,9 +71,9 @@ in_namespace() {
     echo "time $SECONDS s with both doors"
 }
 
-mount_debian() {
+mount_system() {
     mkdir "$work/upper" "$work/work"
-    mount -t overlay -o "lowerdir=$debian,upperdir=$work/upper,workdir=$work/work" overlay "$root"
+    mount -t overlay -o "lowerdir=$systems/$kind,upperdir=$work/upper,workdir=$work/work" overlay "$root"
 }
 
 # No C library, no bash, no GNU tools, but the authorities that hosts trust, as on Alpine.
@@ -90,6 +98,6 @@ install_by_uv() {
         ~/uv/bin/uv tool install --offline /release/peername-*x86_64.whl'
 }
 
-export -f in_namespace mount_debian mount_busybox as_user install_deb install_rpm install_archive_as_root install_archive \
+export -f in_namespace mount_system mount_busybox as_user install_deb install_rpm install_archive_as_root install_archive \
     install_wheel install_by_uv
 main
