@@ -158,13 +158,23 @@ impl JailRules {
                 checks
             }
             Check::Ioctl => {
-                let denied = [TYPING_COMMANDS, SNAPSHOT_COMMANDS].concat();
-                let denied: Vec<_> = denied
+                let denied: Vec<_> = DENIED_COMMANDS
+                    .concat()
                     .into_iter()
                     .map(|command| (command, FAIL_EPERM))
                     .collect();
                 let mut checks = vec![load(argument(1))];
                 checks.extend(returns(&denied));
+                checks.push(ALLOW);
+                checks
+            }
+            Check::SignalOwner => {
+                let mut is_group = vec![load(argument(2)), mask(SIGN_BIT)];
+                is_group.extend(if_equal(0, &[ALLOW]));
+                is_group.push(ret(FAIL_EPERM));
+                let mut checks = vec![load(argument(1))];
+                checks.extend(if_equal(libc::F_SETOWN.cast_unsigned(), &is_group));
+                checks.extend(returns(&[(F_SETOWN_EX, FAIL_EPERM)]));
                 checks.push(ALLOW);
                 checks
             }
@@ -243,6 +253,13 @@ const FAMILIES: [i32; 5] = [
 ];
 /// TIOCSTI; and TIOCLINUX, which pastes on a virtual console.
 const TYPING_COMMANDS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
+/// FIOSETOWN and SIOCSPGRP of `asm-generic/sockios.h`: as F_SETOWN of fcntl(2), with the owner in memory.
+const OWNER_COMMANDS: [u32; 2] = [0x8901, 0x8902];
+const DENIED_COMMANDS: [[u32; 2]; 3] = [TYPING_COMMANDS, SNAPSHOT_COMMANDS, OWNER_COMMANDS];
+/// Of fcntl(2): the owner is in memory.
+const F_SETOWN_EX: u32 = 15;
+/// Of an int: F_SETOWN takes a process group as a negative number.
+const SIGN_BIT: u32 = 1 << 31;
 /// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV of `linux/seccomp.h`.
 const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
 /// BTRFS_IOC_SNAP_CREATE and BTRFS_IOC_SNAP_CREATE_V2 of `linux/btrfs.h`: a snapshot has what a mount covers.
@@ -328,13 +345,25 @@ mod tests {
     }
 
     #[test]
-    fn typing_into_a_terminal_and_snapshots_are_denied() {
-        for command in [TYPING_COMMANDS, SNAPSHOT_COMMANDS].concat() {
+    fn typing_into_a_terminal_snapshots_and_owners_in_memory_are_denied() {
+        for command in DENIED_COMMANDS.concat() {
             let made = native_call(STRICT, libc::SYS_ioctl, &[0, command.into()]);
             assert_eq!(made, FAIL_EPERM);
         }
         let other = native_call(STRICT, libc::SYS_ioctl, &[0, libc::TIOCGWINSZ]);
         assert_eq!(other, SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn signals_to_a_process_group_by_a_descriptor_are_denied() {
+        let fcntl = |command: i32, argument: i32| {
+            let args = [3, command as u64, argument as u64];
+            native_call(STRICT, libc::SYS_fcntl, &args)
+        };
+        assert_eq!(fcntl(libc::F_SETOWN, 7), SECCOMP_RET_ALLOW);
+        assert_eq!(fcntl(libc::F_SETOWN, -7), FAIL_EPERM);
+        assert_eq!(fcntl(F_SETOWN_EX.cast_signed(), 7), FAIL_EPERM);
+        assert_eq!(fcntl(libc::F_SETFL, libc::O_ASYNC), SECCOMP_RET_ALLOW);
     }
 
     #[test]

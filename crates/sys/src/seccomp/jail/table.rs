@@ -45,6 +45,8 @@ pub(super) enum Check {
     SocketPair,
     /// The command.
     Ioctl,
+    /// The command of fcntl(2), and the owner of the signals of a descriptor.
+    SignalOwner,
     /// The flags.
     Clone,
     /// The first argument is a process: the caller, or one for the mediator to check.
@@ -76,8 +78,13 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Ioctl),
-        reason: "TIOCSTI and TIOCLINUX type into the terminal, and a snapshot of btrfs shows what is hidden",
+        reason: "TIOCSTI and TIOCLINUX type into the terminal, a snapshot of btrfs shows what is hidden, and FIOSETOWN is as F_SETOWN",
         calls: &["ioctl"],
+    },
+    Group {
+        decision: Decision::Check(Check::SignalOwner),
+        reason: "F_SETOWN with a process group: SIGIO passes the scope of Landlock there before Linux 6.12.101 and 6.18.40",
+        calls: &["fcntl", "fcntl64"],
     },
     Group {
         decision: Decision::Check(Check::Clone),
@@ -156,7 +163,7 @@ pub(super) const GROUPS: &[Group] = &[
             "epoll_create1", "epoll_ctl", "epoll_ctl_old", "epoll_pwait", "epoll_pwait2", "epoll_wait",
             "epoll_wait_old", "eventfd", "eventfd2", "faccessat", "faccessat2", "fadvise64",
             "fadvise64_64", "fallocate", "fanotify_init", "fanotify_mark", "fchdir", "fchmod", "fchmodat",
-            "fchmodat2", "fchown", "fchown32", "fchownat", "fcntl", "fcntl64", "fdatasync", "fgetxattr",
+            "fchmodat2", "fchown", "fchown32", "fchownat", "fdatasync", "fgetxattr",
             "file_getattr", "file_setattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
             "fstat64", "fstatat", "fstatat64", "fstatfs", "fstatfs64", "fsync", "ftruncate", "ftruncate64",
             "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "getxattrat", "inotify_add_watch",
