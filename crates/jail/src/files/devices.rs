@@ -13,10 +13,10 @@ use super::cover::cover_existing;
 use super::mount_table::Mount;
 use crate::JailError;
 
-/// Covers disks, also those that a group of this user may open, and the devices by which other machines and the host are reached.
-/// Makes the file systems with settings of the kernel read-only at each of their mounts. Control groups may be the user's own, and
-/// end or stop every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the jail,
-/// and only root can write it.
+/// Covers disks, also those that a group of this user may open, and devices by which a program acts outside. Makes the file
+/// systems with settings of the kernel read-only at each of their mounts. Control groups may be the user's own, and end or stop
+/// every process in them; in proc, `kernel.core_pattern` names a program that the kernel starts outside of the jail, and only
+/// root can write it.
 pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
     let settings: BTreeSet<_> = all.iter().flat_map(settings).collect();
     // make_read_only includes the mounts below.
@@ -60,39 +60,30 @@ fn settings(mount: &Mount) -> Vec<PathBuf> {
     }
 }
 
+/// Disks, and what else is covered, in this directory and below it.
 fn covered_devices(dir: &Path) -> Vec<PathBuf> {
-    let mut found = disks(dir);
-    let own = OTHER_DEVICES.map(|name| dir.join(name));
-    found.extend(own.into_iter().filter(|path| path.exists()));
-    found
-}
-
-fn disks(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(disks(&path)),
-            Ok(kind) if kind.is_block_device() || is_pass_through(kind, &path) => found.push(path),
+            Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)),
+            Ok(kind) if kind.is_block_device() || acts_outside(kind, &path) => found.push(path),
             _ => {}
         }
     }
     found
 }
 
-/// Whether it is a character device that takes commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`,
-/// `nvme0`); or a channel to a virtual machine's host (`vport1p1`).
-fn is_pass_through(kind: FileType, path: &Path) -> bool {
-    let is_numbered = |name: &str, prefix: &str| {
+/// Whether it is a character device by which a program acts outside of the jail, known by its name.
+fn acts_outside(kind: FileType, path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_numbered = |prefix: &&str| {
         let rest = name.strip_prefix(prefix);
         rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_taken = ["sg", "ng", "nvme", "vport"]
-        .iter()
-        .any(|prefix| is_numbered(&name, prefix));
+    let is_named = DEVICES.contains(&&*name) || NUMBERED_DEVICES.iter().any(is_numbered);
     let is_bsg = path.parent().is_some_and(|folder| folder.ends_with("bsg"));
-    kind.is_char_device() && (is_taken || is_bsg)
+    kind.is_char_device() && (is_named || is_bsg)
 }
 
 /// File systems that are settings of the kernel as a whole.
@@ -111,33 +102,66 @@ const SETTINGS: [&str; 12] = [
     "selinuxfs",
 ];
 /// The settings in proc; those of a process are in the directories of processes.
-const PROC_SETTINGS: [&str; 7] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
-/// Sockets of virtual machines, whose host is reached by them (vsock); new disks; the kernel's log; the processor's states.
-const OTHER_DEVICES: [&str; 5] = [
+const PROC_SETTINGS: [&str; 13] = [
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "acpi",
+    "scsi",
+    "asound",
+    "driver",
+    "dynamic_debug",
+    "latency_stats",
+    "mtrr",
+    "xen",
+];
+/// Sockets of virtual machines, whose host is reached by them (vsock), and other channels to that host (VirtualBox, Xen,
+/// Hyper-V); new disks; the kernel's log; the processor's states; devices that make input, as a keyboard does, for the terminals
+/// and windows outside; the watchdog, which restarts the machine when it is closed.
+const DEVICES: [&str; 18] = [
     "vhost-vsock",
     "vmci",
+    "vboxguest",
+    "vboxuser",
+    "privcmd",
+    "xenbus",
+    "evtchn",
+    "gntdev",
+    "gntalloc",
+    "hv_kvp",
+    "hv_vss",
+    "hv_fcopy",
     "loop-control",
     "kmsg",
     "cpu_dma_latency",
+    "uinput",
+    "uhid",
+    "watchdog",
 ];
+/// Devices that take commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`, `nvme0`); a channel to a virtual
+/// machine's host (`vport1p1`); input (`input/event0`), which can be written, too; watchdogs; the machine's own controller.
+const NUMBERED_DEVICES: [&str; 7] = ["sg", "ng", "nvme", "vport", "event", "watchdog", "ipmi"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_take_commands_for_a_disk_are_found_below_any_mount() {
+    fn devices_that_act_outside_are_found_below_any_mount() {
         let kind = fs::metadata("/dev/null").unwrap().file_type();
         for path in [
             "/dev/sg0",
             "/dev/ng0n1",
+            "/dev/uinput",
             "/dev/bsg/0:0:0:0",
             "/srv/chroot/dev/bsg/0:0:0:0",
         ] {
-            assert!(is_pass_through(kind, Path::new(path)), "{path}");
+            assert!(acts_outside(kind, Path::new(path)), "{path}");
         }
         for path in ["/dev/null", "/dev/sgx", "/dev/tty0"] {
-            assert!(!is_pass_through(kind, Path::new(path)), "{path}");
+            assert!(!acts_outside(kind, Path::new(path)), "{path}");
         }
     }
 }
