@@ -1,6 +1,7 @@
 //! The attempts, in Python: `OUT` where one has got out, and `closed` with the reason where it has not.
 //!
-//! Each cell of `attempts/*.py` is one: `# %% NAME [CONTROL]`, then the script, which follows `prelude.py`.
+//! Each cell of `attempts/*.py` is one: `# %% NAME [CONTROL]` or `# %% NAME [CONTROL, RULES]`, then the script, which follows
+//! `prelude.py`.
 
 use crate::harness::rig::jail::User;
 
@@ -9,6 +10,7 @@ pub(super) struct Attempt {
     /// Its row in docs/jail-attempts.md.
     pub(super) name: &'static str,
     pub(super) control: Control,
+    pub(super) rules: Rules,
     pub(super) python: &'static str,
 }
 
@@ -16,10 +18,25 @@ pub(super) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Succeeds,
+    /// It succeeds, and the canaries notice it, which is the only sign.
+    Noticed,
     /// It needs what not every kernel or test machine has, or would change the machine.
     NotTried,
     /// The same, and only root can try it in a jail: others can't anywhere.
     OfRoot,
+}
+
+/// What is allowed in the jail of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// What the check service allows, a.test.
+    Check,
+    /// a.test, but for `/none` and DELETE.
+    Paths,
+    /// a.test, whose requests get a secret, and h1.test.
+    Secrets,
+    /// Every host, and port 7001.
+    Any,
 }
 
 impl Attempt {
@@ -27,15 +44,25 @@ impl Attempt {
         let (head, python) = cell.split_once('\n').expect("a script");
         let head = head.strip_suffix(']').expect("a control");
         let (name, control) = head.rsplit_once(" [").expect("a control");
+        let (control, rules) = control.split_once(", ").unwrap_or((control, ""));
         let control = match control {
             "succeeds" => Control::Succeeds,
+            "noticed" => Control::Noticed,
             "not-tried" => Control::NotTried,
             "of-root" => Control::OfRoot,
             other => panic!("{name}: no control {other}"),
         };
+        let rules = match rules {
+            "" => Rules::Check,
+            "paths" => Rules::Paths,
+            "secrets" => Rules::Secrets,
+            "any" => Rules::Any,
+            other => panic!("{name}: no rules {other}"),
+        };
         Self {
             name,
             control,
+            rules,
             python,
         }
     }
@@ -49,8 +76,16 @@ impl Attempt {
 pub(super) fn all() -> impl Iterator<Item = Attempt> {
     [
         include_str!("attempts/connections.py"),
+        include_str!("attempts/sockets.py"),
+        include_str!("attempts/names.py"),
+        include_str!("attempts/requests.py"),
+        include_str!("attempts/policy.py"),
         include_str!("attempts/rights.py"),
         include_str!("attempts/processes.py"),
+        include_str!("attempts/outside.py"),
+        include_str!("attempts/signals.py"),
+        include_str!("attempts/kernel.py"),
+        include_str!("attempts/races.py"),
     ]
     .into_iter()
     .flat_map(|file| file.split("\n# %% ").skip(1).map(Attempt::parse))

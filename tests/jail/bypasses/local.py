@@ -1,7 +1,11 @@
-import ctypes, os, socket, sys, threading, time
+import ctypes, os, signal, socket, sys, threading, time
 
 libc = ctypes.CDLL(None)
 path = sys.argv[1]
+# A group of its own: what an attempt sends to it reaches no other process.
+os.setpgid(0, 0)
+# One that is ignored where nothing handles it. Blocked in every thread, so that the last lines receive it.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
 
 def serve(server, name):
     while True:
@@ -46,6 +50,18 @@ def datagrams():
         server.recv(100)
         print("datagram", flush=True)
 
+# For servers and groups of others: connects, and sends.
+def visit():
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.81.0.2"))
+    while True:
+        time.sleep(0.3)
+        sender.sendto(b"x", ("224.0.0.251", 7009))
+        try:
+            socket.create_connection(("10.81.0.2", 7002), 0.2).close()
+        except OSError:
+            pass
+
 libc.shmget(0x70000000 + os.getpid(), 4096, 0o1600)
 queue = b"/peername-canary-%d" % os.getpid()
 ctypes.CDLL("librt.so.1").mq_open(queue, 0o102, 0o600, None)
@@ -57,5 +73,8 @@ for server, name in servers:
     threading.Thread(target=serve, args=(server, name)).start()
 threading.Thread(target=later).start()
 threading.Thread(target=datagrams).start()
+threading.Thread(target=visit).start()
 time.sleep(0.2)
 print("ready", flush=True)
+while True:
+    print("signal", signal.sigwait({signal.SIGURG}), flush=True)

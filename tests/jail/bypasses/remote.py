@@ -15,6 +15,8 @@ def tcp(family, address, port):
 
 def udp(family, address, port):
     server = socket.socket(family, socket.SOCK_DGRAM)
+    if family == socket.AF_INET6:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     server.bind((address, port))
     while True:
         data, peer = server.recvfrom(2000)
@@ -32,8 +34,8 @@ threads = [(icmp,)]
 for family, address in [(socket.AF_INET, "10.81.0.1"), (socket.AF_INET6, "fd81::1")]:
     threads += [(tcp, family, address, port) for port in (53, 853, 3128, 7000)]
     threads += [(udp, family, address, port) for port in (53, 443, 7000)]
-# On every address: broadcasts, too.
-threads.append((udp, socket.AF_INET, "", 7008))
+# On every address: broadcasts and multicasts, too.
+threads += [(udp, socket.AF_INET, "", 7008), (udp, socket.AF_INET6, "", 7008)]
 for function, *arguments in threads:
     threading.Thread(target=function, args=arguments).start()
 print("ready", flush=True)

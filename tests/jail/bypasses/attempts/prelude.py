@@ -1,9 +1,10 @@
-import ctypes, errno, fcntl, os, socket, struct, subprocess, sys, time
+import ctypes, errno, fcntl, os, signal, socket, ssl, struct, subprocess, sys, time
 SERVER, SERVER6 = "10.81.0.1", "fd81::1"
 VICTIM = int(os.environ["VICTIM"])
 # Of a System V segment of the canary.
 SHARED_KEY = 0x70000000 + VICTIM
 libc = ctypes.CDLL(None, use_errno=True)
+SECCOMP = {"x86_64": 317}.get(os.uname().machine, 277)
 socket.setdefaulttimeout(2)
 
 def report(error):
@@ -61,15 +62,138 @@ def udp(address, port, family=socket.AF_INET, data=b"x" * 20):
     client.send(data)
     print("OUT", client.recv(100))
 
-def dns(name, kind, address=SERVER, port=53):
+def query(name, kind, kind_of_class=1, flags=0x100, extra=b""):
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
-    query = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + labels + struct.pack("!2H", kind, 1)
+    return struct.pack("!6H", 7, flags, 1, 0, 0, int(extra != b"")) + labels + struct.pack("!2H", kind, kind_of_class) + extra
+
+def dns(name, kind, address=SERVER, port=53):
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     client.settimeout(2)
     client.connect((address, port))
-    client.send(query)
-    return client.recv(2000), query
+    client.send(query(name, kind))
+    return client.recv(2000), query(name, kind)
+
+# The server outside returns what it gets; the jail's has no data of these types, or is silent.
+def ask(packet):
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.settimeout(0.3)
+    client.connect((SERVER, 53))
+    client.send(packet)
+    try:
+        response = client.recv(5000)
+    except TimeoutError:
+        print("closed: no response")
+        return
+    has_data = len(response) >= 8 and response[6:8] != bytes(2)
+    print("OUT" if response == packet or has_data else "closed", response)
+
+# What a server at this name answers to these bytes; TLS with this server name, and these protocols.
+def http(host, request, port=None, tls=None, protocols=(), wait=1):
+    connection = socket.create_connection((host, port or (443 if tls is not None else 80)), 2)
+    if tls is not None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if protocols:
+            context.set_alpn_protocols(protocols)
+        connection = context.wrap_socket(connection, server_hostname=tls or None)
+    connection.settimeout(wait)
+    connection.sendall(request if isinstance(request, bytes) else request.encode())
+    received = b""
+    try:
+        while part := connection.recv(65536):
+            received += part
+    except OSError:
+        pass
+    return received.decode("latin-1")
+
+# Frames of HTTP/2 after the preface: the fields of a request, each a literal of HPACK, as stream `stream`.
+def h2_request(fields, stream=1):
+    block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+    return struct.pack("!I", len(block) << 8 | 1) + b"\5" + struct.pack("!I", stream) + block
+
+def h2(*requests, tls="a.test", host="a.test", wait=1):
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    return http(host, preface + b"".join(requests), tls=tls, protocols=["h2"], wait=wait)
+
+def fields(authority, path=b"/echo", method=b"GET", scheme=b"https", more=()):
+    return [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority), *more]
+
+# What the origin answers to a request that is not allowed, and not to others.
+def judge(text, sign):
+    print("OUT" if sign in text else "closed", repr(text))
 
 def curl(*arguments):
     done = subprocess.run(["curl", "-sS", "--max-time", "10", *arguments], capture_output=True, text=True)
     return done.stdout + done.stderr
+
+# Landlock scopes signals since Linux 6.12.
+def needs_signal_scope():
+    if libc.syscall(444, None, 0, 1) < 6 and is_jailed():
+        print("skipped: no Landlock with scopes in this kernel")
+        sys.exit(0)
+
+def is_jailed():
+    return "PEERNAME_JAIL_TEST" in os.environ
+
+# The kernel drops a signal without a word: whether it arrives, the canary says.
+def outcome():
+    return "closed: sent, and dropped" if is_jailed() else "OUT: sent"
+
+# Has data arrive at a socket whose owner, which gets a signal then, is set by `own`: the canary's process group, which this
+# process has joined.
+def in_group_of_victim(own):
+    group = os.getpgid(VICTIM)
+    if os.fork() == 0:
+        try:
+            if os.getpgrp() != group:
+                os.setpgid(0, group)
+            one, other = socket.socketpair()
+            own(one, group)
+            fcntl.fcntl(one, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
+            other.send(b"x")
+            time.sleep(0.2)
+            print(outcome(), flush=True)
+        except OSError as error:
+            print("closed", repr(error), flush=True)
+        os._exit(0)
+    os.wait()
+
+# The mediator and the interceptor, and those of other jails.
+def processes_of_jail():
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if "peername" in read_or_nothing("/proc/%d/comm" % pid) and pid != os.getpid()]
+
+def read_or_nothing(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+# The kernel asks for the right first: any other error is one of the arguments.
+def permitted(result):
+    number = ctypes.get_errno()
+    is_refused = result < 0 and number in (errno.EPERM, errno.EACCES, errno.ENOSYS)
+    print("closed" if is_refused else "OUT", result, os.strerror(number))
+
+# Connects a Unix socket, once or for so many seconds, and reports the canary's greeting.
+def connect_for(seconds, path):
+    end = time.monotonic() + seconds
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(0.1)
+        try:
+            client.connect(path)
+            client.setblocking(False)
+            if client.recv(10) == b"hello":
+                print("OUT", path)
+        except OSError:
+            pass
+        if time.monotonic() >= end:
+            return
+
+def connect_by(address):
+    client = socket.socket(socket.AF_UNIX)
+    call(libc.connect(client.fileno(), address, len(address)))
+    print("OUT", client.recv(10))
