@@ -72,12 +72,12 @@ struct Range {
 impl Range {
     fn new(user: User) -> Self {
         let rig = JailRig::new();
-        for hidden in ["hidden", "open/hidden"] {
+        for hidden in ["hidden", "open/hidden", "open/log"] {
             std::fs::create_dir_all(rig.scratch().path(hidden)).expect("a directory");
             rig.scratch().write(&format!("{hidden}/file"), "");
         }
         rig.scratch().write("token", "SECRET\n");
-        for writable in ["open", "open/hidden"] {
+        for writable in ["open", "open/hidden", "open/log"] {
             let mode = std::fs::Permissions::from_mode(0o777);
             std::fs::set_permissions(rig.scratch().path(writable), mode).expect("chmod(2)");
         }
@@ -118,6 +118,10 @@ impl Range {
             "--inject=a.test=X-Mine@{}",
             self.rig.scratch().path_text("token")
         );
+        let log = format!(
+            "--log={}",
+            self.rig.scratch().path_text("open/log/audit.log")
+        );
         let rules: &[&str] = match attempt.rules {
             Rules::Check => &[&self.check],
             Rules::Paths => &[
@@ -127,6 +131,7 @@ impl Range {
             ],
             Rules::Secrets => &["--allow=a.test", "--allow=h1.test", &inject],
             Rules::Any => &["--allow=any", "--allow=any:7001"],
+            Rules::Logged => &["--allow=a.test", &log],
         };
         let options = [rules, &[&hidden[0], &hidden[1]]].concat();
         let script = format!("export PEERNAME_JAIL_TEST=1; {}", self.script(attempt));

@@ -37,6 +37,8 @@ pub(super) enum Rules {
     Secrets,
     /// Every host, and port 7001.
     Any,
+    /// a.test, and each request is logged to `open/log/audit.log`.
+    Logged,
 }
 
 impl Attempt {
@@ -57,6 +59,7 @@ impl Attempt {
             "paths" => Rules::Paths,
             "secrets" => Rules::Secrets,
             "any" => Rules::Any,
+            "logged" => Rules::Logged,
             other => panic!("{name}: no rules {other}"),
         };
         Self {

@@ -57,8 +57,8 @@ quota = ctypes.create_string_buffer(200)
 with open("/proc/self/mounts") as mounts:
     devices = {line.split()[0] for line in mounts if line.startswith("/dev/")}
 for device in sorted(devices):
-    # Q_SETQUOTA of the user 12345.
-    result = libc.syscall(number, ctypes.c_int(-0x7fffff8 << 8 & 0xffffff00 | 0), device.encode(), 12345, quota)
+    # Q_GETQUOTA of another user.
+    result = libc.syscall(number, ctypes.c_int(0x80000700 - 2**32), device.encode(), 12345, quota)
     print("OUT" if result == 0 else "closed", device, ctypes.get_errno())
 print("closed")
 

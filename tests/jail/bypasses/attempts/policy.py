@@ -1,5 +1,6 @@
 # Attempts against rules and secrets. With `paths` a.test is allowed, but neither below /none nor with DELETE; with `secrets`,
-# a.test and h1.test are, and requests to a.test get a secret; with `any`, every host is, and port 7001.
+# a.test and h1.test are, and requests to a.test get a secret; with `any`, every host is, and port 7001; with `logged`,
+# a.test is, and its requests are logged.
 
 # %% a denied path with dots [succeeds, paths]
 for path in ("/./none", "/x/../none", "/echo/../none", "/none/.", "/none/../none", "/echo/./../none"):
@@ -107,3 +108,39 @@ for host in ("127.0.0.1:7001", "local.test:7001", "[::1]:7001", "localhost:7001"
 for name in ("private.test", "shared.test", "metadata.test", "nat64.test", "mapped.test", "sixtofour.test"):
     text = http(name, f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n", wait=2)
     print("closed" if "destination_" in text or text == "" else "OUT", text)
+
+# %% the log of requests, read, written, emptied or removed [not-tried, logged]
+directory = os.path.dirname(os.environ["CANARY"]) + "/open/log"
+log, other = directory + "/audit.log", directory + "/other-%d" % os.getuid()
+open(other, "w").close()
+http("a.test", "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
+print("OUT" if open(log).read() else "closed")
+tries = {
+    "open": lambda: os.open(log, os.O_WRONLY | os.O_APPEND),
+    "truncate": lambda: os.truncate(log, 0),
+    "chmod": lambda: os.chmod(log, 0),
+    "unlink": lambda: os.unlink(log),
+    "rename": lambda: os.rename(log, log + "-moved"),
+    "replace": lambda: os.rename(other, log),
+    "link": lambda: os.link(log, log + "-linked"),
+}
+for name, run in tries.items():
+    try:
+        run()
+        print("OUT", name)
+    except OSError as error:
+        print("closed", name, error)
+
+# %% the log of requests in a directory that is renamed [not-tried, logged]
+directory = os.path.dirname(os.environ["CANARY"]) + "/open/log"
+moved = directory + "-moved"
+http("a.test", "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
+os.rename(directory, moved)
+try:
+    print("OUT" if open(moved + "/audit.log").read() else "closed")
+    os.truncate(moved + "/audit.log", 0)
+    print("OUT")
+except OSError as error:
+    print("closed", error)
+finally:
+    os.rename(moved, directory)

@@ -79,19 +79,19 @@ judge(http("a.test", text), "GET b.test")
 # %% smuggling by a field that says which fields are hop-by-hop [not-tried]
 for named in ("Host", "Content-Length", "Transfer-Encoding", "close, Host"):
     text = f"GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: {named}\r\nX-Forwarded-Host: b.test\r\nForwarded: host=b.test\r\nContent-Length: 0\r\n\r\n"
-    judge(http("a.test", text), "GET b.test")
+    judge(http("a.test", text, wait=0.4), "GET b.test")
 
 # %% an upgrade to HTTP/2 without TLS (h2c) [not-tried]
 text = "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
-judge(http("a.test", text), " 101 ")
+judge(http("a.test", text, wait=0.4), " 101 ")
 
 # %% an upgrade to TLS and to other protocols [not-tried]
 for protocol in ("TLS/1.2", "websocket, h2c", "connect-udp", "spdy/3.1", "irc/6.9"):
     text = f"GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
-    judge(http("a.test", text), " 101 ")
+    judge(http("a.test", text, wait=0.4), " 101 ")
 
 # %% HTTP/2 without TLS [not-tried]
-text = h2(h2_request(fields(b"b.test", scheme=b"http")), tls=None, host="b.test")
+text = h2(h2_request(fields(b"b.test", scheme=b"http")), tls=None, host="b.test", wait=0.4)
 judge(text, "GET b.test")
 
 # %% HTTP/2 with the authority of another host [succeeds]
@@ -99,28 +99,28 @@ judge(h2(h2_request(fields(b"b.test"))), "HTTP/2.0")
 
 # %% HTTP/2 with an authority and another Host [not-tried]
 for authority, host in ((b"a.test", b"b.test"), (b"b.test", b"a.test")):
-    text = h2(h2_request(fields(authority, more=[(b"host", host)])))
+    text = h2(h2_request(fields(authority, more=[(b"host", host)])), wait=0.4)
     judge(text, "HTTP/2.0")
 
 # %% HTTP/2 with two authorities, or with two paths [not-tried]
 for more in ((b":authority", b"b.test"), (b":path", b"/none"), (b":scheme", b"http")):
-    judge(h2(h2_request(fields(b"a.test", more=[more]))), "HTTP/2.0")
+    judge(h2(h2_request(fields(b"a.test", more=[more])), wait=0.4), "HTTP/2.0")
 
 # %% HTTP/2 with a path in absolute form [not-tried]
 for path in (b"http://b.test/echo", b"//b.test/echo", b"b.test/echo", b""):
-    judge(h2(h2_request(fields(b"a.test", path))), "GET b.test")
+    judge(h2(h2_request(fields(b"a.test", path)), wait=0.4), "GET b.test")
 
 # %% HTTP/2 with line ends in fields [not-tried]
 for name, value in ((b"x", b"y\r\nHost: b.test"), (b"x\r\nhost", b"b.test"), (b"x: y\r\nhost", b"b.test"), (b"transfer-encoding", b"chunked"), (b"connection", b"host")):
-    judge(h2(h2_request(fields(b"a.test", more=[(name, value)]))), "HTTP/2.0")
-judge(h2(h2_request(fields(b"a.test", b"/echo HTTP/1.1\r\nHost: b.test\r\n\r\nGET /echo"))), "HTTP/2.0")
+    judge(h2(h2_request(fields(b"a.test", more=[(name, value)])), wait=0.4), "HTTP/2.0")
+judge(h2(h2_request(fields(b"a.test", b"/echo HTTP/1.1\r\nHost: b.test\r\n\r\nGET /echo")), wait=0.4), "HTTP/2.0")
 
 # %% HTTP/2 with a tunnel to another host [not-tried]
 connect = [(b":method", b"CONNECT"), (b":authority", b"b.test:80")]
 extended = fields(b"b.test", method=b"CONNECT", more=[(b":protocol", b"websocket")])
 data = struct.pack("!I", 36 << 8) + b"\0" + struct.pack("!I", 1) + b"GET /echo HTTP/1.1\r\nHost: b.test\r\n\r\n"
-judge(h2(h2_request(connect) + data), "GET b.test")
-judge(h2(h2_request(extended) + data), "GET b.test")
+judge(h2(h2_request(connect) + data, wait=0.4), "GET b.test")
+judge(h2(h2_request(extended) + data, wait=0.4), "GET b.test")
 
 # %% HTTP/2 with a second stream for another host [succeeds]
 text = h2(h2_request(fields(b"a.test")), h2_request(fields(b"b.test"), 3))
@@ -182,4 +182,4 @@ judge(text.lower(), "alt-svc")
 # %% a WebSocket to another host [not-tried]
 key = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
 for name, host in (("b.test", "b.test"), ("a.test", "b.test"), ("b.test", "a.test")):
-    judge(http(name, f"GET /echo HTTP/1.1\r\nHost: {host}\r\n{key}\r\n\r\n"), "GET ")
+    judge(http(name, f"GET /echo HTTP/1.1\r\nHost: {host}\r\n{key}\r\n\r\n", wait=0.4), "GET ")
