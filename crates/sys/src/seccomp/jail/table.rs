@@ -83,7 +83,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::SignalOwner),
-        reason: "F_SETOWN with a process group: SIGIO passes the scope of Landlock there before Linux 6.12.101 and 6.18.40",
+        reason: "F_SETOWN with a process group: on some kernels (Debian's 6.12.95) SIGIO for it passes the scope of Landlock",
         calls: &["fcntl", "fcntl64"],
     },
     Group {
