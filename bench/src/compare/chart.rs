@@ -37,12 +37,13 @@ pub(crate) fn write(path: &Path, panels: &[Panel]) -> Result<()> {
 
 fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
     let rows = panels.iter().map(|panel| panel.bars.len()).max();
-    let height = HEAD + ROW * u32::try_from(rows.unwrap_or(0))?;
+    let rows = u32::try_from(rows.unwrap_or(0))?;
+    let height = HEAD + ROW * rows;
     let width = PANEL_WIDTH * u32::try_from(panels.len())?;
     let image = SVGBackend::new(path, (width, height)).into_drawing_area();
     image.fill(&BACKGROUND)?;
     for (area, panel) in image.split_evenly((1, panels.len())).iter().zip(panels) {
-        panel.draw(area)?;
+        panel.draw(area, rows)?;
     }
     Ok(image.present()?)
 }
@@ -50,7 +51,7 @@ fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Panel {
-    fn draw(&self, area: &Area<'_>) -> Result<()> {
+    fn draw(&self, area: &Area<'_>, rows: u32) -> Result<()> {
         let longest = self.bars.iter().map(|bar| bar.figure.quartiles[1]);
         let longest = longest.fold(0.0, f64::max);
         let mut chart = ChartBuilder::on(area)
@@ -58,7 +59,7 @@ impl Panel {
             .margin(MARGIN)
             .build_cartesian_2d(
                 -longest * LABEL_SHARE..longest * FIGURE_SHARE,
-                self.bars.len() as f64..0.0,
+                rows.into()..0.0,
             )?;
         let label = (FONT, TEXT_SIZE).into_font().color(&TEXT);
         let right = label.pos(Pos::new(HPos::Right, VPos::Center));

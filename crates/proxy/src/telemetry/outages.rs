@@ -175,7 +175,9 @@ impl State {
 /// What to check first.
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::ConnectionRefused => "is the server running, and does it listen there (`ss -lntu`)?",
+        ErrorKind::ConnectionRefused => {
+            "is the server running, and does it listen there (`ss -lntu`)?"
+        }
         ErrorKind::TimedOut => {
             "is its host up, does a firewall drop the packets, and do its replies come back to this host \
              (`peername doctor` with the options of the proxy)?"

@@ -59,7 +59,9 @@ fn hint(error: &SyscallError, is_transparent: bool) -> Cow<'static, str> {
             let advice = Advice::for_this_process();
             return format!("; ports below 1024 need CAP_NET_BIND_SERVICE: {advice}").into();
         }
-        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address (`ip -brief addr` lists them)",
+        io::ErrorKind::AddrNotAvailable => {
+            "; no interface of this host has that address (`ip -brief addr` lists them)"
+        }
         _ => "",
     };
     hint.into()
