@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_client;
+#[cfg(feature = "exec")]
 mod check_report;
 mod cmd;
 mod compat;

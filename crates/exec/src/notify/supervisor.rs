@@ -285,7 +285,7 @@ impl Supervisor {
             (notification.spare_arguments(), &mut self.channels)
         {
             let opened = channels.open(&mut self.waiter);
-            channel::answer(&self.supervised.calls, id, opened);
+            Self::answer_with_channel(&self.supervised.calls, id, opened);
             self.supervised.inflight.remove(slot);
             return Ok(());
         }

@@ -26,5 +26,5 @@ next_functions! { find_functions:
 fn pass_on<T: From<i8> + TryFrom<usize>>(call: Call, args: [usize; 6]) -> T {
     // SAFETY: as the caller of the function made it.
     let result = unsafe { kernel::pass_on(call, args) };
-    answer(result.map(|value| T::try_from(value).unwrap_or(0.into())))
+    answer(result.map(|value| T::try_from(value).unwrap_or_else(|_| 0.into())))
 }

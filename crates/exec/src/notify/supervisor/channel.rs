@@ -38,17 +38,21 @@ impl Supervisor {
         }
         Some(thread)
     }
-}
 
-/// Answers the call with its end of a channel to the header waiter.
-pub(super) fn answer(calls: &NotificationListener, id: u64, opened: peername_sys::Result<OwnedFd>) {
-    let rejected = match opened {
-        Ok(socket) => match calls.add_fd(id, socket, true) {
-            AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
-            AddFdOutcome::Rejected(error) => error,
-        },
-        // Not EMFILE, which would mean that the program has no descriptor.
-        Err(_) => Errno::AGAIN.into(),
-    };
-    calls.fail(id, &rejected);
+    /// Answers the call with its end of a channel to the header waiter.
+    pub(super) fn answer_with_channel(
+        calls: &NotificationListener,
+        id: u64,
+        opened: peername_sys::Result<OwnedFd>,
+    ) {
+        let rejected = match opened {
+            Ok(socket) => match calls.add_fd(id, socket, true) {
+                AddFdOutcome::Installed | AddFdOutcome::CallOver => return,
+                AddFdOutcome::Rejected(error) => error,
+            },
+            // Not EMFILE, which would mean that the program has no descriptor.
+            Err(_) => Errno::AGAIN.into(),
+        };
+        calls.fail(id, &rejected);
+    }
 }
