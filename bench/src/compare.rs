@@ -61,6 +61,10 @@ impl<C: Contestant, T: Case<C>> Comparison<'_, C, T> {
     /// nevertheless.
     pub(crate) fn run(mut self, set_up: impl Fn(&C, &T) -> Result<Sandbox>) -> Result<()> {
         let cases = &self.cases;
+        for name in self.without {
+            let is_known = self.contestants.iter().any(|it| it.name() == name);
+            ensure!(is_known && name != self.subject, "can't leave out {name}");
+        }
         self.contestants.retain(|contestant| {
             let is_left_out = self.without.iter().any(|name| name == contestant.name());
             !is_left_out && cases.iter().any(|case| case.is_supported_by(contestant))

@@ -9,6 +9,8 @@ mod httpjail;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 use crate::harness::lab::{Process, wait_until};
 use crate::harness::rig::jail::{JailRig, User};
@@ -176,6 +178,9 @@ fn assert_nothing_gets_out(user: User) {
         .filter_map(|attempt| range.failure(&attempt))
         .collect();
     assert!(got_out.is_empty(), "{got_out:#?}");
+    // A canary may report a contact later than the attempt ends.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(range.canaries.contacts(), [""; 0]);
     let seen_by_origin = range.rig.scratch().read("access.log");
     let denied: Vec<_> = seen_by_origin
         .lines()

@@ -24,7 +24,7 @@ uname -r >/share/release
 "$PEERNAME" doctor --confinement >>/share/doctor 2>&1
 while read -r number tests; do
     # shellcheck disable=SC2086
-    timeout 400 "$E2E" --exact --test-threads 1 $tests >"/share/$number.log" 2>&1
+    timeout "$LIMIT" "$E2E" --exact --test-threads 1 $tests >"/share/$number.log" 2>&1
     echo "$number $?" >>/share/results
 done </share/features
 dmesg >/share/dmesg

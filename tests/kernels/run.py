@@ -5,9 +5,9 @@ A guest has the host's file system, read-only below a tmpfs, so that it has ever
 kernel and modules come from Debian's packages, which are downloaded and unpacked, never installed. `/dev/kvm` is used
 where it works. Without it a boot takes a quarter of a minute, and everything else about ten times as long.
 
-Usage: tests/kernels/run.py [RELEASE ...] [--tests NAME ...]
+Usage: tests/kernels/run.py [RELEASE ...] [--tests NAME ...] [--limit SECONDS]
 RELEASE is the beginning of a kernel's release, such as 6.1; all by default. With --tests it runs these tests instead, on the
-guests only, prints what they print, and leaves the page as it is.
+guests only, prints what they print, and leaves the page as it is. --limit is for a feature's tests, and for a guest.
 Exit code: 1 if a test fails whose feature `doctor` calls available.
 """
 
@@ -39,6 +39,8 @@ deb http://deb.debian.org/debian bookworm-backports main
 BOOT_MODULES = ["virtio_pci", "9pnet_virtio", "9p", "overlay"]
 # Seconds for boot and tests, with KVM and without.
 LIMIT, LIMIT_EMULATED = 600, 1500
+# Seconds for the tests of a feature.
+FEATURE_LIMIT = 400
 # What a kernel prints when it is broken, by us or by itself.
 BROKEN = re.compile(r"\b(BUG|WARNING|Oops|general protection fault)\b:?.*")
 
@@ -47,6 +49,7 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("releases", nargs="*", choices=[*KERNELS, []])
     options.add_argument("--tests", nargs="+")
+    options.add_argument("--limit", type=int)
     options = options.parse_args()
     features = tomllib.loads((HERE / "features.toml").read_text())["feature"]
     if options.tests:
@@ -54,7 +57,7 @@ def main():
     WORK.mkdir(parents=True, exist_ok=True)
     binaries = build()
     reports = [
-        boot(version, unpack(version, suite), features, binaries)
+        boot(version, unpack(version, suite), features, binaries, options.limit)
         for version, suite in KERNELS.items()
         if not options.releases or version in options.releases
     ]
@@ -116,6 +119,8 @@ def initramfs(folder, release):
     root = folder / "initramfs"
     shutil.rmtree(root, ignore_errors=True)
     (root / "boot-modules").mkdir(parents=True)
+    if "dynamically linked" in subprocess.run(["file", "-L", "/bin/busybox"], stdout=subprocess.PIPE, text=True).stdout:
+        sys.exit("kernels: /bin/busybox needs a C library, which an initramfs lacks: apt-get install busybox-static")
     shutil.copy("/bin/busybox", root / "busybox")
     shutil.copy(HERE / "init.sh", root / "init")
     order = []
@@ -142,14 +147,14 @@ def initramfs(folder, release):
     return archive
 
 
-def boot(version, folder, features, binaries):
+def boot(version, folder, features, binaries, limit):
     """Runs the features' tests in a guest, and returns its report."""
     [modules] = (folder / "lib/modules").iterdir()
     share = WORK / f"share-{version}"
     shutil.rmtree(share, ignore_errors=True)
     share.mkdir()
     shutil.copy(HERE / "guest.sh", share)
-    environment = binaries | {key: os.environ[key] for key in ["PATH", "HOME"]}
+    environment = binaries | {key: os.environ[key] for key in ["PATH", "HOME"]} | {"LIMIT": str(limit or FEATURE_LIMIT)}
     (share / "environment").write_text("".join(f"export {key}={value}\n" for key, value in environment.items()))
     (share / "features").write_text(
         "".join(f"{number} {' '.join(feature['tests'])}\n" for number, feature in enumerate(features))
@@ -166,7 +171,7 @@ def boot(version, folder, features, binaries):
     started = time.monotonic()
     timed_out = False
     try:
-        subprocess.run(command, timeout=LIMIT if kvm else LIMIT_EMULATED, check=True)
+        subprocess.run(command, timeout=limit or (LIMIT if kvm else LIMIT_EMULATED), check=True)
     except subprocess.TimeoutExpired:
         timed_out = True
     print(f"kernels: Linux {modules.name} ran for {time.monotonic() - started:.0f} s")

@@ -7,9 +7,18 @@ echo "packages: installing $2 in $1"
 rm -rf "$1" "$1.part"
 mkdir -p "$(dirname "$1")"
 packages=systemd,systemd-sysv,dbus,openssh-server,openssh-client,haproxy,iproute2,netcat-openbsd,rpm,python3-venv
+ubuntu=https://archive.ubuntu.com/ubuntu
 case $2 in
-    # Debian has the keys of Ubuntu's archive in few of its releases.
-    noble) from=(--components=main,universe --no-check-gpg noble "$1.part" http://archive.ubuntu.com/ubuntu gutsy) ;;
+    noble)
+        # Debian has not the keys of Ubuntu's archive: those of this package, which is known by its checksum.
+        keys=$(mktemp -d)
+        trap 'rm -rf "$keys"' EXIT
+        curl -sSfo "$keys/deb" "$ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
+        sha256sum --quiet --check <<<"36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8  $keys/deb"
+        dpkg-deb --extract "$keys/deb" "$keys"
+        from=(--components=main,universe --keyring="$keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+            noble "$1.part" "$ubuntu" gutsy)
+        ;;
     *) from=("$2" "$1.part") ;;
 esac
 debootstrap --variant=minbase --include=$packages "${from[@]}" >"$1.log"

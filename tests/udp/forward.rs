@@ -57,7 +57,8 @@ fn session_is_evicted_for_a_port() {
     let ports = "net.ipv4.ip_local_port_range";
     lab.balancer.sysctl(ports, "40000 40007");
     let backend = DatagramSocket::bind(&lab.server, "10.81.0.1:7000".parse().unwrap());
-    let args = words("forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000");
+    let args =
+        words("forward --protocol=udp --listen=203.0.113.1:80 --to=10.81.0.1:7000 --workers=1");
     let forward = Peername::start_udp(&lab.balancer, &[&args[..], &[ADMIN]].concat());
     for port in 7000..7030 {
         let client = DatagramSocket::bind(&lab.client, SocketAddr::new(CLIENT_V4.ip(), port));

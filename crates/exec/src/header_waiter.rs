@@ -280,7 +280,7 @@ impl HeaderWaiter {
         let over = found.is_some_and(|found| found.read_closed || found.hung_up);
         match outcome {
             PeekOutcome::Incomplete(len) if !over => {
-                // Not by an event: SO_RCVLOWAT may hold it back.
+                // From the bytes, not from an event: SO_RCVLOWAT can delay the event.
                 pending.has_begun |= len > 1;
                 // Without this limit every byte wakes the loop, even bytes that were peeked at already.
                 let _ = stream::set_receive_low_water(&pending.connection, len);

@@ -119,7 +119,7 @@ impl Host {
     }
 
     /// Whether it is one of the addresses of `localhost`.
-    pub(crate) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         self.as_ip().is_some_and(|ip| LOOPBACK.contains(&ip))
     }
 

@@ -154,7 +154,7 @@ impl ListenerService {
         drop(lists);
         let Some(_permit) = self.state.client_limit.try_acquire(client.ip()) else {
             self.refuse(&stream, peer, "too_many_connections");
-            let why = "it has open more than twice the number of free connections; raise LimitNOFILE or `ulimit -n` if this is \
+            let why = "its open connections are more than twice the number still free; raise LimitNOFILE or `ulimit -n` if this is \
                        the normal load";
             return warn(&TOO_MANY, client.ip(), why);
         };

@@ -2,7 +2,7 @@
 //!
 //! Master processes empty the environment of their children (Postfix, Dovecot, cron, nginx when it upgrades itself). Such
 //! a child would have neither LD_PRELOAD nor the library's own variables, and the supervisor would answer each of its
-//! accept(2) calls, for 30 us more. So the variables are added to the environment that is passed to the kernel.
+//! accept(2) calls, for 20 us more. So the variables are added to the environment that is passed to the kernel.
 //!
 //! The functions of exec(3) are called in children of vfork(2), which share the memory of a parent that may hold any lock:
 //! they allocate nothing, lock nothing, and write only to the caller's stack. An environment that does not fit there stays

@@ -89,7 +89,7 @@ pub enum Failure {
     Client(#[from] ClientRefusal),
     /// Its client has its share of all connections already.
     #[error(
-        "it has open more than twice the number of free connections; raise LimitNOFILE or `ulimit -n` if this is the normal load"
+        "its open connections are more than twice the number still free; raise LimitNOFILE or `ulimit -n` if this is the normal load"
     )]
     TooManyConnections,
     /// The destination policy refuses the destination in the header.
@@ -181,7 +181,7 @@ fn missing_rule(backend: Backend, mark: Option<NonZeroU32>) -> String {
 impl Failure {
     /// connect(2) of a UDP socket failed: for want of a port of this host, or by what the backend's host and the network said.
     pub(crate) fn of_udp_connect(upstream: Target, failed: SyscallError) -> Self {
-        match failed.is_port_exhaustion() {
+        match failed.is_udp_port_exhaustion() {
             true => Self::Local(failed),
             false => Self::Connect {
                 upstream,

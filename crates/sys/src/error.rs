@@ -38,8 +38,8 @@ impl SyscallError {
         is_exhaustion(&self.source)
     }
 
-    /// Whether no port was left for the socket, which connect(2) says by EAGAIN (`net.ipv4.ip_local_port_range`).
-    pub fn is_port_exhaustion(&self) -> bool {
+    /// Whether no port was left for a UDP socket, which connect(2) says by EAGAIN (`net.ipv4.ip_local_port_range`).
+    pub fn is_udp_port_exhaustion(&self) -> bool {
         self.errno() == Some(libc::EAGAIN)
     }
 

@@ -49,7 +49,7 @@ fn one_client_cannot_take_all_connections() {
     }
     assert!(start.elapsed() < Duration::from_secs(5));
     let says = |line: &str| {
-        line.contains("more than twice the number of free connections")
+        line.contains("more than twice the number still free")
             .then_some(())
     };
     rig.proxy.wait_line("that it refuses some", says);

@@ -18,7 +18,7 @@ pub(super) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     Succeeds,
-    /// It succeeds, and the canaries notice it, which is the only sign.
+    /// It prints OUT, and a canary must report it: the program can't see whether it arrived.
     Noticed,
     /// It needs what not every kernel or test machine has, or would change the machine.
     NotTried,

@@ -137,7 +137,8 @@ fn first_call(
 }
 
 /// The agent of an ordinary user may enter the network of its containers only from the user namespace that the network belongs to.
-/// A container that has this host's network has a user namespace of its own nevertheless, in which its processes are within reach.
+/// A container that has this host's network has a user namespace of its own nevertheless: the one below the agent's, in which all
+/// its processes are within reach, those in namespaces of their own, too.
 fn enter(
     network: &NetworkNamespace,
     users: Result<UserNamespace, SyscallError>,
@@ -145,7 +146,9 @@ fn enter(
     match network.enter() {
         Err(error) if error.is_permission() => {
             if network.is_current()? {
-                return users?.enter();
+                let own = UserNamespace::of_process(std::process::id())?;
+                let of_container = users?.child_of(&own);
+                return of_container.map_or(Ok(()), |users| users.enter());
             }
             network.owner()?.enter()?;
             network.enter()

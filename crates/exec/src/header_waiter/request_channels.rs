@@ -39,7 +39,7 @@ pub struct RequestChannels {
 struct Channel {
     /// Closing it closes what is queued in it, too.
     socket: ForeignFd,
-    /// Of what the process has to send next: its request, or the confirmation of a handoff.
+    /// Deadline for the process's next message: its request, or the confirmation of a handoff.
     deadline: Instant,
     handoff: Option<UnconfirmedHandoff>,
 }
@@ -52,7 +52,7 @@ struct UnconfirmedHandoff {
 }
 
 impl RequestChannels {
-    /// None is open yet.
+    /// Creates the set, with no channel open.
     ///
     /// # Errors
     ///
@@ -76,10 +76,12 @@ impl RequestChannels {
         if self.open.len() >= MAX_OPEN {
             self.end_next(waiter);
         }
-        let (ours, theirs) = match seqpacket_pair() {
-            Err(error) if error.is_exhaustion() && self.end_next(waiter) => seqpacket_pair()?,
-            opened => opened?,
-        };
+        let mut opened = seqpacket_pair();
+        // A channel frees one descriptor, and a pair takes two.
+        while opened.as_ref().is_err_and(SyscallError::is_exhaustion) && self.end_next(waiter) {
+            opened = seqpacket_pair();
+        }
+        let (ours, theirs) = opened?;
         stream::set_nonblocking(&ours, true).call("ioctl(FIONBIO)")?;
         self.epoll.add(&ours, 0, Interest::Readable)?;
         self.open.push(Channel {

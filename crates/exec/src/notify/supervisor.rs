@@ -41,7 +41,7 @@ pub(super) struct Supervisor {
     epoll: Epoll,
     table: Table<'static>,
     waiter: HeaderWaiter,
-    /// The channel by which processes with the library reach the header waiter.
+    /// The channels by which processes with the library reach the header waiter.
     channels: Option<RequestChannels>,
     admin: Option<LivenessSocket>,
     /// For a container: readable once the agent has ended, or asks this process to end.

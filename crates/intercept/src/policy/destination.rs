@@ -102,7 +102,7 @@ impl DestinationDenied {
             _ if !has_rules => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
             // The name is both addresses of the host's loopback; a server may listen on one only.
-            Self::ThisHost if addr.ip().is_loopback() => {
+            Self::ThisHost if to.host.is_loopback() || to.host.is_localhost() => {
                 Some(Remedy::Allow(format!("localhost:{}", to.port)))
             }
             Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
@@ -300,6 +300,30 @@ mod tests {
         assert_eq!(verdicts(&alone, "127.0.0.1:8081", "127.0.0.1"), [true; 2]);
         let after_all = destinations(&["*", "GET 10.0.0.1/x", "10.0.0.1"]);
         assert_eq!(verdicts(&after_all, "10.0.0.1:443", "10.0.0.1"), [true; 2]);
+    }
+
+    #[test]
+    fn remedy_for_this_host_opens_it() {
+        for (to, ip, option) in [
+            ("localhost:8081", "127.0.0.1", "--allow localhost:8081"),
+            ("127.0.0.1:8081", "127.0.0.1", "--allow localhost:8081"),
+            ("[::1]:8081", "::1", "--allow localhost:8081"),
+            ("127.0.0.2:8081", "127.0.0.2", "--allow 127.0.0.2:8081"),
+            (
+                "db.test:8081",
+                "127.0.0.1",
+                "--allow-destination 127.0.0.1:8081",
+            ),
+        ] {
+            let addr = SocketAddr::new(ip.parse().unwrap(), 8081);
+            let named = HostPort::parse(to).unwrap();
+            let remedy = DestinationDenied::ThisHost.remedy(&named, addr, true);
+            let remedy = remedy.expect("a remedy");
+            assert_eq!(remedy.to_string(), option, "{to}");
+            if let Remedy::Allow(rule) = remedy {
+                assert_eq!(verdicts(&destinations(&[&rule]), to, ip), [true; 2], "{to}");
+            }
+        }
     }
 
     /// A redirected client chooses the address, and the name.

@@ -67,7 +67,9 @@ fn covered_devices(dir: &Path) -> Vec<PathBuf> {
         let path = entry.path();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)),
-            Ok(kind) if kind.is_block_device() || acts_outside(kind, &path) => found.push(path),
+            Ok(kind) if kind.is_block_device() || is_covered_device(kind, &path) => {
+                found.push(path)
+            }
             _ => {}
         }
     }
@@ -75,7 +77,7 @@ fn covered_devices(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether it is a character device by which a program acts outside of the jail, known by its name.
-fn acts_outside(kind: FileType, path: &Path) -> bool {
+fn is_covered_device(kind: FileType, path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_numbered = |prefix: &&str| {
         let rest = name.strip_prefix(prefix);
@@ -119,7 +121,7 @@ const PROC_SETTINGS: [&str; 13] = [
 ];
 /// Sockets of virtual machines, whose host is reached by them (vsock), and other channels to that host (VirtualBox, Xen,
 /// Hyper-V); new disks; the kernel's log; the processor's states; devices that make input, as a keyboard does, for the terminals
-/// and windows outside; the watchdog, which restarts the machine when it is closed.
+/// and windows outside; the watchdog, which restarts the machine when it is no longer fed.
 const DEVICES: [&str; 18] = [
     "vhost-vsock",
     "vmci",
@@ -158,10 +160,10 @@ mod tests {
             "/dev/bsg/0:0:0:0",
             "/srv/chroot/dev/bsg/0:0:0:0",
         ] {
-            assert!(acts_outside(kind, Path::new(path)), "{path}");
+            assert!(is_covered_device(kind, Path::new(path)), "{path}");
         }
         for path in ["/dev/null", "/dev/sgx", "/dev/tty0"] {
-            assert!(!acts_outside(kind, Path::new(path)), "{path}");
+            assert!(!is_covered_device(kind, Path::new(path)), "{path}");
         }
     }
 }

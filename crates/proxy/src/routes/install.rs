@@ -141,7 +141,7 @@ impl OnConflict {
     fn added(self, outcome: SysResult<()>) -> SysResult<bool> {
         match outcome {
             Ok(()) => Ok(true),
-            Err(error) if self == Self::Keep && netlink::is_existing(&error) => Ok(false),
+            Err(error) if self == Self::Keep && netlink::already_exists(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

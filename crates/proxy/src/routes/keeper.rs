@@ -125,8 +125,8 @@ fn first_line(stdout: Option<&mut ChildStdout>) -> io::Result<String> {
 fn reason(error: &Error) -> String {
     match error {
         Error::Permission(_) => format!(
-            "{error}; run this as root, or run `peername routes add` once as root, and the proxy with CAP_NET_RAW and without \
-             `--setup-routes`"
+            "{error}; run this as root. Or run `peername routes add` once as root, then start the proxy with CAP_NET_RAW and \
+             without `--setup-routes`"
         ),
         error => error.to_string(),
     }

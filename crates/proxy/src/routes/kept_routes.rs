@@ -159,7 +159,7 @@ impl TakenSlot {
                 installed,
                 lock,
             })),
-            Err(Error::Syscall(error)) if netlink::is_existing(&error) => Ok(None),
+            Err(Error::Syscall(error)) if netlink::already_exists(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

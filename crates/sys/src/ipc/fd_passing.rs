@@ -29,7 +29,7 @@ pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
 }
 
-/// Has the other end send nothing more: it gets EPIPE from now on. What it has sent can still be received (shutdown(2)).
+/// Shuts down reception (shutdown(2)): further sends of the peer fail with EPIPE; what is queued can still be received.
 ///
 /// # Errors
 ///

@@ -63,7 +63,7 @@ pub fn is_family_disabled(error: &SyscallError) -> bool {
 }
 
 /// Whether the same rule or route exists already (EEXIST).
-pub fn is_existing(error: &SyscallError) -> bool {
+pub fn already_exists(error: &SyscallError) -> bool {
     error.errno() == Some(libc::EEXIST)
 }
 

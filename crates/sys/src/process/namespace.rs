@@ -263,6 +263,19 @@ impl UserNamespace {
         std::iter::successors(Some(self), Self::parent).any(|one| one.is_same(ancestor))
     }
 
+    /// This namespace, or the one that it is below, whose parent is `parent`; `None` where there is none.
+    #[must_use]
+    pub fn child_of(self, parent: &Self) -> Option<Self> {
+        let mut one = self;
+        loop {
+            let above = one.parent()?;
+            if above.is_same(parent) {
+                return Some(one);
+            }
+            one = above;
+        }
+    }
+
     /// Whether both are the same namespace.
     fn is_same(&self, other: &Self) -> bool {
         match (self.0.metadata(), other.0.metadata()) {

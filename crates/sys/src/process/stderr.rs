@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use rustix::stdio::dup2_stderr;
 
@@ -30,15 +31,32 @@ pub fn try_write_line(line: &str) {
     let end = line.floor_char_boundary(PIPE_BUF - 1);
     let line = format!("{}\n", line.get(..end).unwrap_or(&line));
     let stderr = io::stderr();
-    let bytes = [IoSlice::new(line.as_bytes())];
-    // O_NONBLOCK would change the description, which other processes share.
-    match pwritev2(&stderr, &bytes, AT_POSITION, ReadWriteFlags::NOWAIT) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) if is_writable(&stderr) => {
-            // A terminal. What another process writes between the two calls may fill it, and then this waits.
+    if !is_stream(&stderr) || !write_without_waiting(&stderr, line.as_bytes()) {
+        // Terminals, files, FIFOs, and pipes before Linux 6.4. Another writer may fill one of these between the two calls, and
+        // then this blocks.
+        if is_writable(&stderr) {
             let _ = rustix::io::write(&stderr, line.as_bytes());
         }
-        _ => {}
     }
+}
+
+/// Whether it is a pipe or a socket. For files some file systems refuse RWF_NOWAIT although they need not wait for a reader
+/// (XFS: EAGAIN where the time of the last change has to be written).
+fn is_stream(file: impl AsFd) -> bool {
+    let kind = fstat(file).map(|about| FileType::from_raw_mode(about.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
+/// Writes the line, or drops it where that would wait: O_NONBLOCK would change the description, which other processes share.
+/// Returns whether the kernel knows how for this file (RWF_NOWAIT, pwritev2(2)).
+fn write_without_waiting(file: impl AsFd, line: &[u8]) -> bool {
+    let written = pwritev2(
+        file,
+        &[IoSlice::new(line)],
+        AT_POSITION,
+        ReadWriteFlags::NOWAIT,
+    );
+    !matches!(written, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM))
 }
 
 fn is_writable(file: impl AsFd) -> bool {

@@ -138,7 +138,7 @@ fn launcher(given: &Given<Args>) -> anyhow::Result<Launcher> {
 
 /// Writes the drop-in in one step: the half of one could clear the unit's command.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    exists_and_is_ours(path)?;
+    let _replaced = exists_and_is_ours(path)?;
     let directory = path.parent().unwrap_or(path);
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     publish(path, text.as_bytes())
@@ -203,7 +203,8 @@ fn report(unit: &str, path: &Path, done: &str) -> anyhow::Result<ExitCode> {
         let status = status.context("systemctl")?;
         if !status.success() {
             bail!(
-                "systemctl daemon-reload: {status}; {} is {done}: run it again, and then systemctl restart {unit}",
+                "systemctl daemon-reload: {status}; {} is {done}: run `systemctl daemon-reload` again, and then `systemctl restart \
+                 {unit}`",
                 path.display()
             );
         }

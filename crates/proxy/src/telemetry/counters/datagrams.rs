@@ -50,7 +50,7 @@ pub struct DatagramSnapshot {
     /// Dropped datagrams of either direction, by reason. `receive_buffer_full` are those that the kernel dropped at a
     /// socket before they were received here (SO_RXQ_OVFL), also for a wrong checksum.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit` or `descriptors`.
+    /// Evicted sessions, by the limit that was reached: `balancer_limit`, `session_limit`, `descriptors` or `ports`.
     pub evicted: BTreeMap<&'static str, u64>,
 }
 

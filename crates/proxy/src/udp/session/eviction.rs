@@ -36,15 +36,17 @@ impl<R: Role> SessionTable<R> {
     /// Evicts the next eviction candidate of all sessions, because file descriptors or this host's ports are exhausted. Evicts
     /// none if the kernel uses all candidates.
     pub(super) fn evict_for_socket(&mut self, failed: &SyscallError, now: Instant) {
-        warn_of_exhaustion(failed);
-        let reason = match failed.is_port_exhaustion() {
+        let reason = match failed.is_udp_port_exhaustion() {
             true => "ports",
             false => "descriptors",
         };
         for _ in 0..MAX_BUSY_SKIPS {
             match self.table.eviction_candidate() {
                 Some(id) if self.touch_if_used_by_kernel(id, now) => {}
-                Some(id) => return self.evict(id, reason),
+                Some(id) => {
+                    warn_of_exhaustion(failed);
+                    return self.evict(id, reason);
+                }
                 None => return,
             }
         }
@@ -58,7 +60,7 @@ impl<R: Role> SessionTable<R> {
 
 fn warn_of_exhaustion(failed: &SyscallError) {
     if let Some(suppressed) = EXHAUSTION_LOG.pass() {
-        let remedy = match failed.is_port_exhaustion() {
+        let remedy = match failed.is_udp_port_exhaustion() {
             true => "no port is left to the backend: widen net.ipv4.ip_local_port_range",
             false => "raise LimitNOFILE or `ulimit -n`",
         };

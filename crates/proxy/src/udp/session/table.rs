@@ -298,7 +298,7 @@ impl<R: Role> SessionTable<R> {
         let headers = self.role.headers(admitted)?;
         let (socket, upstream) = match self.open_socket(admitted) {
             Err(Failure::Local(failed))
-                if failed.is_exhaustion() || failed.is_port_exhaustion() =>
+                if failed.is_exhaustion() || failed.is_udp_port_exhaustion() =>
             {
                 flush(self);
                 self.evict_for_socket(&failed, now);

@@ -78,7 +78,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Ioctl),
-        reason: "TIOCSTI and TIOCLINUX type into the terminal, a snapshot of btrfs shows what is hidden, and FIOSETOWN is as F_SETOWN",
+        reason: "TIOCSTI and TIOCLINUX type into the terminal, a snapshot of btrfs shows what is hidden, and FIOSETOWN sets the owner of SIGIO, as F_SETOWN does",
         calls: &["ioctl"],
     },
     Group {

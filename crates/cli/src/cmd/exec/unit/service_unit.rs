@@ -129,7 +129,6 @@ impl Fragment {
     }
 }
 
-/// The first file of this name, or else the first of its template.
 /// Parses a boolean of a unit file (systemd.syntax(7)).
 pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
@@ -139,6 +138,7 @@ pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// The first file of this name, or else the first of its template.
 fn look_up(root: &Path, name: &str) -> Option<PathBuf> {
     [Some(name.to_owned()), template_of(name)]
         .into_iter()

@@ -346,7 +346,7 @@ mod tests {
             "b.test:8080",
             "c.test:8080",
             "c.test:9000",
-            "# not public, allowed without this beginning: 127.0.0.1:8080",
+            "# not public, allowed without this beginning: localhost:8080",
             "# not public, allowed without this beginning: 169.254.169.254",
         ];
         assert_eq!(rules_of(&text), expected);

@@ -177,7 +177,7 @@ impl Table {
     }
 }
 
-/// Limit of names (8 MB with the longest). A smaller network has fewer: eight addresses a name.
+/// The maximum number of names (8 MB with the longest). A smaller range holds one name for eight addresses.
 const MAX_NAMES: usize = (1 << 14) - FIRST;
 /// Addresses of a slot.
 const GENERATIONS: usize = 1 << 3;

@@ -30,7 +30,7 @@ pub(super) struct NeededRule {
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
         let address = to.host.as_ip().and_then(special);
-        if address == Some(Special::Loopback) {
+        if to.host.is_loopback() {
             // The name is both addresses of the host's loopback; a server may listen on one only.
             return NeededRule {
                 text: format!("localhost:{}", to.port),
