@@ -15,13 +15,18 @@ fn every_workload_is_measured() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stdout}\n{stderr}");
 
-    let entries: Vec<_> = fs::read_dir(&out)
+    let mut entries: Vec<_> = fs::read_dir(&out)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    let [csv] = entries.as_slice() else {
-        panic!("expected one file, found {entries:?}")
+    entries.sort();
+    let [csv, chart] = entries.as_slice() else {
+        panic!("expected the figures and the chart, found {entries:?}")
     };
+    let chart = fs::read_to_string(chart).unwrap();
+    for text in ["udp-echo: CPU us/echo", "naive"] {
+        assert!(chart.contains(text), "{chart}");
+    }
     let text = fs::read_to_string(csv).unwrap();
     for row in [
         "direct,pingpong,echoes/s",
