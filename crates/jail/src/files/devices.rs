@@ -68,7 +68,7 @@ fn covered_devices(dir: &Path) -> Vec<PathBuf> {
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)),
             Ok(kind) if kind.is_block_device() || is_covered_device(kind, &path) => {
-                found.push(path)
+                found.push(path);
             }
             _ => {}
         }
