@@ -205,9 +205,18 @@ fn attempts_succeed_without_a_jail() {
     let failed = can.filter_map(|attempt| {
         let contacts_before = range.canaries.contacts().len();
         let output = range.rig.run_outside(User::Root, &range.script(&attempt));
-        let is_noticed = range.canaries.contacts().len() > contacts_before;
+        // A canary may report a contact later than the attempt ends.
+        let is_noticed = || {
+            let reported = || range.canaries.contacts().len() > contacts_before;
+            (0..50).any(|_| {
+                reported() || {
+                    thread::sleep(Duration::from_millis(100));
+                    false
+                }
+            })
+        };
         let succeeds = printed(&output).contains("OUT")
-            && (is_noticed || attempt.control == Control::Succeeds);
+            && (attempt.control == Control::Succeeds || is_noticed());
         (!succeeds).then_some((attempt.name, output))
     });
     let failed: Vec<_> = failed.collect();

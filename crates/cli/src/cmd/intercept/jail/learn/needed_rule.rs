@@ -29,20 +29,21 @@ pub(super) struct NeededRule {
 
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let address = to.host.as_ip().and_then(special);
+        let is_refused = |ip| special(ip).is_some() && !self.allowed.allows(ip, to.port);
+        let opens_refused = to.host.as_ip().is_some_and(is_refused);
         if to.host.is_loopback() {
             // The name is both addresses of the host's loopback; a server may listen on one only.
             return NeededRule {
                 text: format!("localhost:{}", to.port),
                 names_port: true,
-                opens_refused: true,
+                opens_refused,
             };
         }
         let without_port = NeededRule {
             text: rule_for(to),
             // Another port is open only if it is named.
             names_port: !USUAL_PORTS.contains(&to.port),
-            opens_refused: address.is_some(),
+            opens_refused,
         };
         if to.port != HTTP_PORT || to.host.as_ip().is_some() {
             return without_port;
