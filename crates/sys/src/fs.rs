@@ -7,13 +7,16 @@ pub mod text_file;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat, openat2, readlinkat,
+    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, openat, openat2, readlinkat,
     symlinkat,
 };
+
+use crate::{NameCall, Result};
 
 /// A file as such, whatever its paths are: its file system and its number there (inode(7)). The number is given to another file
 /// once the file is gone: compare it while the file is open.
@@ -21,6 +24,21 @@ use rustix::fs::{
 pub struct FileId {
     device: u64,
     inode: u64,
+}
+
+impl FileId {
+    /// That of an open file (fstat(2)).
+    ///
+    /// # Errors
+    ///
+    /// Those of fstat(2): none for an open descriptor of a local file system.
+    pub fn of(file: impl AsFd) -> Result<Self> {
+        let stat = fstat(file).call("fstat(2)")?;
+        Ok(Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
+    }
 }
 
 impl From<&Metadata> for FileId {

@@ -155,7 +155,6 @@ impl Channel {
             keep_open(files, fds);
             return false;
         }
-        let covered = |fd| covered_listener(settings, fd);
         match bytes.get(..len).and_then(WaiterRequest::from_bytes) {
             Some(WaiterRequest::Sweep) => waiter.sweep(),
             // The request has woken the supervisor, which then reads the refusals.
@@ -166,7 +165,7 @@ impl Channel {
                 }
             }
             Some(WaiterRequest::Park) => {
-                if let Some(listener) = fds.pop().and_then(covered)
+                if let Some(listener) = fds.pop().and_then(|fd| covered_listener(settings, fd))
                     && let Some(connection) = fds.pop()
                     && is_accepted_from(&listener, &connection)
                 {
@@ -174,7 +173,7 @@ impl Channel {
                 }
             }
             Some(WaiterRequest::Take) => {
-                if let Some(listener) = fds.pop().and_then(covered) {
+                if let Some(listener) = fds.pop().and_then(|fd| covered_listener(settings, fd)) {
                     return self.hand_over(waiter, (&listener).into());
                 }
             }

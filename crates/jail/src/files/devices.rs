@@ -47,12 +47,14 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
 
 /// What is read-only of a mount.
 fn settings(mount: &Mount) -> Vec<PathBuf> {
-    let is_below = |name: &&str| mount.root.starts_with(Path::new("/").join(name));
     if mount.is_one_of(&SETTINGS) {
         vec![mount.point.clone()]
     } else if !mount.is_one_of(&["proc"]) || !user::is_root() {
         Vec::new()
-    } else if PROC_SETTINGS.iter().any(is_below) {
+    } else if PROC_SETTINGS
+        .iter()
+        .any(|name| mount.root.starts_with(Path::new("/").join(name)))
+    {
         // A part of proc, as containers mount it.
         vec![mount.point.clone()]
     } else {
@@ -79,11 +81,11 @@ fn covered_devices(dir: &Path) -> Vec<PathBuf> {
 /// Whether it is a character device by which a program acts outside of the jail, known by its name.
 fn is_covered_device(kind: FileType, path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let is_numbered = |prefix: &&str| {
-        let rest = name.strip_prefix(prefix);
-        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let is_named = DEVICES.contains(&&*name) || NUMBERED_DEVICES.iter().any(is_numbered);
+    let is_named = DEVICES.contains(&&*name)
+        || NUMBERED_DEVICES
+            .iter()
+            .filter_map(|prefix| name.strip_prefix(prefix))
+            .any(|number| number.starts_with(|c: char| c.is_ascii_digit()));
     let is_bsg = path.parent().is_some_and(|folder| folder.ends_with("bsg"));
     kind.is_char_device() && (is_named || is_bsg)
 }

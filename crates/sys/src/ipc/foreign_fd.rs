@@ -101,10 +101,10 @@ fn forget_timer_in_children() -> io::Result<()> {
         TIMER_RUNS.store(false, Ordering::Relaxed);
     }
     static REGISTERED: OnceLock<libc::c_int> = OnceLock::new();
-    let register = || {
+    fn register() -> libc::c_int {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(forget_timer)) }
-    };
+    }
     match *REGISTERED.get_or_init(register) {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),

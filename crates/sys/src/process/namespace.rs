@@ -48,12 +48,8 @@ impl NetworkNamespace {
     ///
     /// Those of [`NetworkNamespace::current`].
     pub fn is_current(&self) -> Result<bool> {
-        let id = |of: &Self| {
-            rustix::fs::fstat(&of.0)
-                .call("fstat(2)")
-                .map(|stat| (stat.st_dev, stat.st_ino))
-        };
-        Ok(id(self)? == id(&Self::current()?)?)
+        let current = Self::current()?;
+        Ok(FileId::of(&self.0)? == FileId::of(&current.0)?)
     }
 
     /// The user namespace that it belongs to (NS_GET_USERNS, ioctl_nsfs(2), since Linux 4.9).

@@ -334,3 +334,14 @@ fn names_of_services_need_no_suffix() {
         assert_eq!(full.as_deref(), expected);
     }
 }
+
+#[test]
+fn booleans_are_read_as_systemd_does() {
+    for text in ["1", "yes", "Y", "true", "T", "On"] {
+        assert_eq!(parse_boolean(text), Some(true), "{text}");
+    }
+    for text in ["0", "no", "N", "False", "f", "off"] {
+        assert_eq!(parse_boolean(text), Some(false), "{text}");
+    }
+    assert_eq!(parse_boolean("cgroup"), None);
+}

@@ -29,8 +29,10 @@ pub(super) struct NeededRule {
 
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let is_refused = |ip| special(ip).is_some() && !self.allowed.allows(ip, to.port);
-        let opens_refused = to.host.as_ip().is_some_and(is_refused);
+        let opens_refused = to
+            .host
+            .as_ip()
+            .is_some_and(|ip| special(ip).is_some() && !self.allowed.allows(ip, to.port));
         if to.host.is_loopback() {
             // The name is both addresses of the host's loopback; a server may listen on one only.
             return NeededRule {
