@@ -1,10 +1,12 @@
 //! Transparent listeners, PROXY headers in both directions, passthrough.
 
-use crate::harness::lab::assert_contains;
+use crate::harness::conn::Conn;
+use crate::harness::lab::{assert_contains, wait_until};
 use crate::harness::peername::words;
 use serde_json::Value;
 
 use crate::harness::addr::{fresh_client_v4, v4};
+use crate::harness::admin::ADMIN;
 use crate::harness::backend::Backend;
 use crate::harness::header_bytes;
 use crate::harness::page::Page;
@@ -81,7 +83,7 @@ fn first_bytes_of_a_tunnel_may_come_one_by_one() {
 
 #[test]
 fn proxy_header_names_the_client() {
-    let rig = InterceptRig::new(&["--accept-proxy=203.0.113.0/24"]);
+    let rig = InterceptRig::new(&[ADMIN, "--accept-proxy=203.0.113.0/24"]);
     let client = fresh_client_v4();
     for bytes in [
         header_bytes::v1(client, PROXY_ADDR),
@@ -100,8 +102,16 @@ fn proxy_header_names_the_client() {
             "{line}"
         );
     }
+    // A health check connects and closes: it is counted, and no warning.
+    drop(Conn::connect(&rig.lab.client, PROXY_ADDR));
+    wait_until("the health check", || {
+        rig.read_metrics()
+            .contains("connections_failed_total{reason=\"proxy_header\"} 1")
+    });
+    assert!(!rig.proxy.log().contains("connections refused"));
     let none = rig.connect_and_send(b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
     none.wait_closed();
+    rig.proxy.wait_logged("--accept-proxy expects a header");
 }
 
 /// Two clients, one origin: each connection carries the header of one of them.

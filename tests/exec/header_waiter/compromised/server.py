@@ -26,6 +26,22 @@ def listen_elsewhere(address):
     elsewhere.listen()
     return elsewhere
 
+# A listener with a connection that is ready: its header was completed after accept(2). And the client, which has to stay open.
+def listen_with_ready_connection():
+    header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
+    own = socket.create_server(("127.0.0.1", 9000))
+    own.setblocking(False)
+    client = socket.create_connection(own.getsockname())
+    client.sendall(header[:20])
+    time.sleep(0.1)
+    try:
+        own.accept()
+    except BlockingIOError:
+        pass
+    client.sendall(header[20:])
+    time.sleep(0.5)
+    return own, client
+
 if os.fork() != 0:
     while True:
         connection, (ip, port) = listener.accept()

@@ -142,33 +142,15 @@ print("OUT" if opened else "closed", opened)
 import glob
 paths = ["/sys/class/net/lo/mtu", "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/kexec_crash_size", "/sys/class/net/lo/uevent", "/sys/kernel/mm/transparent_hugepage/enabled"]
 paths += glob.glob("/sys/bus/*/drivers_probe") + glob.glob("/sys/block/*/queue/scheduler") + glob.glob("/sys/bus/pci/rescan") + glob.glob("/sys/fs/*/*/*")
-for path in paths:
-    try:
-        os.close(os.open(path, os.O_WRONLY))
-        print("OUT", path)
-    except OSError:
-        pass
-print("closed")
+open_to_write(paths)
 
 # %% the programs that the kernel starts, and other settings in proc [of-root]
 names = "kernel/modprobe kernel/hotplug kernel/poweroff_cmd kernel/sysrq kernel/panic kernel/usermodehelper/bset vm/drop_caches kernel/kexec_load_disabled kernel/ns_last_pid fs/binfmt_misc/register fs/suid_dumpable kernel/yama/ptrace_scope kernel/unprivileged_bpf_disabled kernel/hostname"
-for name in names.split():
-    try:
-        os.close(os.open("/proc/sys/" + name, os.O_WRONLY))
-        print("OUT", name)
-    except OSError:
-        pass
-print("closed")
+open_to_write("/proc/sys/" + name for name in names.split())
 
 # %% keys and triggers of the kernel in proc [of-root]
 import glob
-for path in ["/proc/sysrq-trigger", "/proc/acpi/wakeup", "/proc/mtrr", "/proc/scsi/scsi", "/proc/dynamic_debug/control", "/proc/irq/default_smp_affinity", *glob.glob("/proc/bus/pci/*/*")[:5], *glob.glob("/proc/fs/*/*/*")[:5]]:
-    try:
-        os.close(os.open(path, os.O_WRONLY))
-        print("OUT", path)
-    except OSError:
-        pass
-print("closed")
+open_to_write(["/proc/sysrq-trigger", "/proc/acpi/wakeup", "/proc/mtrr", "/proc/scsi/scsi", "/proc/dynamic_debug/control", "/proc/irq/default_smp_affinity", *glob.glob("/proc/bus/pci/*/*")[:5], *glob.glob("/proc/fs/*/*/*")[:5]])
 
 # %% covered files, opened again to write (/proc/self/fd) [succeeds]
 written = []

@@ -87,6 +87,16 @@ def ask(packet):
     has_data = len(response) >= 8 and response[6:8] != bytes(2)
     print("OUT" if response == packet or has_data else "closed", response)
 
+# Opens each file to write, and writes nothing.
+def open_to_write(paths):
+    for path in paths:
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+            print("OUT", path)
+        except OSError:
+            pass
+    print("closed")
+
 # What a server at this name answers to these bytes; TLS with this server name, and these protocols.
 def http(host, request, port=None, tls=None, protocols=(), wait=1):
     connection = socket.create_connection((host, port or (443 if tls is not None else 80)), 2)

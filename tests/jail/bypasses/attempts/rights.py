@@ -184,13 +184,7 @@ print("closed" if all(result < 0 for result in tries) else "OUT", tries)
 
 # %% control groups [not-tried]
 import glob
-for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1000]:
-    try:
-        os.close(os.open(path, os.O_WRONLY))
-        print("OUT", path)
-    except OSError:
-        pass
-print("closed")
+open_to_write(glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1000])
 
 # %% a hidden directory moved to where no mount covers it [not-tried]
 open_dir = os.path.dirname(os.environ["CANARY"]) + "/open"
