@@ -33,6 +33,27 @@ fn killed_supervisor_is_replaced() {
     );
 }
 
+/// A call that the kernel has handed to a supervisor is not handed to the next one, so it must be known by then.
+#[test]
+fn call_that_a_killed_supervisor_has_just_received_is_answered() {
+    let (agent, served) = (Agent::start(&[]), Served::new("received", "block"));
+    let _server = served.run(&agent);
+    assert_sees(&served.lab, fresh_client_v4());
+    let script = served
+        .scratch
+        .write("kill.py", include_str!("kill_after_receive.py"));
+    // getpeername(2) comes first, and then the next accept(2).
+    for received in ["1", "2"] {
+        let supervisor = supervisor(&served.lab).to_string();
+        let args = ["-u", &script, &supervisor, received];
+        let killer = Process::start(agent.host(), "/usr/bin/python3", &args);
+        killer.wait_printed("attached");
+        assert_sees(&served.lab, fresh_client_v4());
+        killer.wait_printed("killed");
+        assert_sees(&served.lab, fresh_client_v4());
+    }
+}
+
 /// Nothing is accepted while there is no agent, and the next one goes on with the calls that wait.
 #[test]
 fn containers_wait_for_the_next_agent() {

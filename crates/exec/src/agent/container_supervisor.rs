@@ -6,13 +6,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use peername_sys::SyscallError;
 use peername_sys::event::wait_readable;
 use peername_sys::process::daemonize;
 use peername_sys::process::namespace::{NetworkNamespace, UserNamespace};
 use peername_sys::process::secrets;
 use peername_sys::process::stderr::{self, try_write_line};
 use peername_sys::seccomp::{self, Notification, NotificationListener};
-use peername_sys::{Errno, SyscallError};
 
 use super::container_memory::map_table;
 use super::policy::AgentPolicy;
@@ -128,11 +128,7 @@ fn first_call(
         if is_stopped || seccomp::is_over(calls) {
             return Ok(None);
         }
-        if let Ok(call) = calls.receive()
-            && inflight.insert(&call).is_none()
-        {
-            calls.fail(call.id, &Errno::NOMEM.into());
-        }
+        inflight.receive(calls);
     }
 }
 

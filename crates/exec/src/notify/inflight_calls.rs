@@ -6,11 +6,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use peername_sys::ipc::shared_memory::{self, create_anonymous, map_words};
-use peername_sys::seccomp::Notification;
-use peername_sys::{NameCall, Result};
+use peername_sys::seccomp::{Notification, NotificationListener, NotificationRecord};
+use peername_sys::{Errno, NameCall, Result};
 
 /// The in-flight calls. Copies share the memory, in every process forked from here on.
 #[derive(Clone, Copy, Debug)]
@@ -70,75 +70,71 @@ impl InflightCalls {
         Self::map(alone)
     }
 
-    /// Records a call. `None` if there is no free slot: the call must be answered at once.
-    pub(crate) fn insert(self, call: &Notification) -> Option<InflightSlot> {
-        let (slots, _) = self.0.as_chunks::<WORDS>();
-        let free = slots
+    /// Receives the next call, directly into a free slot: a supervisor that is killed at any time has lost none. `None` if the call
+    /// is over already, or was answered with ENOMEM for want of a slot.
+    pub(crate) fn receive(self, calls: &NotificationListener) -> Option<InflightCall> {
+        let free = self
+            .slots()
             .iter()
-            .position(|slot| state(slot).load(Ordering::Relaxed) == FREE)?;
-        let slot = slots.get(free)?;
-        let [_, words @ ..] = slot;
-        for (word, value) in words.iter().zip(call.to_words()) {
-            word.store(value, Ordering::Relaxed);
-        }
-        // In this order: a slot that is taken has its call.
-        state(slot).store(TAKEN, Ordering::Release);
-        Some(InflightSlot(free))
+            .position(|record| Notification::from_record(record).is_none());
+        let Some(index) = free else {
+            if let Ok(call) = calls.receive() {
+                calls.fail(call.id, &Errno::NOMEM.into());
+            }
+            return None;
+        };
+        let call = calls.receive_into(self.slots().get(index)?).ok()?;
+        let slot = InflightSlot(index);
+        Some(InflightCall { slot, call })
     }
 
     /// Frees the slot of a call that was answered, or is over.
     pub(super) fn remove(self, slot: InflightSlot) {
-        let (slots, _) = self.0.as_chunks::<WORDS>();
-        if let Some(slot) = slots.get(slot.0) {
-            state(slot).store(FREE, Ordering::Relaxed);
+        if let Some(record) = self.slots().get(slot.0) {
+            Notification::clear(record);
         }
     }
 
     /// All in-flight calls.
     pub(crate) fn iter(self) -> impl Iterator<Item = InflightCall> {
-        let (slots, _) = self.0.as_chunks::<WORDS>();
-        slots.iter().enumerate().filter_map(|(index, slot)| {
-            let [state, words @ ..] = slot;
-            let is_taken = state.load(Ordering::Acquire) == TAKEN;
-            let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-            is_taken.then(|| InflightCall {
+        let slots = self.slots().iter().enumerate();
+        slots.filter_map(|(index, record)| {
+            Some(InflightCall {
                 slot: InflightSlot(index),
-                call: Notification::from_words(words.each_ref().map(word)),
+                call: Notification::from_record(record)?,
             })
         })
     }
+
+    fn slots(self) -> &'static [NotificationRecord] {
+        self.0.as_chunks().0
+    }
 }
 
-fn state(slot: &[AtomicU64; WORDS]) -> &AtomicU64 {
-    let [state, ..] = slot;
-    state
-}
-
-/// Whether the slot is taken, and the call.
-const WORDS: usize = 1 + Notification::WORDS;
-const FREE: u64 = 0;
-const TAKEN: u64 = 1;
 /// Slots: threads that wait in accept(2) at the same time, more than any server has. Pages that are not used take no memory.
 const CAPACITY: usize = 4096;
-const SIZE: usize = CAPACITY * WORDS * size_of::<u64>();
+const SIZE: usize = CAPACITY * size_of::<NotificationRecord>();
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_reused_and_a_full_record_returns_none() {
+    fn slot_is_free_once_its_call_is_removed() {
         let inflight = InflightCalls::new().unwrap();
-        let call =
-            |tid: u64| Notification::from_words([1000 + tid, tid, 43 << 32, 1, 2, 3, 4, 5, 6]);
-        let mut slots: Vec<_> = (1..=CAPACITY as u64)
-            .map(|tid| inflight.insert(&call(tid)).unwrap())
-            .collect();
-        assert_eq!(inflight.insert(&call(9999)), None);
-        inflight.remove(slots.remove(7));
-        assert_eq!(inflight.insert(&call(9999)), Some(InflightSlot(7)));
-        assert_eq!(inflight.iter().count(), CAPACITY);
-        let found = inflight.iter().nth(7).unwrap();
-        assert_eq!(found.call.to_words(), call(9999).to_words());
+        let record = &inflight.slots()[7];
+        for (word, value) in record.iter().zip(1 << 32..) {
+            word.store(value, std::sync::atomic::Ordering::Relaxed);
+        }
+        let mut found: Vec<_> = inflight.iter().collect();
+        let InflightCall { slot, call } = found.remove(0);
+        assert_eq!((&slot, call.id), (&InflightSlot(7), 1 << 32));
+        assert!(found.is_empty());
+        inflight.remove(slot);
+        assert_eq!(inflight.iter().count(), 0);
+        let words = record
+            .each_ref()
+            .map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(words, [0; Notification::WORDS]);
     }
 }

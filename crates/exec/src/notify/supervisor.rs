@@ -224,23 +224,16 @@ impl Supervisor {
     ///
     /// The monitor can't be started.
     fn answer(&mut self) -> Result<()> {
-        // The call is over already: a signal has interrupted it.
-        let Ok(notification) = self.supervised.calls.receive() else {
+        let SupervisedCalls { calls, inflight } = &self.supervised;
+        let Some(InflightCall { slot, call }) = inflight.receive(calls) else {
             return Ok(());
         };
-        let (id, tid) = (notification.id, notification.tid);
         // A thread makes one call at a time.
-        let stale = self.pending.find(|wait| wait.tid == tid);
+        let stale = self.pending.find(|wait| wait.tid == call.tid);
         stale
             .into_iter()
             .for_each(|serial| self.drop_pending(serial));
-        match self.supervised.inflight.insert(&notification) {
-            Some(slot) => self.answer_recorded(&notification, slot),
-            None => {
-                self.supervised.calls.fail(id, &Errno::NOMEM.into());
-                Ok(())
-            }
-        }
+        self.answer_recorded(&call, slot)
     }
 
     /// Answers the calls that an earlier supervisor has received and not answered.

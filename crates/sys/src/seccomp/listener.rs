@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +26,9 @@ pub struct Notification {
     pub tid: u32,
     pub(super) data: libc::seccomp_data,
 }
+
+/// Shared memory for one call, as the kernel writes it (`struct seccomp_notif`). Empty if it is zero.
+pub type NotificationRecord = [AtomicU64; Notification::WORDS];
 
 /// The result of returning a descriptor from a call.
 #[derive(Debug)]
@@ -76,33 +80,29 @@ pub(super) fn listener_from(fd: libc::c_long) -> Result<NotificationListener> {
 }
 
 impl Notification {
-    /// The number of words of [`Notification::to_words`].
-    pub const WORDS: usize = 9;
+    /// The number of words of a [`NotificationRecord`].
+    pub const WORDS: usize = size_of::<libc::seccomp_notif>() / size_of::<u64>();
 
-    /// The call as words, for memory that outlives this process: another holder of the listener can answer it by them.
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let [first, second, third, fourth, fifth, sixth] = self.data.args;
-        let number = u64::from(self.data.nr.cast_unsigned());
-        let call = number << 32 | u64::from(self.data.arch);
-        let tid = u64::from(self.tid);
-        [
-            self.id, tid, call, first, second, third, fourth, fifth, sixth,
-        ]
+    /// The call in a record that [`NotificationListener::receive_into`] has filled. `None` if it is empty.
+    pub fn from_record(record: &NotificationRecord) -> Option<Self> {
+        let words = record.each_ref().map(|word| word.load(Ordering::Acquire));
+        // SAFETY: both are 80 bytes of plain integers, for which all bits are valid.
+        let call = unsafe { std::mem::transmute::<[u64; Self::WORDS], libc::seccomp_notif>(words) };
+        // No ABI has the number 0.
+        (call.data.arch != 0).then_some(Self {
+            id: call.id,
+            tid: call.pid,
+            data: call.data,
+        })
     }
 
-    /// The call that [`Notification::to_words`] has written.
-    pub fn from_words(words: [u64; Self::WORDS]) -> Self {
-        let [id, tid, call, args @ ..] = words;
-        Self {
-            id,
-            tid: tid as u32,
-            data: libc::seccomp_data {
-                nr: ((call >> 32) as u32).cast_signed(),
-                arch: call as u32,
-                instruction_pointer: 0,
-                args,
-            },
+    /// Empties a record. If this process is killed meanwhile, the record is still a call, which is over.
+    pub fn clear(record: &NotificationRecord) {
+        let [id, tid, abi, rest @ ..] = record;
+        for word in [id, tid].into_iter().chain(rest) {
+            word.store(0, Ordering::Relaxed);
         }
+        abi.store(0, Ordering::Release);
     }
 
     /// The fifth and sixth argument, which the intercepted calls do not have. `None` for a call of another ABI.
@@ -177,6 +177,27 @@ impl NotificationListener {
             tid: notification.pid,
             data: notification.data,
         })
+    }
+
+    /// Receives the next pending call into an empty record, which may be memory that outlives this process. Then no call is lost with
+    /// this process: if it is killed within the system call, the call is in the record, or the next one receives it
+    /// (`seccomp_notify_recv` in the kernel's `kernel/seccomp.c`). Blocks as [`NotificationListener::receive`].
+    ///
+    /// # Errors
+    ///
+    /// ENOENT where the call was over before it was received; EINVAL for a record that is not empty.
+    pub fn receive_into(&self, record: &NotificationRecord) -> io::Result<Notification> {
+        let start = record.as_ptr().cast_mut();
+        // SAFETY: the record has the size of a seccomp_notif, and another holder of an atomic word may write it.
+        let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, start) };
+        let received = match rc {
+            0 => Notification::from_record(record).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        if received.is_err() {
+            Notification::clear(record);
+        }
+        received
     }
 
     /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its
