@@ -102,6 +102,19 @@ fn file_of_a_repository_has_the_options() {
     }
 }
 
+/// It is the list beside the file, not one of the same name where the program runs.
+#[test]
+fn list_that_a_file_names_is_beside_it() {
+    let rig = JailRig::new();
+    let text = "[jail]\nrules = [\"allow @hosts.txt\"]\nquiet = true\nlog = \"requests.jsonl\"\n";
+    let file = rig.scratch().write("peername.toml", text);
+    rig.scratch().write("hosts.txt", "a.test\n");
+    let script = format!("{CURL} https://a.test/echo; {CURL} https://b.test/echo");
+    let printed = rig.succeeds(User::Root, &["--config", &file], &script);
+    assert_eq!(printed, "200 403 ");
+    assert_contains(&rig.scratch().read("requests.jsonl"), &["b.test"]);
+}
+
 /// A rule for `localhost` is the host's loopback, by name and by number, and no other rule is.
 #[test]
 fn localhost_is_the_loopback_of_the_host() {

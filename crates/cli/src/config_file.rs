@@ -388,6 +388,30 @@ mod tests {
         check::<Jail>();
     }
 
+    /// What the help calls the value of an option tells that it is a path, or has one.
+    fn check_paths<T: Args>() {
+        let path = std::any::TypeId::of::<std::path::PathBuf>();
+        for arg in T::augment_args(Command::new("peername")).get_arguments() {
+            let name = arg.get_value_names().map(|names| names[0].as_str());
+            let is_path = arg.get_value_parser().type_id() == path;
+            let is_named = matches!(name, Some("FILE" | "PATH" | "DIR"));
+            assert_eq!(is_path, is_named, "--{}", arg.get_id());
+        }
+    }
+
+    #[test]
+    fn options_with_a_path_name_it() {
+        check_paths::<Top>();
+        check_paths::<Listener>();
+        check_paths::<Forward>();
+        #[cfg(feature = "intercept")]
+        check_paths::<Intercept>();
+        #[cfg(feature = "intercept")]
+        check_paths::<Jail>();
+        #[cfg(feature = "exec")]
+        check_paths::<Policy>();
+    }
+
     /// A value that looks like an option is reported as it was written.
     #[test]
     fn values_are_reported_unchanged() {

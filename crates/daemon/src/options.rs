@@ -3,6 +3,7 @@
 //! of the code, each below its [`heading`].
 
 mod clap_error;
+mod file_path;
 mod given;
 pub mod heading;
 mod known_keys;

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::clap_error::{is_about_value, missing_options, reason};
+use super::file_path::with_path_of;
 use super::given::{Given, Word, command, conflicts, option_word};
 use super::known_keys::{Place, find, options, unknown_key};
 use super::place::{Mistake, Origin, line_of, split_name};
@@ -243,7 +244,7 @@ impl<'t> Tables<'t> {
                 has_unknown = true;
                 continue;
             };
-            match read_value(command, arg, &key, value) {
+            match read_value(command, arg, &key, value, self.path) {
                 Ok(words) => entries.push(Entry {
                     key,
                     at,
@@ -288,6 +289,7 @@ fn read_value(
     arg: &Arg,
     key: &str,
     value: Spanned<DeValue<'_>>,
+    file: &Path,
 ) -> Result<Vec<Word>, Vec<Mistake>> {
     let mistake = |at: usize, why: String| Mistake {
         at,
@@ -327,7 +329,7 @@ fn read_value(
             mistakes.push(mistake(at, "use a string or a number".to_owned()));
             continue;
         };
-        let word = word(Some(text.into()));
+        let word = word(Some(with_path_of(file, arg, text)));
         let alone = command.clone().try_get_matches_from([&word.text]);
         match alone.err().filter(is_about_value) {
             Some(error) => mistakes.push(mistake(at, reason(&error))),

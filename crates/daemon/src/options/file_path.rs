@@ -1,0 +1,76 @@
+//! Relative paths in a configuration file are relative to its directory: the list that it names is the same wherever the command is
+//! run.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::Arg;
+
+/// The value of an option in this file, whose path, if it has one, no longer depends on the working directory.
+pub(super) fn with_path_of(file: &Path, arg: &Arg, value: String) -> OsString {
+    let directory = file.parent();
+    match path_start(arg, &value).and_then(|start| value.split_at_checked(start)) {
+        Some((before, path)) if !path.is_empty() => {
+            let mut value = OsString::from(before);
+            value.push(directory.map_or_else(|| path.into(), |directory| directory.join(path)));
+            value
+        }
+        _ => value.into(),
+    }
+}
+
+/// Where the path in a value begins. What the help calls the value tells whether it has one, and in which form.
+fn path_start(arg: &Arg, value: &str) -> Option<usize> {
+    let named = arg.get_value_names().and_then(|names| names.first());
+    let rest = match named.map_or("", |name| name.as_str()) {
+        "FILE" | "PATH" | "DIR" => Some(value),
+        "NETWORK" | "HOST:PORT|@FILE" => value.strip_prefix('@'),
+        "RULE" => {
+            let (_, rule) = value.split_once(' ').unwrap_or(("", value));
+            rule.trim_start().strip_prefix('@')
+        }
+        "HOST=HEADER@FILE" => value.split_once('@').map(|(_, path)| path),
+        "URL" => value
+            .split_once(':')
+            .and_then(|(scheme, rest)| match scheme {
+                "rego" => Some(rest),
+                _ => rest.strip_prefix("unix:"),
+            }),
+        _ => value.strip_prefix("unix:"),
+    };
+    rest.map(|rest| value.len() - rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_are_below_the_directory_of_the_file() {
+        for (named, value, expected) in [
+            ("FILE", "a.log", "conf/a.log"),
+            ("FILE", "../a.log", "conf/../a.log"),
+            ("DIR", "/srv", "/srv"),
+            ("NETWORK", "@trusted", "conf/trusted"),
+            ("NETWORK", "10.0.0.0/8", "10.0.0.0/8"),
+            ("HOST:PORT|@FILE", "@list", "conf/list"),
+            ("RULE", "allow @hosts.txt", "conf/hosts.txt"),
+            ("RULE", "@hosts.txt", "conf/hosts.txt"),
+            ("RULE", "allow npm.example/@scope/x", "npm.example/@scope/x"),
+            ("HOST=HEADER@FILE", "a.example=X-Key@key", "conf/key"),
+            ("URL", "rego:policy", "conf/policy"),
+            ("URL", "grpc:unix:check.sock", "conf/check.sock"),
+            ("URL", "http://a.example/unix:x", "http://a.example/unix:x"),
+            ("ADDR|unix:PATH", "unix:admin.sock", "conf/admin.sock"),
+            ("ADDR|unix:PATH", "unix:", "unix:"),
+            ("NAME", "file", "file"),
+        ] {
+            let arg = Arg::new("x").value_name(named);
+            let found = with_path_of(Path::new("conf/file.toml"), &arg, value.to_owned());
+            let found = found.into_string().unwrap();
+            assert!(found.ends_with(expected), "{named} {value}: {found}");
+            let prefix = found.strip_suffix(expected).unwrap();
+            assert!(value.starts_with(prefix), "{named} {value}: {found}");
+        }
+    }
+}
