@@ -75,6 +75,38 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
     }
 }
 
+/// What standard error names opens a server on one of the loopback addresses to programs that try the other one only.
+#[test]
+fn server_on_localhost_is_learned_with_the_options_that_are_named() {
+    let rig = JailRig::new();
+    let args = [
+        "TCP-LISTEN:5432,bind=127.0.0.1,fork,reuseaddr",
+        "SYSTEM:echo served",
+    ];
+    let server = Process::start(&rig.stage.lab.balancer, "socat", &args);
+    let _server = server.wait_listening(&[v4([127, 0, 0, 1], 5432)]);
+    let file = rig.scratch().path_text("list");
+    let script = "timeout 10 bash -c 'cat </dev/tcp/::1/5432'";
+    let denied = rig.run(User::Root, &["--learn", &file], script);
+    assert_eq!(denied.stdout, b"", "{denied:?}");
+    let options = [
+        "--allow-destination",
+        "127.0.0.1:5432",
+        "--allow-destination",
+        "[::1]:5432",
+    ];
+    let said = String::from_utf8_lossy(&denied.stderr).replace('\'', "");
+    assert_contains(&said, &[&options.join(" ")]);
+    assert_contains(&rig.scratch().read("list"), &["to allow: localhost:5432"]);
+    let options = [&["-q", "--learn", &file], &options[..]].concat();
+    assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
+    let allow = format!("--allow=@{file}");
+    assert_eq!(
+        rig.succeeds(User::Root, &["-q", &allow], script),
+        "served\n"
+    );
+}
+
 #[test]
 fn file_that_is_no_list_is_not_replaced() {
     let rig = JailRig::new();

@@ -97,14 +97,16 @@ impl DestinationDenied {
     /// a first one would deny everything else, and `--learn` takes none.
     pub(crate) fn remedy(self, to: &HostPort, addr: SocketAddr, has_rules: bool) -> Option<Remedy> {
         let is_address = to.host.as_ip().is_some();
+        let is_localhost = to.host.is_loopback() || to.host.is_localhost();
         match self {
             Self::OwnListener | Self::NotAServer => None,
+            // The name is both addresses of the host's loopback; a server may listen on one only.
+            Self::ThisHost if is_localhost => Some(match has_rules {
+                true => Remedy::Allow(format!("localhost:{}", to.port)),
+                false => Remedy::AllowLoopback(to.port),
+            }),
             _ if !has_rules => Some(Remedy::AllowDestination(addr)),
             Self::NotPublic | Self::Port => Some(Remedy::Allow(to.to_string())),
-            // The name is both addresses of the host's loopback; a server may listen on one only.
-            Self::ThisHost if to.host.is_loopback() || to.host.is_localhost() => {
-                Some(Remedy::Allow(format!("localhost:{}", to.port)))
-            }
             Self::Metadata | Self::ThisHost if is_address => Some(Remedy::Allow(to.to_string())),
             // No rule for the name opens it.
             Self::Metadata | Self::ThisHost => Some(Remedy::AllowDestination(addr)),
@@ -143,7 +145,7 @@ impl Destinations {
     }
 
     /// Whether this is an address of `localhost`, and a rule opens `localhost` at this port.
-    pub(crate) fn opens_localhost(&self, to: &HostPort) -> bool {
+    fn opens_localhost(&self, to: &HostPort) -> bool {
         to.host.is_loopback() && self.naming(&to.at_localhost()).host
     }
 

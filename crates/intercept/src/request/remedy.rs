@@ -12,6 +12,8 @@ pub enum Remedy {
     Allow(String),
     /// An address of `--allow-destination`.
     AllowDestination(SocketAddr),
+    /// Both addresses of this host's loopback, at this port.
+    AllowLoopback(u16),
     /// A destination of a jail's `--allow-tcp`.
     AllowTcp(String),
     /// A port that a jail opens as TLS and HTTP.
@@ -25,6 +27,10 @@ impl Display for Remedy {
             Self::AllowDestination(addr) => {
                 write!(f, "--allow-destination {}", quote(&addr.to_string()))
             }
+            Self::AllowLoopback(port) => write!(
+                f,
+                "--allow-destination 127.0.0.1:{port} --allow-destination '[::1]:{port}'"
+            ),
             Self::AllowTcp(to) => write!(f, "--allow-tcp {}", quote(to)),
             Self::Port(port) => write!(f, "--port {port}"),
         }

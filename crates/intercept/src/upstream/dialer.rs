@@ -287,7 +287,7 @@ impl Dialer {
         let (to, limit) = (requested.to, self.config.connect_timeout);
         let found = match via.or_else(|| to.host.as_ip()) {
             // Programs in a jail resolve `localhost` by themselves, and would try its other address if this one refused.
-            Some(ip) if self.config.destinations.opens_localhost(to) => with_other_loopback(ip),
+            Some(ip) if to.host.is_loopback() => with_other_loopback(ip),
             Some(ip) => vec![ip],
             None => self.resolver.resolve(&to.host, client, limit).await?,
         };

@@ -28,7 +28,11 @@ pub(super) fn read<T, E: Display>(
         })
         .collect::<Result<Vec<_>, _>>()?;
     if parsed.is_empty() {
-        return Err(Usage(format!("{name}: the file lists no rule")));
+        let comments = match text.trim().is_empty() {
+            true => "",
+            false => ": all of its lines are comments",
+        };
+        return Err(Usage(format!("{name}: the file lists no rule{comments}")));
     }
     Ok(parsed)
 }
@@ -85,7 +89,10 @@ mod tests {
             "{error}"
         );
         let error = read_text("# none yet\n").unwrap_err().0;
-        assert!(error.ends_with("the file lists no rule"), "{error}");
+        assert!(
+            error.ends_with("no rule: all of its lines are comments"),
+            "{error}"
+        );
         fs::remove_file(&path).unwrap();
         let error = read_allowed("--check-list", Path::new("/no list"), Rule::allow);
         let expected =

@@ -253,7 +253,7 @@ impl Rules {
 /// The beginning of the lines that are written anew each time.
 const HEADER: &str = "# --learn: ";
 /// The beginning of lines for addresses that are not public, which are refused while learning.
-const NOT_PUBLIC: &str = "# not public, allowed without this beginning: ";
+const NOT_PUBLIC: &str = "# not public, remove this beginning to allow: ";
 /// Characters of the command in the list.
 const MAX_COMMAND: usize = 1000;
 
@@ -349,8 +349,8 @@ mod tests {
             "b.test:8080",
             "c.test:8080",
             "c.test:9000",
-            "# not public, allowed without this beginning: localhost:8080",
-            "# not public, allowed without this beginning: 169.254.169.254",
+            "# not public, remove this beginning to allow: localhost:8080",
+            "# not public, remove this beginning to allow: 169.254.169.254",
         ];
         assert_eq!(rules_of(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
@@ -372,7 +372,7 @@ mod tests {
             "listed.test:80",
             "private.test",
             "public.test",
-            "# not public, allowed without this beginning: private.test:80",
+            "# not public, remove this beginning to allow: private.test:80",
         ];
         assert_eq!(rules_of(&text), expected);
         // A rule for the host alone would not allow it again.
