@@ -1,5 +1,4 @@
-//! Reply paths of a UDP server that is not on loopback, and what `doctor` reports of one bound to all
-//! addresses.
+//! Reply paths of a UDP server that is not on loopback, and what `doctor` and `proxy` report of one bound to all addresses.
 
 use std::net::SocketAddr;
 
@@ -60,4 +59,20 @@ fn doctor_reports_a_server_bound_to_all_addresses() {
     let _exact = DatagramSocket::bind(&lab.server, v4([127, 0, 0, 1], 9000));
     let said = doctor();
     assert_contains(&said, &["UDP socket: bound to 127.0.0.1:9000"]);
+}
+
+#[test]
+fn proxy_warns_of_a_server_bound_to_all_addresses() {
+    let warning = "the server's UDP socket is bound to all addresses";
+    for (bound, is_warned_of) in [([0, 0, 0, 0], true), ([127, 0, 0, 1], false)] {
+        let lab = Lab::new();
+        let _backend = DatagramSocket::bind(&lab.server, v4(bound, 9000));
+        let args = words(
+            "proxy --protocol=udp --listen=10.81.0.1:8443 --target-v4=127.0.0.1:9000 --trust=10.81.0.0/24",
+        );
+        let mut proxy = Peername::start_udp(&lab.server, &args);
+        proxy.stop();
+        let log = proxy.log();
+        assert_eq!(log.contains(warning), is_warned_of, "{log}");
+    }
 }

@@ -17,7 +17,7 @@ mod route;
 mod routing_monitor;
 mod rule;
 pub mod sock_diag;
-mod tcp_lookup;
+mod socket_lookup;
 mod xfrm;
 
 pub use address::{AddressChange, AddressMonitor, InterfaceAddress};
@@ -29,5 +29,5 @@ pub use nft_monitor::{NftMonitor, NftProcess, NftRemoval};
 pub use route::{LocalNetwork, LocalRoute};
 pub use routing_monitor::{RoutingChange, RoutingMonitor};
 pub use rule::{Rule, Selector, Traffic};
-pub use tcp_lookup::{TcpLookup, TcpSocket};
+pub use socket_lookup::{SocketLookup, TcpSocket};
 pub use xfrm::has_ipsec_policies;

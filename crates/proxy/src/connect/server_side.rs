@@ -13,7 +13,7 @@ use peername_observe::throttle::Throttle;
 use peername_server::addr::{Target, canonical};
 use peername_sys::Result as SysResult;
 use peername_sys::Transport;
-use peername_sys::netlink::{TcpLookup, TcpSocket};
+use peername_sys::netlink::{SocketLookup, TcpSocket};
 use peername_sys::tcp::original_destination;
 use tokio::net::TcpStream;
 
@@ -144,7 +144,7 @@ pub(super) fn verify_emitted(
 }
 
 fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
-    match with_lookup(|lookup| lookup.find(local, remote)) {
+    match with_lookup(|lookup| lookup.tcp(local, remote)) {
         // gVisor has no sock_diag(7), and no NAT rules of the host.
         Err(error) if error.is_unknown_protocol() => Ok(TcpSocket::Missing),
         found => found,
@@ -152,11 +152,11 @@ fn find(local: SocketAddr, remote: SocketAddr) -> SysResult<TcpSocket> {
 }
 
 /// Uses this thread's socket. After an error it is opened again: an answer may still be queued there.
-fn with_lookup<T>(ask: impl FnOnce(&TcpLookup) -> SysResult<T>) -> SysResult<T> {
+fn with_lookup<T>(ask: impl FnOnce(&SocketLookup) -> SysResult<T>) -> SysResult<T> {
     LOOKUP.with_borrow_mut(|slot| {
         let lookup = match slot.take() {
             Some(lookup) => lookup,
-            None => TcpLookup::open()?,
+            None => SocketLookup::open()?,
         };
         let answer = ask(&lookup)?;
         *slot = Some(lookup);
@@ -166,7 +166,7 @@ fn with_lookup<T>(ask: impl FnOnce(&TcpLookup) -> SysResult<T>) -> SysResult<T> 
 
 thread_local! {
     /// A worker's socket, in its own network namespace.
-    static LOOKUP: RefCell<Option<TcpLookup>> = const { RefCell::new(None) };
+    static LOOKUP: RefCell<Option<SocketLookup>> = const { RefCell::new(None) };
 }
 
 static UNKNOWN: Throttle = Throttle::new();

@@ -1,12 +1,14 @@
 //! The state of one reply path: the result of its last probe, and when the next one is due.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use peername_observe::throttle::Throttle;
-use peername_sys::netlink::Netlink;
+use peername_sys::Transport;
+use peername_sys::netlink::{Netlink, SocketLookup};
 use tokio::time::Instant;
 
 use super::probe::{self, ProbeOutcome, ReplyPathError};
@@ -33,6 +35,8 @@ pub(super) struct ProbeState {
     sees_mark: AtomicBool,
     /// Whether it was logged that the path can't be probed.
     is_announced: AtomicBool,
+    /// Whether the server's UDP socket was bound to all addresses at the last probe.
+    is_wildcard: AtomicBool,
     probed_at: Mutex<Option<Instant>>,
     /// When a client last used the path, in milliseconds on the clock of the caller.
     last_used_ms: AtomicU64,
@@ -50,6 +54,7 @@ impl ProbeState {
             is_suspect: AtomicBool::new(true),
             sees_mark: AtomicBool::new(false),
             is_announced: AtomicBool::new(false),
+            is_wildcard: AtomicBool::new(false),
             probed_at: Mutex::default(),
             last_used_ms: AtomicU64::new(0),
         }
@@ -101,6 +106,11 @@ impl ProbeState {
         if let (Ok(ProbeOutcome::OtherHost), Some(mark)) = (&outcome, self.mark) {
             outcome = self.probe_mark(netlink, mark).await;
         }
+        if self.target.transport == Transport::Udp
+            && !matches!(outcome, Ok(ProbeOutcome::OtherHost))
+        {
+            self.look_for_wildcard();
+        }
         self.update(outcome);
         self.set_probed_at(Instant::now());
     }
@@ -125,6 +135,28 @@ impl ProbeState {
             });
         }
         Ok(ProbeOutcome::OtherHost)
+    }
+
+    /// Logs that the server's socket has begun to be bound to all addresses. Whether its replies are lost can't be seen from
+    /// outside.
+    fn look_for_wildcard(&self) {
+        let target = self.target.address;
+        let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);
+        let found = SocketLookup::open().and_then(|lookup| lookup.is_udp_wildcard(target, client));
+        let is_wildcard = found.unwrap_or(false);
+        let was_wildcard = self.is_wildcard.swap(is_wildcard, Relaxed);
+        if is_wildcard
+            && !was_wildcard
+            && let Some(suppressed) = self.may_warn()
+        {
+            tracing::warn!(
+                upstream = %self.target,
+                suppressed,
+                "the server's UDP socket is bound to all addresses: its replies are lost unless they come from {}. Bind it to that \
+                 address; servers that reply from the address that a request was sent to (IP_PKTINFO) need no change (docs/udp.md)",
+                target.ip()
+            );
+        }
     }
 
     /// Stores the result of a probe, and logs a change.
@@ -188,6 +220,8 @@ impl ProbeState {
 
 /// A header may name any of 16 million loopback addresses; one line for all of them shows what is wrong.
 static NAMED_TARGETS: Throttle = Throttle::new();
+/// The port of a client that no client has (RFC 863).
+const DISCARD: u16 = 9;
 /// Routes change rarely; each probe costs one loopback connection.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// Short, because rules are often added just after the start (systemd's ExecStartPost).

@@ -1,4 +1,4 @@
-//! Looks up the two sockets of a TCP connection on this host (sock_diag(7)). Needs no capability.
+//! Looks up the socket that a packet would be delivered to on this host (sock_diag(7)). Needs no capability.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::{NameCall, Result};
 
 /// A netlink socket for lookups, of the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub struct TcpLookup(OwnedFd);
+pub struct SocketLookup(OwnedFd);
 
 /// The socket that a segment to `local` from `remote` would be delivered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum TcpSocket {
     Missing,
 }
 
-impl TcpLookup {
+impl SocketLookup {
     /// Opens a socket.
     ///
     /// # Errors
@@ -39,17 +39,37 @@ impl TcpLookup {
         Ok(Self(socket))
     }
 
-    /// Looks up the socket that the stack would, in constant time. A socket of `[::]` is found by an IPv4 address, too.
+    /// Looks up the TCP socket that the stack would, in constant time. A socket of `[::]` is found by an IPv4 address, too.
     ///
     /// # Errors
     ///
     /// Those of the netlink socket.
-    pub fn find(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
-        let request = raw::request(SOCK_DIAG_BY_FAMILY, &exact_request(local, remote));
-        raw::send_request(&self.0, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
+    pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
         let mut buffer = [0; 512];
-        let answer = raw::receive(&self.0, &mut buffer).call("recv(SOCK_DIAG_BY_FAMILY)")?;
+        let request = exact_request(IPPROTO_TCP, local, remote);
+        let answer = self.ask(&request, &mut buffer)?;
         judge(answer).call("recv(SOCK_DIAG_BY_FAMILY)")
+    }
+
+    /// Whether a datagram to `local` from `remote` would be delivered to a socket that is bound to all addresses.
+    ///
+    /// # Errors
+    ///
+    /// Those of the netlink socket.
+    pub fn is_udp_wildcard(&self, local: SocketAddr, remote: SocketAddr) -> Result<bool> {
+        let mut buffer = [0; 512];
+        // Source and destination are swapped (`udp_dump_one` in the kernel's `net/ipv4/udp_diag.c`).
+        let request = exact_request(IPPROTO_UDP, remote, local);
+        let answer = self.ask(&request, &mut buffer)?;
+        let found = raw::split_first(answer).filter(|(message, _)| message.kind != NLMSG_ERROR);
+        let bound = found.and_then(|(message, _)| message.body.get(8..24));
+        Ok(bound.is_some_and(|ip| ip.iter().all(|&byte| byte == 0)))
+    }
+
+    fn ask<'b>(&self, request: &[u8; 56], answer: &'b mut [u8]) -> Result<&'b [u8]> {
+        let request = raw::request(SOCK_DIAG_BY_FAMILY, request);
+        raw::send_request(&self.0, &request).call("send(SOCK_DIAG_BY_FAMILY)")?;
+        raw::receive(&self.0, answer).call("recv(SOCK_DIAG_BY_FAMILY)")
     }
 }
 
@@ -71,10 +91,10 @@ fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
 }
 
 /// `struct inet_diag_req_v2` (linux/inet_diag.h) with a complete `struct inet_diag_sockid`.
-fn exact_request(local: SocketAddr, remote: SocketAddr) -> [u8; 56] {
+fn exact_request(protocol: u8, local: SocketAddr, remote: SocketAddr) -> [u8; 56] {
     let mut request = [0; 56];
     request[0] = family_of(local);
-    request[1] = IPPROTO_TCP;
+    request[1] = protocol;
     request[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
     request[8..10].copy_from_slice(&local.port().to_be_bytes());
     request[10..12].copy_from_slice(&remote.port().to_be_bytes());
@@ -105,18 +125,19 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+const IPPROTO_UDP: u8 = 17;
 const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
 
     use super::*;
 
     #[test]
     fn server_side_is_found_for_every_kind_of_listener() {
-        let lookup = TcpLookup::open().unwrap();
+        let lookup = SocketLookup::open().unwrap();
         for (listen, to) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("0.0.0.0:0", "127.0.0.1"),
@@ -128,7 +149,7 @@ mod tests {
             let server = SocketAddr::new(to.parse().unwrap(), port);
             let client = TcpStream::connect(server).unwrap();
             let local = client.local_addr().unwrap();
-            let find = |remote| lookup.find(server, remote).unwrap();
+            let find = |remote| lookup.tcp(server, remote).unwrap();
             // In the queue, accepted, and closed by the server.
             assert_eq!(find(local), TcpSocket::Connection, "{listen}");
             let (accepted, _) = listener.accept().unwrap();
@@ -138,8 +159,28 @@ mod tests {
             let stranger = SocketAddr::new(local.ip(), 9);
             assert_eq!(find(stranger), TcpSocket::Listener, "{listen}");
             let nothing = SocketAddr::new(server.ip(), 9);
-            let found = lookup.find(nothing, local).unwrap();
+            let found = lookup.tcp(nothing, local).unwrap();
             assert_eq!(found, TcpSocket::Missing, "{listen}");
+        }
+    }
+
+    #[test]
+    fn udp_socket_of_all_addresses_is_told_from_one_that_is_bound() {
+        let lookup = SocketLookup::open().unwrap();
+        for (bound, to, is_wildcard) in [
+            ("127.0.0.1:0", "127.0.0.1", false),
+            ("0.0.0.0:0", "127.0.0.1", true),
+            ("[::]:0", "127.0.0.1", true),
+            ("[::]:0", "::1", true),
+            ("[::1]:0", "::1", false),
+        ] {
+            let server = UdpSocket::bind(bound).unwrap();
+            let local = SocketAddr::new(to.parse().unwrap(), server.local_addr().unwrap().port());
+            let remote = SocketAddr::new(to.parse().unwrap(), 9);
+            let found = lookup.is_udp_wildcard(local, remote).unwrap();
+            assert_eq!(found, is_wildcard, "{bound} {to}");
+            drop(server);
+            assert!(!lookup.is_udp_wildcard(local, remote).unwrap(), "{bound}");
         }
     }
 }
