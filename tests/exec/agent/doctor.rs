@@ -137,7 +137,11 @@ fn profile_that_lacks_something_is_named() {
     let mut profile = agent.profile("default");
     let doctor = Doctor::of(&agent);
     let file = agent.scratch.write("good.json", &profile.to_string());
-    let report = doctor.run(0, &[&format!("--profile={file}"), "--balancer=10.81.0.2"]);
+    let checked = [&format!("--profile={file}"), "--balancer=10.81.0.2"];
+    let report = doctor.run(0, &checked);
+    assert_contains(&report, &["container of runc: its server sees 203.0.113.7"]);
+    // It names the socket itself.
+    let report = Doctor::of_profile().run(0, &checked);
     assert_contains(&report, &["container of runc: its server sees 203.0.113.7"]);
     profile["syscalls"]
         .as_array_mut()
@@ -176,7 +180,7 @@ fn runtime_without_listener_path_is_a_fault() {
             "ok    container of crun",
         ],
     );
-    for absent in ["container of runc", "docker"] {
+    for absent in ["container of runc", "docker: "] {
         assert!(!report.contains(absent), "{absent}: {report}");
     }
 }
@@ -184,7 +188,8 @@ fn runtime_without_listener_path_is_a_fault() {
 /// `peername doctor agent` about an agent.
 struct Doctor {
     host: Host,
-    socket: String,
+    /// The option that names the agent.
+    socket: Option<String>,
     /// Folders before those of PATH.
     path: Option<String>,
 }
@@ -196,8 +201,16 @@ impl Doctor {
 
     fn at(socket: String) -> Self {
         Self {
+            socket: Some(format!("--socket={socket}")),
+            ..Self::of_profile()
+        }
+    }
+
+    /// About the agent that a profile names.
+    fn of_profile() -> Self {
+        Self {
             host: Host::new(),
-            socket,
+            socket: None,
             path: None,
         }
     }
@@ -216,7 +229,7 @@ impl Doctor {
             .args([
                 "--mount", "sh", "-c", script, "sh", BINARY, "doctor", "agent",
             ])
-            .arg(format!("--socket={}", self.socket))
+            .args(&self.socket)
             .args(options)
             .env("PATH", path.join(":"));
         let output = self.host.output(&mut command, "");

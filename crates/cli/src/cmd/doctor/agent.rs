@@ -10,7 +10,7 @@ mod security_modules;
 mod socket;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use peername_daemon::usage::error_text::with_causes;
 use peername_observe::shell::quote;
@@ -18,6 +18,7 @@ use peername_sys::process::user;
 
 use super::finding::{Finding, Verdict};
 use crate::cmd::exec::agent::profile::{self, AskedAgent, Profile};
+use crate::cmd::exec::agent::values::{policy_name, socket_path};
 use container::Trial;
 use runtimes::Runtime;
 use socket::AgentSocket;
@@ -27,8 +28,12 @@ use socket::AgentSocket;
 #[group(skip)]
 #[command(before_help = EXAMPLE)]
 pub(super) struct Args {
-    #[command(flatten)]
-    asked: AskedAgent,
+    /// The policy of the containers: a name of the agent's configuration [default: that of --profile, or "default"]
+    #[arg(long, value_name = "NAME", value_parser = policy_name)]
+    policy: Option<String>,
+    /// The agent's socket, as of `agent --listen` [default: that of --profile, or /run/peername-agent/agent.sock]
+    #[arg(long, alias = "listen", value_name = "PATH", value_parser = socket_path)]
+    socket: Option<PathBuf>,
     /// The seccomp profile of the containers [default: what `peername agent profile` prints]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -43,13 +48,22 @@ pub(super) struct Args {
 /// The findings of all checks.
 pub(super) async fn findings(args: &Args) -> Vec<Finding> {
     let runtimes = runtimes::installed();
-    let socket = AgentSocket::check(&args.asked.socket).await;
+    let given = args
+        .profile
+        .as_deref()
+        .map(|path| (path, profile::read(path)));
+    let named = given.as_ref().and_then(|(_, read)| read.as_ref().ok());
+    let asked = AskedAgent::given_or_of(named, args.policy.as_deref(), args.socket.as_deref());
+    let socket = AgentSocket::check(&asked.socket).await;
     let mut findings = vec![kernel::version(), kernel::ptrace_scope()];
     findings.extend(runtimes::findings(&runtimes));
     findings.extend(security_modules::findings(socket.agent));
     let is_answered = socket.finding.verdict != Verdict::Fail;
     findings.push(socket.finding);
-    let (finding, profile) = checked_profile(args);
+    let (finding, profile) = match given {
+        Some((path, read)) => judged_profile(path, read, &asked),
+        None => printed_profile(&asked),
+    };
     findings.push(finding);
     // Without an agent or with another profile, the container would only repeat that.
     if let (true, Some(profile)) = (is_answered, profile) {
@@ -58,31 +72,37 @@ pub(super) async fn findings(args: &Args) -> Vec<Finding> {
     findings
 }
 
-/// The profile of the containers; `None` if it has faults.
-fn checked_profile(args: &Args) -> (Finding, Option<Profile>) {
-    let Some(path) = &args.profile else {
-        let seen = "that of `peername agent profile`: --profile FILE checks another one";
-        return match args.asked.profile(None) {
-            Ok(profile) => (Finding::ok(PROFILE, seen), Some(profile)),
-            Err(error) => (Finding::broken(PROFILE, with_causes(&error)), None),
-        };
-    };
+/// That of `peername agent profile`.
+fn printed_profile(asked: &AskedAgent) -> (Finding, Option<Profile>) {
+    let seen = "that of `peername agent profile`: --profile FILE checks another one";
+    match asked.profile(None) {
+        Ok(profile) => (Finding::ok(PROFILE, seen), Some(profile)),
+        Err(error) => (Finding::broken(PROFILE, with_causes(&error)), None),
+    }
+}
+
+/// The profile of a file; `None` if it has faults.
+fn judged_profile(
+    path: &Path,
+    read: anyhow::Result<Profile>,
+    asked: &AskedAgent,
+) -> (Finding, Option<Profile>) {
     let shown = path.display();
-    let read = match profile::read(path) {
+    let read = match read {
         Ok(read) => read,
         Err(error) => {
             let fix = format!("`peername agent profile --output {}`", quote(path));
             return (Finding::fail(PROFILE, with_causes(&error), fix), None);
         }
     };
-    let lacks = profile::missing(&read, &args.asked);
+    let lacks = profile::missing(&read, asked);
     if lacks.is_empty() {
         return (Finding::ok(PROFILE, format!("{shown}: ok")), Some(read));
     }
     let fix = format!(
         "`peername agent profile --socket {} --policy {} --from {} --output NEW`, and start the containers with NEW",
-        quote(&args.asked.socket),
-        quote(&args.asked.policy),
+        quote(&asked.socket),
+        quote(&asked.policy),
         quote(path)
     );
     let seen = format!("{shown}: {}", lacks.join("; "));

@@ -4,7 +4,7 @@ mod options;
 pub(crate) mod policy_args;
 pub(crate) mod profile;
 mod store;
-mod values;
+pub(crate) mod values;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

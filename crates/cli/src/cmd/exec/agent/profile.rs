@@ -47,6 +47,21 @@ pub(crate) struct AskedAgent {
 pub(crate) type Profile = Map<String, Value>;
 
 impl AskedAgent {
+    /// The policy and the socket that are given; else those that the profile names, or else the usual ones.
+    pub(crate) fn given_or_of(
+        profile: Option<&Profile>,
+        policy: Option<&str>,
+        socket: Option<&Path>,
+    ) -> Self {
+        let named = |key| Some(text_of(profile?, key)).filter(|text| !text.is_empty());
+        let policy = policy.or_else(|| named("listenerMetadata"));
+        let socket = socket.or_else(|| named("listenerPath").map(Path::new));
+        Self {
+            policy: policy.unwrap_or(DEFAULT_POLICY).to_owned(),
+            socket: socket.map_or_else(|| SOCKET.into(), Path::to_owned),
+        }
+    }
+
     /// The profile in this file, or podman's default one, with the calls that the agent answers.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use peername_exec::agent::is_policy_name;
 /// # Errors
 ///
 /// The path is not absolute: runtimes have other working directories.
-pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix:").unwrap_or(text));
     match path.is_absolute() {
         true => Ok(path),
@@ -22,7 +22,7 @@ pub(super) fn socket_path(text: &str) -> Result<PathBuf, String> {
 /// # Errors
 ///
 /// No container could name it.
-pub(super) fn policy_name(text: &str) -> Result<String, String> {
+pub(crate) fn policy_name(text: &str) -> Result<String, String> {
     match is_policy_name(text) {
         true => Ok(text.to_owned()),
         false => Err("use at most 128 ASCII letters, digits and _+-.".to_owned()),
