@@ -228,6 +228,19 @@ fn attempts_succeed_without_a_jail() {
     );
 }
 
+/// The origin returns what it gets, and its own request gets the secret: an attempt at it would see one.
+#[test]
+fn secret_is_seen_by_a_request_to_its_origin() {
+    let attempt = Attempt {
+        name: "a request to its origin",
+        control: Control::NotTried,
+        rules: Rules::Secrets,
+        python: r#"judge(http("a.test", "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n", tls="a.test"), "SECRET")"#,
+    };
+    let output = Range::new(User::Root).inside(&attempt);
+    assert!(printed(&output).contains("OUT"), "{output:?}");
+}
+
 #[test]
 fn page_lists_every_attempt() {
     let page = include_str!("../../docs/jail-attempts.md");

@@ -62,7 +62,7 @@ judge(http("a.test", "GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\nConnect
 
 # %% a secret that the origin returns (TRACE) [not-tried, secrets]
 for method in ("TRACE", "TRACK"):
-    judge(http("a.test", f"{method} / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n", tls="a.test"), "SECRET")
+    judge(http("a.test", f"{method} /echo HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n", tls="a.test"), "SECRET")
 
 # %% the file of a secret [not-tried, secrets]
 path = os.path.dirname(os.environ["CANARY"]) + "/token"
