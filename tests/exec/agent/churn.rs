@@ -62,10 +62,10 @@ impl Kept {
     }
 }
 
-/// 10,000 connections; `PEERNAME_TEST_CHURN` sets how many. A connection that is lost with its supervisor is closed.
+/// 100,000 connections; `PEERNAME_TEST_CHURN` sets how many. A connection that is lost with its supervisor is closed.
 #[test]
-fn no_client_is_wrong_in_ten_thousand_connections_while_everything_is_killed() {
-    let count = number_of("PEERNAME_TEST_CHURN", 10_000);
+fn no_client_is_wrong_in_a_hundred_thousand_connections_while_everything_is_killed() {
+    let count = number_of("PEERNAME_TEST_CHURN", 100_000);
     let mut agent = Agent::start(&[]);
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let script = scratch.write("enduring.py", include_str!("enduring.py"));
