@@ -97,15 +97,15 @@ fn upgrade_names_the_new_main_process() {
 /// A service manager's sockets are passed on at each upgrade.
 #[test]
 fn activated_sockets_survive_upgrades() {
-    let (site, scratch) = (Site::new(), Scratch::new());
+    let (backends, scratch) = (Backends::new(), Scratch::new());
     let script = scratch.write("activate.py", BECOME_ACTIVATED);
     let args = [PROXY_ARGS, &["--protocol=both"]].concat();
-    let mut rig = UpgradeRig::start_with(&site.lab.server, &["python3", &script], &args);
+    let mut rig = UpgradeRig::start_with(&backends.lab.server, &["python3", &script], &args);
     let client = fresh_client_v4();
     for round in 0..4 {
-        site.assert_serves(20, client);
+        backends.assert_serves(20, client);
         if round < 3 {
-            rig.upgrade(&site.lab.server).expect("it upgrades");
+            rig.upgrade(&backends.lab.server).expect("it upgrades");
             rig.wait_drained();
         }
     }
@@ -131,19 +131,24 @@ fn hanging_service_manager_does_not_block_the_proxy() {
 /// the next proxy.
 #[test]
 fn activated_sockets_survive_a_restart() {
-    let (site, scratch) = (Site::new(), Scratch::new());
+    let (backends, scratch) = (Backends::new(), Scratch::new());
     let args = [&[BINARY], PROXY_ARGS, &["--protocol=both"]].concat();
-    let activator = activate(&site.lab.server, &scratch, &["8443/tcp", "8443/udp"], &args);
+    let activator = activate(
+        &backends.lab.server,
+        &scratch,
+        &["8443/tcp", "8443/udp"],
+        &args,
+    );
     for round in 0..3 {
         let client = fresh_client_v4();
         // The first of each round comes before there is a proxy.
-        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = Conn::connect_and_send(&backends.lab.balancer, LISTEN_V4, &header_for(client));
         scratch.write(&format!("start-{round}"), "");
-        assert_eq!(site.tcp.accept().peer_addr(), client);
+        assert_eq!(backends.tcp.accept().peer_addr(), client);
         let pid = activator.wait_line("with its pid", |line| {
             line.strip_prefix(&format!("pid {round} "))?.parse().ok()
         });
-        site.assert_serves(50, client);
+        backends.assert_serves(50, client);
         drop(down);
         kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("kill");
         activator.wait_printed(&format!("ended {round} 0"));
@@ -189,14 +194,14 @@ fn forward_and_intercept_use_activated_sockets() {
 }
 
 /// Backends of both protocols, and a balancer.
-struct Site {
+struct Backends {
     tcp: Backend,
     udp: DatagramSocket,
     balancer: DatagramSocket,
     lab: Lab,
 }
 
-impl Site {
+impl Backends {
     fn new() -> Self {
         let lab = Lab::new();
         Self {

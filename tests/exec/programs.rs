@@ -131,7 +131,7 @@ fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
 fn assert_refused(program: &Program) {
     let host = Host::new();
     let scratch = crate::harness::lab::Scratch::new();
-    let command = (program.command)(&catalogue::Site {
+    let command = (program.command)(&catalogue::ProgramRig {
         host: &host,
         scratch: &scratch,
         listener: Listener::V4,

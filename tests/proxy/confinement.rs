@@ -31,63 +31,63 @@ fn every_thread_of_proxy_and_forward_is_confined() {
 #[test]
 fn no_sandbox_confines_nothing_and_is_logged() {
     for (option, key) in [("--no-sandbox", ""), ("-v", "no-sandbox = true\n")] {
-        let site = Site::new(key, &[option], "127.0.0.1");
+        let rig = ConfinedRig::new(key, &[option], "127.0.0.1");
         let warns = |line: &str| line.contains("this process is not confined").then_some(());
-        site.proxy.wait_line("the warning", warns);
-        assert_seccomp(&site.proxy, NONE);
+        rig.proxy.wait_line("the warning", warns);
+        assert_seccomp(&rig.proxy, NONE);
         let elsewhere = Scratch::new();
         let list = elsewhere.write("trusted", "10.81.0.0/24\n");
-        site.reload(&list, "127.0.0.1", "\"reloaded\"");
+        rig.reload(&list, "127.0.0.1", "\"reloaded\"");
     }
 }
 
 /// A file that an editor replaces, another one beside it, and one elsewhere.
 #[test]
 fn reload_reads_files_of_the_same_directory_only() {
-    let site = Site::new("", &[], "127.0.0.1");
-    let list = site.scratch.path_text("trusted");
-    let draft = site.scratch.write("draft", "10.81.0.0/24\n192.0.2.0/24\n");
-    site.lab.server.run("mv", &[&draft, &list]);
-    site.reload(&list, "127.0.0.1", "\"reloaded\"");
-    let beside = site.scratch.write("beside", "10.81.0.0/24\n");
-    site.reload(&beside, "127.0.0.1", "\"reloaded\"");
+    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let list = rig.scratch.path_text("trusted");
+    let draft = rig.scratch.write("draft", "10.81.0.0/24\n192.0.2.0/24\n");
+    rig.lab.server.run("mv", &[&draft, &list]);
+    rig.reload(&list, "127.0.0.1", "\"reloaded\"");
+    let beside = rig.scratch.write("beside", "10.81.0.0/24\n");
+    rig.reload(&beside, "127.0.0.1", "\"reloaded\"");
     let elsewhere = Scratch::new();
     let outside = elsewhere.write("trusted", "10.81.0.0/24\n");
-    let refused = site.reload(&outside, "127.0.0.1", "reload refused");
+    let refused = rig.reload(&outside, "127.0.0.1", "reload refused");
     let why = format!(
         "{outside}: outside of the directories that this process may read since its start: restart it"
     );
     assert!(refused.contains(&why), "{refused}");
-    site.assert_serves();
-    site.reload(&beside, "127.0.0.1", "\"reloaded\"");
+    rig.assert_serves();
+    rig.reload(&beside, "127.0.0.1", "\"reloaded\"");
 }
 
 #[test]
 fn reload_resolves_names_only_if_the_start_did() {
-    let site = Site::new("", &[], "127.0.0.1");
-    let list = site.scratch.path_text("trusted");
-    let refused = site.reload(&list, "localhost", "reload refused");
+    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let list = rig.scratch.path_text("trusted");
+    let refused = rig.reload(&list, "localhost", "reload refused");
     assert_contains(&refused, &["can't resolve names"]);
-    site.assert_serves();
+    rig.assert_serves();
 
-    let site = Site::new("", &[], "localhost");
-    let list = site.scratch.path_text("trusted");
-    site.reload(&list, "localhost", "\"reloaded\"");
+    let rig = ConfinedRig::new("", &[], "localhost");
+    let list = rig.scratch.path_text("trusted");
+    rig.reload(&list, "localhost", "\"reloaded\"");
     // A name that only a name server could know, and there is none.
-    let refused = site.reload(&list, "backend.invalid", "reload refused");
+    let refused = rig.reload(&list, "backend.invalid", "reload refused");
     assert!(!refused.contains("can't resolve names"), "{refused}");
-    site.assert_serves();
+    rig.assert_serves();
 }
 
 #[test]
 fn doctor_reports_what_confines_a_process() {
-    let doctor = |site: &Site, args: &[&str]| {
+    let doctor = |rig: &ConfinedRig, args: &[&str]| {
         let args = [&["doctor", "--confinement"], args].concat();
-        let output = Peername::run(&site.lab.server, &args);
+        let output = Peername::run(&rig.lab.server, &args);
         let text = String::from_utf8(output.stdout).expect("text");
         (output.status.code(), text)
     };
-    let confined = Site::new("", &[], "127.0.0.1");
+    let confined = ConfinedRig::new("", &[], "127.0.0.1");
     let pid = confined.proxy.pid().to_string();
     let (code, text) = doctor(&confined, &["--pid", &pid]);
     assert_eq!(code, Some(0), "{text}");
@@ -97,7 +97,7 @@ fn doctor_reports_what_confines_a_process() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    let unconfined = Site::new("", &["--no-sandbox"], "127.0.0.1");
+    let unconfined = ConfinedRig::new("", &["--no-sandbox"], "127.0.0.1");
     let pid = unconfined.proxy.pid().to_string();
     let (code, text) = doctor(&unconfined, &["--pid", &pid]);
     assert_eq!(code, Some(3), "{text}");
@@ -118,27 +118,27 @@ fn doctor_reports_what_confines_a_process() {
 /// A text that is neither an address nor a name is not a matter of the sandbox: another start would not accept it either.
 #[test]
 fn confined_reload_reports_an_address_that_can_not_be_parsed() {
-    let site = Site::new("", &[], "127.0.0.1");
-    let list = site.scratch.path_text("trusted");
+    let rig = ConfinedRig::new("", &[], "127.0.0.1");
+    let list = rig.scratch.path_text("trusted");
     for (target, why) in [
         ("127.0.0.1:99999", "invalid port value"),
         ("127.0.0.1", "the port is missing"),
         ("127.0.0.300:9000", "invalid socket address"),
     ] {
         // A comment hides the rest of the line.
-        let refused = site.reload(&list, &format!("{target}\" #"), "reload refused");
+        let refused = rig.reload(&list, &format!("{target}\" #"), "reload refused");
         assert!(refused.contains(why), "{refused}");
         assert!(!refused.contains("--no-sandbox"), "{refused}");
     }
-    site.assert_serves();
+    rig.assert_serves();
 }
 
 /// What is not confined, or not as a process that serves, by design is no fault of a setting.
 #[test]
 fn doctor_explains_processes_that_are_not_confined_by_design() {
-    let site = Site::new("", &[], "127.0.0.1");
+    let rig = ConfinedRig::new("", &[], "127.0.0.1");
     let launcher = wait_for("the launcher", || {
-        descendants(site.proxy.pid()).into_iter().find(|pid| {
+        descendants(rig.proxy.pid()).into_iter().find(|pid| {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
             comm.is_ok_and(|comm| comm.trim_end() == "launcher")
         })
@@ -156,7 +156,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
         ),
     ] {
         let args = ["doctor", "--confinement", "--pid", &pid];
-        let output = Peername::run(&site.lab.server, &args);
+        let output = Peername::run(&rig.lab.server, &args);
         let text = String::from_utf8(output.stdout).expect("text");
         assert_eq!(output.status.code(), Some(0), "{text}");
         assert!(text.contains(explained), "{text}");
@@ -165,7 +165,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
 }
 
 /// A proxy with a configuration file and a trust list in one directory, and one backend.
-struct Site {
+struct ConfinedRig {
     proxy: Peername,
     backend: Backend,
     scratch: Scratch,
@@ -174,7 +174,7 @@ struct Site {
     keys: &'static str,
 }
 
-impl Site {
+impl ConfinedRig {
     fn new(keys: &'static str, args: &[&str], host: &str) -> Self {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let list = scratch.write("trusted", "10.81.0.0/24\n");

@@ -16,33 +16,33 @@ use crate::harness::programs::server::{Fail2ban, Sshd};
 fn shipped_action_bans_a_client_behind_haproxy() {
     let list = Scratch::new();
     let denied = list.write("denied", "# mine\n192.0.2.1\n");
-    let site = Site::new(&[&format!("--deny-client=@{denied}")]);
+    let rig = Fail2banRig::new(&[&format!("--deny-client=@{denied}")]);
     let action = format!("peername[denyfile=\"{denied}\"]");
-    let fail2ban = Fail2ban::start(&site.lab.server, &site.sshd.log_file(), &action);
-    let (mut session, mut other) = (site.log_in(ATTACKER), site.log_in(OTHER));
-    site.fail_to_log_in(ATTACKER);
+    let fail2ban = Fail2ban::start(&rig.lab.server, &rig.sshd.log_file(), &action);
+    let (mut session, mut other) = (rig.log_in(ATTACKER), rig.log_in(OTHER));
+    rig.fail_to_log_in(ATTACKER);
     fail2ban.wait_banned(ATTACKER);
     assert!(session.wait_exit(Duration::from_secs(5)).is_some());
-    Conn::assert_refused(&site.lab.client, FRONT_V4);
-    site.proxy.wait_outcome("client_denied");
-    site.proxy.wait_outcome("access_revoked");
-    assert!(!site.ssh("root", ATTACKER).status.success());
-    assert!(site.ssh("root", OTHER).status.success());
+    Conn::assert_refused(&rig.lab.client, FRONT_V4);
+    rig.proxy.wait_outcome("client_denied");
+    rig.proxy.wait_outcome("access_revoked");
+    assert!(!rig.ssh("root", ATTACKER).status.success());
+    assert!(rig.ssh("root", OTHER).status.success());
     assert!(other.is_alive(), "{}", other.log());
     let expected = "# mine\n192.0.2.1\n203.0.113.9 # fail2ban sshd\n";
     assert_eq!(list.read("denied"), expected);
 
-    fail2ban.command(&site.lab.server, "set sshd unbanip 203.0.113.9");
+    fail2ban.command(&rig.lab.server, "set sshd unbanip 203.0.113.9");
     wait_until("the client logs in again", || {
-        site.ssh("root", ATTACKER).status.success()
+        rig.ssh("root", ATTACKER).status.success()
     });
-    fail2ban.command(&site.lab.server, "set sshd banip 2001:db8:9::9");
+    fail2ban.command(&rig.lab.server, "set sshd banip 2001:db8:9::9");
     wait_until("the entry", || {
         let text = list.read("denied");
         text.contains("\n2001:db8:9::9 # fail2ban sshd\n")
     });
     // At its end it unbans all.
-    fail2ban.command(&site.lab.server, "stop");
+    fail2ban.command(&rig.lab.server, "stop");
     assert_eq!(list.read("denied"), "# mine\n192.0.2.1\n");
 }
 
@@ -51,35 +51,35 @@ fn shipped_action_bans_a_client_behind_haproxy() {
 #[test]
 fn firewall_actions_reject_new_connections_and_leave_open_ones() {
     for action in ["nftables-multiport", "iptables-multiport"] {
-        let site = Site::new(&[]);
+        let rig = Fail2banRig::new(&[]);
         let action = format!("{action}[name=sshd, port=9000, protocol=tcp]");
-        let fail2ban = Fail2ban::start(&site.lab.server, &site.sshd.log_file(), &action);
-        let mut session = site.log_in(ATTACKER);
-        site.fail_to_log_in(ATTACKER);
+        let fail2ban = Fail2ban::start(&rig.lab.server, &rig.sshd.log_file(), &action);
+        let mut session = rig.log_in(ATTACKER);
+        rig.fail_to_log_in(ATTACKER);
         fail2ban.wait_banned(ATTACKER);
         // fail2ban logs the ban before it runs the action.
         wait_until("new connections are rejected", || {
-            let conn = Conn::connect(&site.lab.client, FRONT_V4);
+            let conn = Conn::connect(&rig.lab.client, FRONT_V4);
             let is_answered = conn.is_answered_after(Duration::from_millis(200));
-            let outcomes = site.proxy.outcomes();
+            let outcomes = rig.proxy.outcomes();
             let is_rejected = outcomes.iter().any(|outcome| outcome == "connect_refused");
             !is_answered && is_rejected
         });
-        site.proxy.wait_logged("accepts no clients");
-        assert!(site.ssh("root", OTHER).status.success());
+        rig.proxy.wait_logged("accepts no clients");
+        assert!(rig.ssh("root", OTHER).status.success());
         assert!(session.is_alive(), "{}", session.log());
     }
 }
 
 /// sshd behind HAProxy and peername, and a client with two addresses.
-struct Site {
+struct Fail2banRig {
     proxy: Peername,
     _haproxy: Haproxy,
     sshd: Sshd,
     lab: Lab,
 }
 
-impl Site {
+impl Fail2banRig {
     fn new(args: &[&str]) -> Self {
         let lab = Lab::new();
         lab.client.add_addresses("eth0", &["203.0.113.10/24"]);

@@ -27,24 +27,24 @@ use crate::harness::rig::proxy::header_for;
 /// balancers connect as fast as they can and twenty connections stay open.
 #[test]
 fn hundred_reloads_under_load_lose_no_connection() {
-    let site = Site::new(&both_listeners());
-    let long: Vec<_> = (0..20).map(|_| site.connect(LISTEN_V4)).collect();
+    let rig = ReloadRig::new(&both_listeners());
+    let long: Vec<_> = (0..20).map(|_| rig.connect(LISTEN_V4)).collect();
     let done = AtomicBool::new(false);
     let served = thread::scope(|scope| {
         let _done = SetOnDrop(&done);
-        scope.spawn(|| echo(&site.backend, &done));
-        let round_trip = || assert_round_trip(&site.lab, LISTEN_V4);
+        scope.spawn(|| echo(&rig.backend, &done));
+        let round_trip = || assert_round_trip(&rig.lab, LISTEN_V4);
         under_load(4, round_trip, |load| {
             for round in 1..=100 {
                 match round % 10 {
-                    0 => site.reload("[[listen]]\naddress = 7\n", "reload refused"),
-                    _ if round % 2 == 0 => site.reload(&both_listeners(), "\"reloaded\""),
-                    _ => site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\""),
+                    0 => rig.reload("[[listen]]\naddress = 7\n", "reload refused"),
+                    _ if round % 2 == 0 => rig.reload(&both_listeners(), "\"reloaded\""),
+                    _ => rig.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\""),
                 }
                 load.wait_served(1);
             }
-            site.reload(&both_listeners(), "\"reloaded\"");
-            assert_round_trip(&site.lab, PRIVILEGED);
+            rig.reload(&both_listeners(), "\"reloaded\"");
+            assert_round_trip(&rig.lab, PRIVILEGED);
         })
     });
     for (down, up) in &long {
@@ -54,7 +54,7 @@ fn hundred_reloads_under_load_lose_no_connection() {
         assert_eq!(down.recv(4), b"here");
     }
     drop(long);
-    let totals = site.stop();
+    let totals = rig.stop();
     assert_eq!(totals["reloads"], 91, "{totals}");
     assert_eq!(totals["reloads_refused"], 10, "{totals}");
     let all = served + 21;
@@ -64,19 +64,19 @@ fn hundred_reloads_under_load_lose_no_connection() {
 /// A peer that is no longer trusted is refused from then on; its open connections go on.
 #[test]
 fn reload_withdraws_trust_at_once() {
-    let site = Site::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
-    let (down, up) = site.connect(LISTEN_V4);
+    let rig = ReloadRig::new(&table(LISTEN_V4, &["10.81.0.0/24"]));
+    let (down, up) = rig.connect(LISTEN_V4);
     assert_within(3, Duration::from_secs(1), || {
-        site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+        rig.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
         let start = Instant::now();
-        site.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
-        Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
+        rig.reload(&table(LISTEN_V4, &["192.0.2.0/24"]), "\"reloaded\"");
+        Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
         start.elapsed()
     });
     down.send(b"still here");
     assert_eq!(up.recv(10), b"still here");
-    site.reload(&table(LISTEN_V4, &["10.81.0.2"]), "\"reloaded\"");
-    site.connect(LISTEN_V4);
+    rig.reload(&table(LISTEN_V4, &["10.81.0.2"]), "\"reloaded\"");
+    rig.connect(LISTEN_V4);
 }
 
 /// With no descriptor left a reload still works, and a draining listener serves its accept backlog: closing
@@ -84,29 +84,25 @@ fn reload_withdraws_trust_at_once() {
 #[test]
 fn draining_listener_serves_its_backlog() {
     let few = ["prlimit", "--nofile=64:64"];
-    let site = Site::through(&few, &both_listeners(), &["--workers=2"]);
+    let rig = ReloadRig::through(&few, &both_listeners(), &["--workers=2"]);
     let crowd: Vec<Conn> = (0..50)
         .map(|_| {
-            Conn::connect_and_send(
-                &site.lab.balancer,
-                LISTEN_V4,
-                &header_for(fresh_client_v4()),
-            )
+            Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()))
         })
         .collect();
-    let mut served = site.proxy.accept_until_full(&site.backend);
+    let mut served = rig.proxy.accept_until_full(&rig.backend);
     assert!((7..45).contains(&served.len()), "{} served", served.len());
     let mut clients = vec![fresh_client_v4(), fresh_client_v4()];
     let open =
-        |client: &_| Conn::connect_and_send(&site.lab.balancer, PRIVILEGED, &header_for(*client));
+        |client: &_| Conn::connect_and_send(&rig.lab.balancer, PRIVILEGED, &header_for(*client));
     let _waiting: Vec<Conn> = clients.iter().map(open).collect();
-    site.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
+    rig.reload(&table(LISTEN_V4, &["10.81.0.0/24"]), "\"reloaded\"");
     // Later clients would keep it open for as long as they come. Most are not admitted, and try again until
     // it is closed.
     let late = fresh_client_v4();
     let connect = |_| {
         let connect = || TcpStream::connect_timeout(&PRIVILEGED, Duration::from_millis(50));
-        site.lab.balancer.enter(connect).ok()
+        rig.lab.balancer.enter(connect).ok()
     };
     let queued: Vec<Conn> = (0..8).filter_map(connect).map(Conn::new).collect();
     assert!(queued.len() <= 2, "{} of 8 in the queue", queued.len());
@@ -117,7 +113,7 @@ fn draining_listener_serves_its_backlog() {
     for place in 1.. {
         assert!(place <= 6, "others come first");
         served.pop().expect("a connection").reset();
-        let peer = site.backend.accept().peer_addr();
+        let peer = rig.backend.accept().peer_addr();
         assert_ne!(peer, late, "a drain does not wait for later connections");
         clients.retain(|client| *client != peer);
         if clients.is_empty() {
@@ -125,7 +121,7 @@ fn draining_listener_serves_its_backlog() {
         }
     }
     // The backlog is empty, though no permit is free.
-    site.lab.balancer.wait_connection_refused(PRIVILEGED);
+    rig.lab.balancer.wait_connection_refused(PRIVILEGED);
     drop(crowd);
 }
 
@@ -158,7 +154,7 @@ fn reload_reads_the_lists_of_the_command_line() {
 #[test]
 fn reload_refuses_what_needs_a_restart() {
     let before = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let site = Site::through(&[], &before, &["--setup-routes", "--workers=2"]);
+    let rig = ReloadRig::through(&[], &before, &["--setup-routes", "--workers=2"]);
     let away = before.replace("127.0.0.1:9000", "10.81.0.1:9000");
     for (file, why) in [
         (format!("log-format = \"text\"\n{before}"), None),
@@ -176,11 +172,11 @@ fn reload_refuses_what_needs_a_restart() {
         ),
     ] {
         match why {
-            Some(why) => site.reload(&file, why),
+            Some(why) => rig.reload(&file, why),
             // The command line takes precedence over the file.
-            None => site.reload(&file, "\"reloaded\""),
+            None => rig.reload(&file, "\"reloaded\""),
         }
-        site.connect(LISTEN_V4);
+        rig.connect(LISTEN_V4);
     }
 }
 
@@ -190,14 +186,14 @@ fn many_reloads_leak_no_descriptor() {
     let few = ["prlimit", "--nofile=128:128"];
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     for workers in ["--workers=1", "--workers=3"] {
-        let site = Site::through(&few, &one, &[workers]);
-        let before = site.capacity();
+        let rig = ReloadRig::through(&few, &one, &[workers]);
+        let before = rig.capacity();
         assert!(before > 5, "{before} with {workers}");
         for _ in 0..45 {
-            site.reload(&both_listeners(), "\"reloaded\"");
-            site.reload(&one, "\"reloaded\"");
+            rig.reload(&both_listeners(), "\"reloaded\"");
+            rig.reload(&one, "\"reloaded\"");
         }
-        assert_eq!(site.capacity(), before, "with {workers}");
+        assert_eq!(rig.capacity(), before, "with {workers}");
     }
 }
 
@@ -218,24 +214,24 @@ fn stop_does_not_wait_for_a_reload() {
     let through = ["unshare", "--mount", "sh", "-c", &mount, "sh"];
     // A name at the start, so that a reload may resolve names.
     let named = |name: &str| one.replace("127.0.0.1:9000", &format!("{name}:9000"));
-    let mut site = Site::through(&through, &named("localhost"), &[]);
-    let silent = DatagramSocket::bind(&site.lab.server, v4([127, 0, 0, 1], 53));
-    site.file.write("proxy.toml", &named("silent.test"));
-    site.proxy.signal(Signal::HUP);
+    let mut rig = ReloadRig::through(&through, &named("localhost"), &[]);
+    let silent = DatagramSocket::bind(&rig.lab.server, v4([127, 0, 0, 1], 53));
+    rig.file.write("proxy.toml", &named("silent.test"));
+    rig.proxy.signal(Signal::HUP);
     silent.recv();
-    site.proxy.signal(Signal::TERM);
-    site.proxy.wait_success(Duration::from_secs(3));
+    rig.proxy.signal(Signal::TERM);
+    rig.proxy.wait_success(Duration::from_secs(3));
 }
 
 /// A proxy with a configuration file and one backend.
-struct Site {
+struct ReloadRig {
     proxy: Peername,
     backend: Backend,
     file: Scratch,
     lab: Lab,
 }
 
-impl Site {
+impl ReloadRig {
     fn new(file: &str) -> Self {
         Self::through(&[], file, &["--workers=2"])
     }

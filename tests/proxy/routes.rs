@@ -18,34 +18,34 @@ use crate::harness::rig::proxy::header_for;
 
 #[test]
 fn setup_routes_adds_rules_and_removes_them() {
-    let site = Site::new();
-    let before = site.lab.server.routing_rules();
-    let mut first = site.proxy(8443, &["--setup-routes"]);
-    let mut second = site.proxy(8444, &["--setup-routes"]);
+    let rig = RoutesRig::new();
+    let before = rig.lab.server.routing_rules();
+    let mut first = rig.proxy(8443, &["--setup-routes"]);
+    let mut second = rig.proxy(8444, &["--setup-routes"]);
     for port in [8443, 8444] {
-        site.assert_clients_served(port);
+        rig.assert_clients_served(port);
     }
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
-    site.assert_clients_served(8444);
+    rig.assert_clients_served(8444);
     stop(&mut second);
-    assert_as_before(&site.lab.server, &before);
+    assert_as_before(&rig.lab.server, &before);
 }
 
 /// Any user can bind the names by which proxies know the slots of others. Two proxies still take a slot each, and none removes
 /// another's rules when the names become free.
 #[test]
 fn names_bound_by_another_user_do_not_block_the_routes() {
-    let site = Site::new();
-    let server = &site.lab.server;
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
     let before = server.routing_rules();
     let squatter =
         Process::start_through(server, AS_NOBODY, "/usr/bin/python3", &["-uc", SQUATTER]);
     squatter.wait_printed("bound 63");
-    let mut first = site.proxy(8443, &["--setup-routes"]);
-    let mut second = site.proxy(8444, &["--setup-routes"]);
+    let mut first = rig.proxy(8443, &["--setup-routes"]);
+    let mut second = rig.proxy(8444, &["--setup-routes"]);
     for port in [8443, 8444] {
-        site.assert_clients_served(port);
+        rig.assert_clients_served(port);
     }
     let tables = server.run(
         "sh",
@@ -53,9 +53,9 @@ fn names_bound_by_another_user_do_not_block_the_routes() {
     );
     assert_eq!(tables.lines().count(), 2, "{tables}");
     drop(squatter);
-    let mut third = site.proxy(8445, &["--setup-routes"]);
+    let mut third = rig.proxy(8445, &["--setup-routes"]);
     for port in [8443, 8444, 8445] {
-        site.assert_clients_served(port);
+        rig.assert_clients_served(port);
     }
     for proxy in [&mut first, &mut second, &mut third] {
         stop(proxy);
@@ -91,27 +91,27 @@ fn file_capabilities_need_no_effective_bit() {
 /// SIGKILL leaves a process no time to clean up; its rules are removed all the same.
 #[test]
 fn killed_proxy_leaves_no_rules() {
-    let site = Site::new();
-    let before = site.lab.server.routing_rules();
-    let first = site.proxy(8443, &["--setup-routes"]);
-    let second = site.proxy(8444, &["--setup-routes"]);
+    let rig = RoutesRig::new();
+    let before = rig.lab.server.routing_rules();
+    let first = rig.proxy(8443, &["--setup-routes"]);
+    let second = rig.proxy(8444, &["--setup-routes"]);
     let rules = || {
-        site.lab
+        rig.lab
             .server
             .run("sh", &["-c", "ip rule; ip -6 rule"])
             .lines()
             .count()
     };
     // It listens before its routes are there, and accepts when they are.
-    site.assert_clients_served(8443);
-    site.assert_clients_served(8444);
+    rig.assert_clients_served(8443);
+    rig.assert_clients_served(8444);
     let with_two = rules();
     first.signal(Signal::KILL);
     wait_until("the killed proxy's rules are gone", || rules() < with_two);
-    site.assert_clients_served(8444);
+    rig.assert_clients_served(8444);
     second.signal(Signal::KILL);
     wait_until("all is as before", || {
-        site.lab.server.routing_rules() == before
+        rig.lab.server.routing_rules() == before
     });
 }
 
@@ -134,10 +134,10 @@ fn nft_of_the_callers_path_is_not_executed() {
 /// proxy exits, so that a service manager starts it again.
 #[test]
 fn lost_rules_of_a_killed_keeper_end_the_proxy() {
-    let site = Site::new();
+    let rig = RoutesRig::new();
     let scratch = Scratch::new();
     // Without IPv6 the probe over IPv6 proves nothing: the IPv4 one must notice.
-    let server = &site.lab.server;
+    let server = &rig.lab.server;
     server.sysctl("net.ipv6.conf.all.disable_ipv6", "1");
     let with_target = |target: &str| {
         let table = format!(
@@ -160,12 +160,9 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
     proxy.wait_line("that its keeper is gone", |line| {
         (line.contains("ERROR") && line.contains("keeper")).then_some(())
     });
-    let _down = Conn::connect_and_send(
-        &site.lab.balancer,
-        LISTEN_V4,
-        &header_for(fresh_client_v4()),
-    );
-    site.v4.accept();
+    let _down =
+        Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    rig.v4.accept();
     // The next proxy's keeper would remove them in the same way.
     server.run(BINARY, &["routes", "remove", "--all"]);
     let status = proxy.wait_exit(Duration::from_secs(10)).expect("an end");
@@ -176,38 +173,34 @@ fn lost_rules_of_a_killed_keeper_end_the_proxy() {
 /// remedy, and once the rules are there clients are served without a restart.
 #[test]
 fn missing_rules_refuse_clients_until_they_are_there() {
-    let site = Site::new();
-    let proxy = site.proxy(8443, &[]);
-    let down = Conn::connect_and_send(
-        &site.lab.balancer,
-        LISTEN_V4,
-        &header_for(fresh_client_v4()),
-    );
+    let rig = RoutesRig::new();
+    let proxy = rig.proxy(8443, &[]);
+    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     assert_eq!(down.wait_closed().0, End::Reset);
-    site.v4.assert_no_connection();
+    rig.v4.assert_no_connection();
     proxy.wait_logged("peername routes add");
     let added = Peername::run(
-        &site.lab.server,
+        &rig.lab.server,
         &["routes", "add", "-4127.0.0.1:9000", "-6[::1]:9000"],
     );
     assert!(added.status.success(), "{added:?}");
-    for (client, backend) in [(fresh_client_v4(), &site.v4), (fresh_client_v6(), &site.v6)] {
+    for (client, backend) in [(fresh_client_v4(), &rig.v4), (fresh_client_v6(), &rig.v6)] {
         wait_for("clients are served", || {
-            let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+            let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
             backend.accept_or_closed(&down)
         });
     }
-    site.assert_clients_served(8443);
+    rig.assert_clients_served(8443);
 }
 
 /// What a server sends from its loopback address but from another port, as in FTP's active mode, is not looped back: a
 /// connection fails at once as it does without the rules, and a datagram reaches no socket of its own host.
 #[test]
 fn flows_that_a_local_server_opens_are_not_looped_back() {
-    let site = Site::new();
-    let server = &site.lab.server;
-    let _proxy = site.proxy(8443, &["--setup-routes"]);
-    site.assert_clients_served(8443);
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let _proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
     let stranger = DatagramSocket::bind(server, v4([0, 0, 0, 0], 9100));
     let failed = server.run("python3", &["-c", OPEN_FROM_LOOPBACK]);
     stranger.assert_silent();
@@ -217,10 +210,10 @@ fn flows_that_a_local_server_opens_are_not_looped_back() {
 
 #[test]
 fn routes_commands_add_and_remove_rules() {
-    let site = Site::new();
-    let before = site.lab.server.routing_rules();
+    let rig = RoutesRig::new();
+    let before = rig.lab.server.routing_rules();
     let routes = |args: &[&str]| {
-        let output = Peername::run(&site.lab.server, &[&["routes"], args].concat());
+        let output = Peername::run(&rig.lab.server, &[&["routes"], args].concat());
         assert!(output.status.success(), "routes {args:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
@@ -232,24 +225,24 @@ fn routes_commands_add_and_remove_rules() {
         ));
     }
     assert_ne!(routes(&["show"]), "");
-    let _proxy = site.proxy(8443, &[]);
-    site.assert_clients_served(8443);
+    let _proxy = rig.proxy(8443, &[]);
+    rig.assert_clients_served(8443);
     routes(&["remove"]);
     assert_eq!(routes(&["show"]), "");
-    assert_as_before(&site.lab.server, &before);
+    assert_as_before(&rig.lab.server, &before);
 }
 
 /// The rules that are missing are those that the start adds.
 #[test]
 fn doctor_reports_rules_that_the_start_will_add() {
-    let (site, files) = (Site::new(), Scratch::new());
+    let (rig, files) = (RoutesRig::new(), Scratch::new());
     let doctor = |keys: &str| {
         let text = format!(
             "{keys}[[listen]]\naddress = [\"{LISTEN_V4}\"]\ntarget-v4 = \"{TARGET_V4}\"\n\
              target-v6 = \"{TARGET_V6}\"\ntrust = [\"10.81.0.0/24\"]\n"
         );
         let file = files.write("proxy.toml", &text);
-        let output = Peername::run(&site.lab.server, &["doctor", "--config", &file]);
+        let output = Peername::run(&rig.lab.server, &["doctor", "--config", &file]);
         let report = String::from_utf8(output.stdout).expect("text");
         (output.status.code(), report)
     };
@@ -265,13 +258,13 @@ fn doctor_reports_rules_that_the_start_will_add() {
 }
 
 /// Backends, and no rules yet.
-struct Site {
+struct RoutesRig {
     v4: Backend,
     v6: Backend,
     lab: Lab,
 }
 
-impl Site {
+impl RoutesRig {
     fn new() -> Self {
         let lab = Lab::without_routes();
         Self {

@@ -13,7 +13,7 @@ use crate::harness::rig::exec_notify::compiled_go_server;
 /// A row of the table.
 pub(super) struct Program {
     /// The command line that listens on port 8443; writes the files it needs.
-    pub(super) command: fn(&Site<'_>) -> Vec<String>,
+    pub(super) command: fn(&ProgramRig<'_>) -> Vec<String>,
     /// The command that starts `peername exec`: as another user, with a directory of its own.
     pub(super) through: &'static [&'static str],
     pub(super) can_be_preloaded: bool,
@@ -31,7 +31,7 @@ pub(super) struct Program {
 }
 
 /// Where a program runs.
-pub(super) struct Site<'a> {
+pub(super) struct ProgramRig<'a> {
     pub(super) host: &'a Host,
     pub(super) scratch: &'a Scratch,
     pub(super) listener: Listener,
@@ -56,7 +56,7 @@ const USUAL: Program = Program {
 
 pub(super) fn go_static() -> Program {
     Program {
-        command: |site| go(site, false),
+        command: |rig| go(rig, false),
         can_be_preloaded: false,
         request: HTTP,
         ..USUAL
@@ -66,22 +66,22 @@ pub(super) fn go_static() -> Program {
 /// Dynamically linked, and yet it makes its system calls without the C library.
 pub(super) fn go_cgo() -> Program {
     Program {
-        command: |site| go(site, true),
+        command: |rig| go(rig, true),
         can_be_preloaded: false,
         request: HTTP,
         ..USUAL
     }
 }
 
-fn go(site: &Site<'_>, cgo: bool) -> Vec<String> {
-    let network = site.pick("tcp4", "tcp");
+fn go(rig: &ProgramRig<'_>, cgo: bool) -> Vec<String> {
+    let network = rig.pick("tcp4", "tcp");
     let program = compiled_go_server(cgo).to_str().expect("text").to_owned();
     vec![program, network.to_owned(), ":8443".to_owned()]
 }
 
 pub(super) fn c_static() -> Program {
     Program {
-        command: |site| c(site, Libc::Static),
+        command: |rig| c(rig, Libc::Static),
         can_be_preloaded: false,
         marker: "getpeername ",
         ..USUAL
@@ -90,22 +90,22 @@ pub(super) fn c_static() -> Program {
 
 pub(super) fn c_musl() -> Program {
     Program {
-        command: |site| c(site, Libc::Musl),
+        command: |rig| c(rig, Libc::Musl),
         marker: "getpeername ",
         ..USUAL
     }
 }
 
-fn c(site: &Site<'_>, libc: Libc) -> Vec<String> {
-    let family = site.pick("4", "6");
+fn c(rig: &ProgramRig<'_>, libc: Libc) -> Vec<String> {
+    let family = rig.pick("4", "6");
     let arguments = format!("--accept=level --family={family} --brief");
     words(&compiled_server(libc), &arguments)
 }
 
 pub(super) fn python() -> Program {
     Program {
-        command: |site| {
-            let (class, ip) = (site.pick("V4", "V6"), site.pick("0.0.0.0", "::"));
+        command: |rig| {
+            let (class, ip) = (rig.pick("V4", "V6"), rig.pick("0.0.0.0", "::"));
             let script = format!("{PYTHON}{class}((\"{ip}\", 8443), Hello).serve_forever()\n");
             words_and("/usr/bin/python3 -uc", script)
         },
@@ -116,15 +116,15 @@ pub(super) fn python() -> Program {
 
 pub(super) fn node() -> Program {
     Program {
-        command: |site| words_and("node -e", NODE.replace("HOST", site.pick("0.0.0.0", "::"))),
+        command: |rig| words_and("node -e", NODE.replace("HOST", rig.pick("0.0.0.0", "::"))),
         ..USUAL
     }
 }
 
 pub(super) fn erlang() -> Program {
     Program {
-        command: |site| {
-            let options = site.pick("inet", "inet6, {ipv6_v6only, false}");
+        command: |rig| {
+            let options = rig.pick("inet", "inet6, {ipv6_v6only, false}");
             words_and("erl -noshell -eval", ERLANG.replace("FAMILY", options))
         },
         ..USUAL
@@ -133,8 +133,8 @@ pub(super) fn erlang() -> Program {
 
 pub(super) fn java() -> Program {
     Program {
-        command: |site| {
-            let only_v4 = site.listener == Listener::V4;
+        command: |rig| {
+            let only_v4 = rig.listener == Listener::V4;
             let arguments = format!("-Djava.net.preferIPv4Stack={only_v4} Server 8443");
             let classes = java_classes();
             words(
@@ -166,8 +166,8 @@ fn java_classes() -> &'static str {
 
 pub(super) fn redis() -> Program {
     Program {
-        command: |site| {
-            let bind = site.pick("0.0.0.0", "0.0.0.0 ::");
+        command: |rig| {
+            let bind = rig.pick("0.0.0.0", "0.0.0.0 ::");
             let rest = "--port 8443 --appendonly no --protected-mode no --save";
             let line = format!("redis-server --bind {bind} {rest}");
             // An empty argument, so that nothing is saved.
@@ -182,29 +182,29 @@ pub(super) fn redis() -> Program {
 /// Two workers, of another user, at one listener; each has its own with `reuseport`.
 pub(super) fn nginx() -> Program {
     Program {
-        command: |site| nginx_with(site, ""),
+        command: |rig| nginx_with(rig, ""),
         ..WEB_SERVER
     }
 }
 
 pub(super) fn nginx_reuseport() -> Program {
     Program {
-        command: |site| nginx_with(site, "reuseport"),
+        command: |rig| nginx_with(rig, "reuseport"),
         ..WEB_SERVER
     }
 }
 
-fn nginx_with(site: &Site<'_>, option: &str) -> Vec<String> {
-    let listen = site.pick("0.0.0.0:8443", "[::]:8443 ipv6only=off");
+fn nginx_with(rig: &ProgramRig<'_>, option: &str) -> Vec<String> {
+    let listen = rig.pick("0.0.0.0:8443", "[::]:8443 ipv6only=off");
     let config = NGINX.replace("LISTEN", &format!("{listen} {option}"));
-    words("nginx -e stderr -c", &site.write("nginx.conf", &config))
+    words("nginx -e stderr -c", &rig.write("nginx.conf", &config))
 }
 
 pub(super) fn apache() -> Program {
     Program {
-        command: |site| {
-            let listen = site.pick("0.0.0.0:8443", "[::]:8443");
-            let config = site.write("apache.conf", &APACHE.replace("LISTEN", listen));
+        command: |rig| {
+            let listen = rig.pick("0.0.0.0:8443", "[::]:8443");
+            let config = rig.write("apache.conf", &APACHE.replace("LISTEN", listen));
             words("/usr/sbin/apache2 -D FOREGROUND -f", &config)
         },
         ..WEB_SERVER
@@ -220,15 +220,15 @@ const WEB_SERVER: Program = Program {
 /// It refuses to run as root. A process serves each connection.
 pub(super) fn postgres() -> Program {
     Program {
-        command: |site| {
-            let data = site.scratch.path_text("data");
+        command: |rig| {
+            let data = rig.scratch.path_text("data");
             let bin = newest_postgres();
             let initdb = format!("-u postgres -- {bin}/initdb -N -A trust -D {data}");
             let initdb: Vec<&str> = initdb.split(' ').collect();
-            site.host.run("runuser", &initdb);
-            site.write("data/pg_hba.conf", "host all all 203.0.113.9/32 trust\n");
-            let config = POSTGRES.replace("LISTEN", site.pick("0.0.0.0", "*"));
-            site.write("data/postgresql.conf", &config);
+            rig.host.run("runuser", &initdb);
+            rig.write("data/pg_hba.conf", "host all all 203.0.113.9/32 trust\n");
+            let config = POSTGRES.replace("LISTEN", rig.pick("0.0.0.0", "*"));
+            rig.write("data/postgresql.conf", &config);
             words(&format!("{bin}/postgres -D"), &data)
         },
         through: &["runuser", "-u", "postgres", "--"],
@@ -251,7 +251,7 @@ fn newest_postgres() -> String {
 /// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
 pub(super) fn sshd() -> Program {
     Program {
-        command: |site| {
+        command: |rig| {
             for key in ["host_key", "user_key"] {
                 let args = [
                     "-q",
@@ -260,17 +260,17 @@ pub(super) fn sshd() -> Program {
                     "-N",
                     "",
                     "-f",
-                    &site.scratch.path_text(key),
+                    &rig.scratch.path_text(key),
                 ];
-                site.host.run("ssh-keygen", &args);
+                rig.host.run("ssh-keygen", &args);
             }
             let listen = "ListenAddress 0.0.0.0:8443\n";
             // sshd binds the last address first, and takes [::] for both families.
-            let listen = site.pick(
+            let listen = rig.pick(
                 listen,
                 "ListenAddress [::]:8443\nListenAddress 0.0.0.0:8443\n",
             );
-            let config = site.write("sshd_config", &SSHD.replace("LISTEN\n", listen));
+            let config = rig.write("sshd_config", &SSHD.replace("LISTEN\n", listen));
             words("/usr/sbin/sshd -D -e -f", &config)
         },
         through: &["unshare", "--mount", "sh", "-c", RUN, "sh"],
@@ -319,7 +319,7 @@ pub(super) fn netcat() -> Program {
     }
 }
 
-impl Site<'_> {
+impl ProgramRig<'_> {
     fn pick<'a>(&self, v4: &'a str, both: &'a str) -> &'a str {
         match self.listener {
             Listener::V4 => v4,

@@ -13,7 +13,7 @@ fn go_listens_by_mptcp() {
 
 #[test]
 fn redis_listens_by_mptcp() {
-    let command = |site: &catalogue::Site<'_>| mptcpized((catalogue::redis().command)(site));
+    let command = |rig: &catalogue::ProgramRig<'_>| mptcpized((catalogue::redis().command)(rig));
     assert_sees_multipath_clients(&Program {
         command,
         ..catalogue::redis()
@@ -22,7 +22,7 @@ fn redis_listens_by_mptcp() {
 
 #[test]
 fn python_listens_by_mptcp() {
-    let command = |site: &catalogue::Site<'_>| mptcpized((catalogue::python().command)(site));
+    let command = |rig: &catalogue::ProgramRig<'_>| mptcpized((catalogue::python().command)(rig));
     assert_sees_multipath_clients(&Program {
         command,
         ..catalogue::python()

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use peername_sys::process::pidfd::{Signal, descendants};
 
-use super::catalogue::{Answers, Program, Site};
+use super::catalogue::{Answers, Program, ProgramRig};
 use crate::harness::addr::{LISTEN_V4, LISTEN_V6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, OWN_PID_NAMESPACE, Process, Scratch, wait_until};
@@ -65,7 +65,7 @@ impl<'a> Running<'a> {
         let shared = built_library().to_str().expect("text");
         lab.server
             .run("cp", &[shared, &scratch.path_text("libpeername.so")]);
-        let command = (program.command)(&Site {
+        let command = (program.command)(&ProgramRig {
             host: &lab.server,
             scratch: &scratch,
             listener,

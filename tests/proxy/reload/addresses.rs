@@ -14,7 +14,7 @@ use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
-fn site(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peername, impl Fn(&str)) {
+fn rig(lab: &Lab, scratch: &Scratch, workers: &str, protocol: &str) -> (Peername, impl Fn(&str)) {
     let content = move |address: &str| {
         format!(
             "[[listen]]\naddress = [\"{address}\"]\nprotocol = \"{protocol}\"\n\
@@ -85,7 +85,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
 fn reload_replaces_an_overlapping_address_over_udp() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
-        let (proxy, put) = site(&lab, &scratch, workers, "udp");
+        let (proxy, put) = rig(&lab, &scratch, workers, "udp");
         let backend = DatagramSocket::bind(&lab.server, TARGET_V4);
         let balancer = DatagramSocket::bind(&lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let echo = |client: SocketAddr| {

@@ -12,20 +12,20 @@ use crate::harness::rig::load::under_load;
 /// Each tenth reload is of an invalid file, each other one changes the header's version and has a listener more or less.
 #[test]
 fn forward_reloads_under_load_and_loses_no_request() {
-    let mut site = Site::new(&table(FRONT_V4, 2));
-    let long = Conn::connect(&site.lab.client, FRONT_V4);
+    let mut rig = ForwardRig::new(&table(FRONT_V4, 2));
+    let long = Conn::connect(&rig.lab.client, FRONT_V4);
     long.send(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
     long.recv_text_until(|text| text.ends_with("203.0.113.9\n"));
-    let get = || site.assert_served(FRONT_V4);
+    let get = || rig.assert_served(FRONT_V4);
     let served = under_load(3, get, |load| {
         for round in 1..=RELOADS {
             match round % 10 {
-                0 => site.reload("[[forward]]\nto = 7\n", "reload refused"),
-                _ if round % 2 == 0 => site.reload(&table(FRONT_V4, 1), "\"reloaded\""),
+                0 => rig.reload("[[forward]]\nto = 7\n", "reload refused"),
+                _ if round % 2 == 0 => rig.reload(&table(FRONT_V4, 1), "\"reloaded\""),
                 _ => {
                     let both = table(FRONT_V4, 2) + &table(SECOND, 2);
-                    site.reload(&both, "\"reloaded\"");
-                    site.assert_served(SECOND);
+                    rig.reload(&both, "\"reloaded\"");
+                    rig.assert_served(SECOND);
                 }
             }
             load.wait_served(1);
@@ -35,10 +35,10 @@ fn forward_reloads_under_load_and_loses_no_request() {
     long.send(b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     long.recv_text_until(|text| text.ends_with("203.0.113.9\n"));
     drop(long);
-    let totals = site.forward.stop();
+    let totals = rig.forward.stop();
     assert_eq!(totals["reloads"], RELOADS - RELOADS / 10, "{totals}");
     assert_eq!(totals["reloads_refused"], RELOADS / 10, "{totals}");
-    let log = site.files.read("access.log");
+    let log = rig.files.read("access.log");
     let of_second = (1..=RELOADS).filter(|round| round % 2 == 1).count();
     assert_eq!(log.lines().count(), served + of_second + 2);
     let stranger = log.lines().find(|line| *line != "203.0.113.9");
@@ -49,7 +49,7 @@ fn forward_reloads_under_load_and_loses_no_request() {
 #[test]
 fn forward_refuses_what_needs_a_restart() {
     let udp = "[[forward]]\nlisten = [\"203.0.113.1:5353\"]\nto = \"10.81.0.1:5353\"\nprotocol = \"udp\"\n";
-    let site = Site::new(&(table(FRONT_V4, 2) + udp));
+    let rig = ForwardRig::new(&(table(FRONT_V4, 2) + udp));
     for (file, key) in [
         (format!("workers = 2\n{}{udp}", table(SECOND, 2)), "workers"),
         (format!("verbose = 1\n{}{udp}", table(SECOND, 2)), "verbose"),
@@ -64,10 +64,10 @@ fn forward_refuses_what_needs_a_restart() {
             "[[forward]]",
         ),
     ] {
-        site.reload(&file, key);
-        site.assert_served(FRONT_V4);
+        rig.reload(&file, key);
+        rig.assert_served(FRONT_V4);
     }
-    assert_eq!(site.forward.count_logged("\"reloaded\""), 0);
+    assert_eq!(rig.forward.count_logged("\"reloaded\""), 0);
 }
 
 /// A new session is sent to the new server, though the listener's socket stays; an open one stays with its own.
@@ -102,14 +102,14 @@ fn forward_reload_moves_new_udp_sessions() {
 }
 
 /// `forward` with a configuration file, and nginx, which reads the header.
-struct Site {
+struct ForwardRig {
     forward: Peername,
     _nginx: Process,
     files: Scratch,
     lab: Lab,
 }
 
-impl Site {
+impl ForwardRig {
     fn new(file: &str) -> Self {
         let lab = Lab::new();
         lab.client

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Site, table};
+use super::{ReloadRig, table};
 use crate::harness::addr::LISTEN_V4;
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::lab::{assert_contains, wait_until};
@@ -13,15 +13,15 @@ use crate::harness::programs::browser::wait_page_shows;
 /// nothing.
 #[test]
 fn config_in_force_is_shown() {
-    let site = Site::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &[ADMIN]);
-    site.proxy.wait_started();
+    let rig = ReloadRig::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &[ADMIN]);
+    rig.proxy.wait_started();
     let shown = || -> Value {
-        let answer = get(&site.lab.server, &[], "/config");
+        let answer = get(&rig.lab.server, &[], "/config");
         let json = answer.strip_suffix("200").expect("200");
         serde_json::from_str(json).expect("JSON")
     };
     let status = || -> Value {
-        let answer = get(&site.lab.server, &[], "/status");
+        let answer = get(&rig.lab.server, &[], "/status");
         serde_json::from_str(answer.strip_suffix("200").expect("200")).expect("JSON")
     };
     assert_eq!(status()["last_reload"], Value::Null);
@@ -34,16 +34,16 @@ fn config_in_force_is_shown() {
     assert_eq!(config["upgrade-drain"], json!("1h"));
     assert!(config["workers"].as_u64().is_some(), "{config}");
 
-    site.file
+    rig.file
         .write("proxy.toml", &table(LISTEN_V4, &["10.81.0.0/16"]));
-    site.proxy.reload("\"reloaded\"");
+    rig.proxy.reload("\"reloaded\"");
     wait_until("the new configuration", || {
         shown()["listen"][0]["trust"] == json!(["10.81.0.0/16"])
     });
     assert_eq!(status()["last_reload"]["refused"], Value::Null);
     let applied = status()["last_reload"]["at"].as_u64().expect("a time");
-    site.file.write("proxy.toml", "nonsense");
-    site.proxy.reload("reload refused");
+    rig.file.write("proxy.toml", "nonsense");
+    rig.proxy.reload("reload refused");
     assert_eq!(shown()["listen"][0]["trust"], json!(["10.81.0.0/16"]));
     let refused = status()["last_reload"]["refused"].to_string();
     assert_contains(&refused, &["proxy.toml, line 1"]);
@@ -57,10 +57,10 @@ fn config_in_force_is_shown() {
             env!("CARGO_PKG_VERSION")
         ),
     ] {
-        wait_metric(&site.lab.server, &[], line);
+        wait_metric(&rig.lab.server, &[], line);
     }
-    wait_page_shows(&site.lab.server, &["Last reload and upgrade", "refused: "]);
-    let top = Peername::run(&site.lab.server, &["top", "--admin=127.0.0.1:9300"]);
+    wait_page_shows(&rig.lab.server, &["Last reload and upgrade", "refused: "]);
+    let top = Peername::run(&rig.lab.server, &["top", "--admin=127.0.0.1:9300"]);
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
     assert_contains(&top, &["the last reload was refused: "]);
 }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use super::{PRIVILEGED, Site, table};
+use super::{PRIVILEGED, ReloadRig, table};
 use crate::harness::addr::{BALANCER_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
@@ -18,9 +18,9 @@ fn reload_changes_udp_listeners_and_trust() {
     let both = "protocol = \"both\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]) + both;
     let more = format!("{one}{}{both}", table(PRIVILEGED, &["10.81.0.0/24"]));
-    let site = Site::new(&one);
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let rig = ReloadRig::new(&one);
+    let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
     let ask = |listen, text: &[u8]| {
         balancer.send(
@@ -35,18 +35,18 @@ fn reload_changes_udp_listeners_and_trust() {
         balancer.expect_datagram(b"!", listen);
     };
     answered(LISTEN_V4, b"1");
-    site.reload(&more, "\"reloaded\"");
+    rig.reload(&more, "\"reloaded\"");
     answered(LISTEN_V4, b"2");
     let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
-    site.reload(&changed, "can't change without a restart");
-    site.reload(&one, "\"reloaded\"");
+    rig.reload(&changed, "can't change without a restart");
+    rig.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"3");
-    site.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
+    rig.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");
     ask(LISTEN_V4, b"unheard");
-    site.proxy.wait_logged("datagrams refused: untrusted_peer");
-    site.reload(&one, "\"reloaded\"");
+    rig.proxy.wait_logged("datagrams refused: untrusted_peer");
+    rig.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"4");
-    let totals = site.stop();
+    let totals = rig.stop();
     assert_eq!(totals["udp_sessions"], 1, "{totals}");
     assert_eq!(totals["datagrams_dropped"], "untrusted_peer=1", "{totals}");
 }
@@ -56,9 +56,9 @@ fn reload_changes_udp_listeners_and_trust() {
 fn later_listener_at_the_same_address_has_its_own_sessions() {
     let udp = |port| table(udp_at(port), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
-    let site = Site::new(&(one.clone() + &udp(8101)));
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let rig = ReloadRig::new(&(one.clone() + &udp(8101)));
+    let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let client = fresh_client_v4();
     let ask = |text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
@@ -67,11 +67,11 @@ fn later_listener_at_the_same_address_has_its_own_sessions() {
     ask(b"before");
     backend.expect_datagram(b"before", client);
     for port in [8102, 8103] {
-        site.reload(&one, "\"reloaded\"");
+        rig.reload(&one, "\"reloaded\"");
         // A session with traffic goes on for a moment.
         backend.send(client, &[b"media"]);
         let another = udp(port).replace(&TARGET_V4.to_string(), "127.0.0.1:9");
-        site.reload(&(one.clone() + &another), "\"reloaded\"");
+        rig.reload(&(one.clone() + &another), "\"reloaded\"");
         backend.send(client, &[b"media"]);
         ask(b"after");
         backend.expect_datagram(b"after", client);
@@ -84,9 +84,9 @@ fn later_listener_at_the_same_address_has_its_own_sessions() {
 fn open_udp_sessions_outlive_their_listener() {
     let one = table(LISTEN_V4, &["10.81.0.0/24"]);
     let more = one.clone() + &table(udp_at(8101), &["10.81.0.0/24"]) + "protocol = \"udp\"\n";
-    let site = Site::new(&more);
-    let backend = DatagramSocket::bind(&site.lab.server, TARGET_V4);
-    let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+    let rig = ReloadRig::new(&more);
+    let backend = DatagramSocket::bind(&rig.lab.server, TARGET_V4);
+    let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
     let ask = |client, text: &[u8]| {
         let header = header_bytes::v2_udp(client, front_of(client));
         balancer.send(udp_at(8101), &[&header, text]);
@@ -99,7 +99,7 @@ fn open_udp_sessions_outlive_their_listener() {
         balancer.expect_datagram(b"!", udp_at(8101));
     };
     answered(b"1");
-    site.reload(&one, "\"reloaded\"");
+    rig.reload(&one, "\"reloaded\"");
     for _ in 0..20 {
         answered(b"2");
         thread::sleep(Duration::from_millis(100));
@@ -107,10 +107,10 @@ fn open_udp_sessions_outlive_their_listener() {
     ask(v4([198, 51, 100, 8], 4000), b"new");
     backend.assert_silent();
     answered(b"2");
-    site.reload(&more, "still drains its sessions");
+    rig.reload(&more, "still drains its sessions");
     let bind = || UdpSocket::bind(udp_at(8101)).ok();
-    wait_for("the port is free", || site.lab.server.enter(bind));
-    site.reload(&more, "\"reloaded\"");
+    wait_for("the port is free", || rig.lab.server.enter(bind));
+    rig.reload(&more, "\"reloaded\"");
     answered(b"3");
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
-use super::{Site, both_listeners, table};
+use super::{ReloadRig, both_listeners, table};
 use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -17,34 +17,34 @@ use crate::harness::rig::proxy::header_for;
 /// configuration; another file of the directory causes no reload.
 #[test]
 fn watch_reloads_the_file_and_the_lists_it_names() {
-    let site = Site::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
-    site.proxy.wait_started();
-    site.file.write("proxy.toml", &both_listeners());
-    site.proxy.wait_logged_times("\"reloaded\"", 1);
-    site.connect(super::PRIVILEGED);
+    let rig = ReloadRig::through(&[], &table(LISTEN_V4, &["10.81.0.0/24"]), &["--watch"]);
+    rig.proxy.wait_started();
+    rig.file.write("proxy.toml", &both_listeners());
+    rig.proxy.wait_logged_times("\"reloaded\"", 1);
+    rig.connect(super::PRIVILEGED);
 
-    let list = site.file.write("trusted", "10.81.0.0/24\n");
+    let list = rig.file.write("trusted", "10.81.0.0/24\n");
     let named = table(LISTEN_V4, &[&format!("@{list}")]);
-    let next = site.file.write("proxy.toml.new", &named);
-    fs::rename(next, site.file.path("proxy.toml")).expect("a rename");
-    site.proxy.wait_logged_times("\"reloaded\"", 2);
-    site.connect(LISTEN_V4);
+    let next = rig.file.write("proxy.toml.new", &named);
+    fs::rename(next, rig.file.path("proxy.toml")).expect("a rename");
+    rig.proxy.wait_logged_times("\"reloaded\"", 2);
+    rig.connect(LISTEN_V4);
 
-    site.file.write("trusted", "192.0.2.0/24\n");
-    site.proxy.wait_logged_times("\"reloaded\"", 3);
-    Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
+    rig.file.write("trusted", "192.0.2.0/24\n");
+    rig.proxy.wait_logged_times("\"reloaded\"", 3);
+    Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
 
-    site.file.write("trusted", "nonsense\n");
-    site.proxy.wait_logged_times("reload refused", 1);
-    Conn::assert_refused(&site.lab.balancer, LISTEN_V4);
-    site.file.write("trusted", "10.81.0.0/24\n");
-    site.proxy.wait_logged_times("\"reloaded\"", 4);
-    site.connect(LISTEN_V4);
+    rig.file.write("trusted", "nonsense\n");
+    rig.proxy.wait_logged_times("reload refused", 1);
+    Conn::assert_refused(&rig.lab.balancer, LISTEN_V4);
+    rig.file.write("trusted", "10.81.0.0/24\n");
+    rig.proxy.wait_logged_times("\"reloaded\"", 4);
+    rig.connect(LISTEN_V4);
 
-    site.file.write("unrelated", "");
+    rig.file.write("unrelated", "");
     // Longer than the time in which a change is noticed.
     thread::sleep(Duration::from_secs(1));
-    assert_eq!(site.proxy.count_logged("\"reloaded\""), 4);
+    assert_eq!(rig.proxy.count_logged("\"reloaded\""), 4);
 }
 
 /// Kubernetes replaces a ConfigMap by replacing the link `..data` to the directory of all its files.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::Site;
+use super::RoutesRig;
 use crate::harness::addr::{BALANCER_V4, TARGET_V4, TARGET_V6, v4};
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
@@ -30,18 +30,18 @@ const RULES: [&str; 4] = [
 #[test]
 fn tcp_backends_see_clients_in_a_network_with_nat() {
     for rules in RULES {
-        let site = Site::new();
-        site.lab.server.run("sh", &["-ec", rules]);
-        let _proxy = site.proxy(8443, &["--setup-routes"]);
-        for (client, backend) in [(CLIENT_V4, &site.v4), (CLIENT_V6, &site.v6)] {
+        let rig = RoutesRig::new();
+        rig.lab.server.run("sh", &["-ec", rules]);
+        let _proxy = rig.proxy(8443, &["--setup-routes"]);
+        for (client, backend) in [(CLIENT_V4, &rig.v4), (CLIENT_V6, &rig.v6)] {
             let client: SocketAddr = client.parse().expect("an address");
             let listen = v4([10, 81, 0, 1], 8443);
-            let down = Conn::connect_and_send(&site.lab.balancer, listen, &header_for(client));
+            let down = Conn::connect_and_send(&rig.lab.balancer, listen, &header_for(client));
             let up = backend.accept_from(client);
             up.send(b"back");
             assert_eq!(down.recv(4), b"back");
         }
-        site.assert_clients_served(8443);
+        rig.assert_clients_served(8443);
     }
 }
 

@@ -3,15 +3,15 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::Site;
+use super::RoutesRig;
 use crate::harness::lab::{Process, wait_until};
 
 #[test]
 fn removed_rules_and_routes_are_restored_within_a_second() {
-    let site = Site::new();
-    let server = &site.lab.server;
-    let proxy = site.proxy(8443, &["--setup-routes"]);
-    site.assert_clients_served(8443);
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
     let before = server.routing_rules();
     for removal in [
         "ip rule del pref 2111",
@@ -27,7 +27,7 @@ fn removed_rules_and_routes_are_restored_within_a_second() {
         assert!(removed_at.elapsed() < Duration::from_secs(1), "{removal}");
     }
     wait_until("the probe after the loopback interface was down", || {
-        site.is_v4_client_served(8443)
+        rig.is_v4_client_served(8443)
     });
     proxy.wait_line("what was restored", |line| {
         (line.contains("WARN") && line.contains("is restored: `2111: from")).then_some(())
@@ -37,10 +37,10 @@ fn removed_rules_and_routes_are_restored_within_a_second() {
 /// Debian's systemd-networkd removes policy rules that are not in its configuration.
 #[test]
 fn rules_that_networkd_removes_are_restored() {
-    let site = Site::new();
-    let server = &site.lab.server;
-    let proxy = site.proxy(8443, &["--setup-routes"]);
-    site.assert_clients_served(8443);
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
     let rules = || server.run("sh", &["-c", "ip rule; ip -6 rule"]);
     let before = rules();
     server.ip("rule add pref 555 from 192.0.2.99 lookup 55");
@@ -54,50 +54,50 @@ fn rules_that_networkd_removes_are_restored() {
     for rule in before.lines() {
         assert!(rules().contains(rule), "{rule} is not in {}", rules());
     }
-    site.assert_clients_served(8443);
+    rig.assert_clients_served(8443);
 }
 
 /// A program that removes the rules again and again is not fought at full speed, and the log is not flooded.
 #[test]
 fn fight_for_the_rules_backs_off() {
-    let site = Site::new();
-    let proxy = site.proxy(8443, &["--setup-routes"]);
-    site.assert_clients_served(8443);
+    let rig = RoutesRig::new();
+    let proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
     let fight = "while :; do ip rule del pref 2111 2>/dev/null; sleep 0.01; done";
-    let fighter = Process::start(&site.lab.server, "sh", &["-c", fight]);
+    let fighter = Process::start(&rig.lab.server, "sh", &["-c", fight]);
     proxy.wait_line("that it waits", |line| {
         (line.contains("again and again") && line.contains("after 1s")).then_some(())
     });
     drop(fighter);
     let restored = proxy.log().matches("is restored").count();
     assert!((5..=10).contains(&restored), "{}", proxy.log());
-    let rule = || site.lab.server.run("ip", &["rule", "show", "pref", "2111"]);
+    let rule = || rig.lab.server.run("ip", &["rule", "show", "pref", "2111"]);
     wait_until("the end of the fight", || rule().contains("21101"));
-    wait_until("clients are served", || site.is_v4_client_served(8443));
+    wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
 /// Another rule that comes first is not removed, and the log says that it is there.
 #[test]
 fn rule_of_another_program_before_ours_is_named() {
-    let site = Site::new();
-    let proxy = site.proxy(8443, &["--setup-routes"]);
-    site.assert_clients_served(8443);
+    let rig = RoutesRig::new();
+    let proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
     let other = "pref 100 from 127.0.0.0/8 iif lo blackhole";
-    site.lab.server.ip(&format!("rule add {other}"));
+    rig.lab.server.ip(&format!("rule add {other}"));
     proxy.wait_logged("a rule with a smaller priority");
-    site.lab.server.ip(&format!("rule del {other}"));
-    wait_until("clients are served", || site.is_v4_client_served(8443));
+    rig.lab.server.ip(&format!("rule del {other}"));
+    wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
 /// Without a keeper, the proxy itself notices at once.
 #[test]
 fn removal_of_permanent_rules_is_noticed_at_once() {
-    let site = Site::new();
-    let server = &site.lab.server;
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
     server.ip(PERMANENT_V4);
     server.ip6(PERMANENT_V6);
-    let proxy = site.proxy(8443, &["--admin=127.0.0.1:9100"]);
-    assert!(site.is_v4_client_served(8443));
+    let proxy = rig.proxy(8443, &["--admin=127.0.0.1:9100"]);
+    assert!(rig.is_v4_client_served(8443));
     assert_eq!(server.run("sh", &["-c", READY]), "200");
     server.ip("rule del pref 2110");
     let removed_at = Instant::now();
@@ -107,7 +107,7 @@ fn removal_of_permanent_rules_is_noticed_at_once() {
     assert!(removed_at.elapsed() < Duration::from_secs(3));
     assert_eq!(server.run("sh", &["-c", READY]), "503");
     server.ip("rule add pref 2110 from 127.0.0.0/8 iif lo lookup 21100");
-    wait_until("clients are served", || site.is_v4_client_served(8443));
+    wait_until("clients are served", || rig.is_v4_client_served(8443));
 }
 
 const READY: &str = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";

@@ -24,21 +24,21 @@ use crate::harness::rig::udp;
 
 #[test]
 fn replies_come_back_by_mark() {
-    let site = Site::new();
-    let before = routing(&site.lab.server);
-    let added = site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+    let rig = ThirdHostRig::new();
+    let before = routing(&rig.lab.server);
+    let added = rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
     assert_contains(&added, &["table inet peername_mark_123: "]);
     assert_eq!(
-        site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]),
+        rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]),
         added
     );
-    let _proxy = site.proxy(&["--mark=123", "--protocol=both"]);
+    let _proxy = rig.proxy(&["--mark=123", "--protocol=both"]);
     for (target, client) in [
         (TARGET_V4, fresh_client_v4()),
         (TARGET_V6, fresh_client_v6()),
     ] {
-        let backend = Backend::listen(&site.backend, addr(target));
-        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        let backend = Backend::listen(&rig.backend, addr(target));
+        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
         let up = backend.accept_from(client);
         up.send(&[7; 100_000]);
         assert_eq!(down.recv(100_000), [7; 100_000]);
@@ -49,37 +49,37 @@ fn replies_come_back_by_mark() {
         (TARGET_V4, fresh_client_v4()),
         (TARGET_V6, fresh_client_v6()),
     ] {
-        let backend = DatagramSocket::bind(&site.backend, addr(target));
-        let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let backend = DatagramSocket::bind(&rig.backend, addr(target));
+        let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         balancer.send(LISTEN_V4, &[&udp::datagram_header_for(client), b"ping"]);
         backend.expect_datagram(b"ping", client);
         backend.send(client, &[b"pong"]);
         balancer.expect_datagram(b"pong", LISTEN_V4);
     }
-    site.routes(&["remove"]);
-    assert_eq!(routing(&site.lab.server), before);
+    rig.routes(&["remove"]);
+    assert_eq!(routing(&rig.lab.server), before);
 }
 
 /// The backend's sockets can't be looked up there: how a packet leaves decides.
 #[test]
 fn client_that_a_rule_masquerades_is_refused() {
-    let site = Site::new();
-    site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+    let rig = ThirdHostRig::new();
+    rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
     // Without the mark, whatever arrives from the backend is for a client.
     for ip in ["ip", "ip -6"] {
         let rule = format!(
             "{ip} rule add iif eth1 lookup 300; {ip} route add local default dev lo table 300"
         );
-        site.lab.server.run("sh", &["-ec", &rule]);
+        rig.lab.server.run("sh", &["-ec", &rule]);
     }
     let [docker, ..] = &ON_LOOPBACK;
     for mark in [&["--mark=123"][..], &[]] {
-        let mut proxy = site.proxy(&[mark, &["--protocol=both"]].concat());
-        docker.install(&site.lab.server);
+        let mut proxy = rig.proxy(&[mark, &["--protocol=both"]].concat());
+        docker.install(&rig.lab.server);
         for (target, client) in [TARGET_V4, TARGET_V6].into_iter().zip(docker.clients()) {
-            let backend = Backend::listen(&site.backend, addr(target));
+            let backend = Backend::listen(&rig.backend, addr(target));
             let request = [&header_for(client), &b"secret"[..]].concat();
-            let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &request);
+            let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &request);
             assert_eq!(down.wait_closed().0, End::Reset, "{client}");
             let (received, _) = backend.accept().recv_to_end();
             assert_eq!(received, b"", "{client}");
@@ -89,16 +89,16 @@ fn client_that_a_rule_masquerades_is_refused() {
             // The way of datagrams is verified with a mark only.
             continue;
         }
-        let backend = DatagramSocket::bind(&site.backend, addr(TARGET_V4));
-        let balancer = DatagramSocket::bind(&site.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
+        let backend = DatagramSocket::bind(&rig.backend, addr(TARGET_V4));
+        let balancer = DatagramSocket::bind(&rig.lab.balancer, SocketAddr::new(BALANCER_V4, 0));
         let [masqueraded, _] = docker.clients();
         let kept = fresh_client_v4();
         for (client, payload) in [(masqueraded, b"secret"), (kept, b"public")] {
             balancer.send(LISTEN_V4, &[&udp::datagram_header_for(client), payload]);
         }
         backend.expect_datagram(b"public", kept);
-        NatRules::remove(&site.lab.server);
-        site.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
+        NatRules::remove(&rig.lab.server);
+        rig.routes(&["add", "--mark=123", V4, V6, "--protocol=both"]);
         proxy.stop();
     }
 }
@@ -106,22 +106,22 @@ fn client_that_a_rule_masquerades_is_refused() {
 /// The process that `--setup-routes` starts keeps the table of the mark, too: `systemctl reload nftables` flushes all tables.
 #[test]
 fn flushed_table_of_a_mark_is_restored() {
-    let site = Site::new();
-    let before = routing(&site.lab.server);
-    let mut proxy = site.proxy(&["--mark=123", "--setup-routes", "--admin=127.0.0.1:9100"]);
-    let backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    let rig = ThirdHostRig::new();
+    let before = routing(&rig.lab.server);
+    let mut proxy = rig.proxy(&["--mark=123", "--setup-routes", "--admin=127.0.0.1:9100"]);
+    let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let assert_served = || {
         let client = fresh_client_v4();
-        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
         let up = backend.accept_from(client);
         up.send(b"back");
         assert_eq!(down.recv(4), b"back");
     };
     assert_served();
     let flushed_at = Instant::now();
-    site.lab.server.nft("flush ruleset");
+    rig.lab.server.nft("flush ruleset");
     wait_until("the table", || {
-        let tables = site.lab.server.run("nft", &["list", "tables"]);
+        let tables = rig.lab.server.run("nft", &["list", "tables"]);
         tables.contains("peername_mark_123")
     });
     assert!(flushed_at.elapsed() < Duration::from_secs(1));
@@ -130,43 +130,43 @@ fn flushed_table_of_a_mark_is_restored() {
         (line.contains("was removed by process") && line.contains("(nft)")).then_some(())
     });
     proxy.stop();
-    assert_eq!(routing(&site.lab.server), before);
+    assert_eq!(routing(&rig.lab.server), before);
 }
 
 /// Without a keeper, a flushed table is noticed by the proxy: clients are refused at once, and `/readyz` says so.
 #[test]
 fn flush_of_a_permanent_table_is_noticed() {
-    let site = Site::new();
-    site.routes(&["add", "--mark=123", V4, V6]);
-    let proxy = site.proxy(&["--mark=123", "--admin=127.0.0.1:9100"]);
-    let _backend = Backend::listen(&site.backend, addr(TARGET_V4));
+    let rig = ThirdHostRig::new();
+    rig.routes(&["add", "--mark=123", V4, V6]);
+    let proxy = rig.proxy(&["--mark=123", "--admin=127.0.0.1:9100"]);
+    let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
     let ready = || {
         let ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9100/readyz";
-        site.lab.server.run("sh", &["-c", ask])
+        rig.lab.server.run("sh", &["-c", ask])
     };
     assert_eq!(ready(), "200");
-    site.lab.server.nft("flush ruleset");
+    rig.lab.server.nft("flush ruleset");
     proxy.wait_logged("peername routes add --mark 123");
     assert_eq!(ready(), "503");
     let client = header_for(fresh_client_v4());
-    let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &client);
+    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &client);
     let (_, after) = down.wait_closed();
     assert!(after < Duration::from_secs(1), "{after:?}");
-    site.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["add", "--mark=123", V4, V6]);
     wait_until("readiness", || ready() == "200");
 }
 
 /// Health checks are marked as well and take the same route; go-mmproxy's are not and take another.
 #[test]
 fn health_checks_are_marked() {
-    let site = Site::new();
-    site.routes(&["add", "--mark=123", V4, V6]);
-    let _proxy = site.proxy(&["--mark=123"]);
-    let backend = Backend::listen(&site.backend, addr(TARGET_V4));
-    site.lab
+    let rig = ThirdHostRig::new();
+    rig.routes(&["add", "--mark=123", V4, V6]);
+    let _proxy = rig.proxy(&["--mark=123"]);
+    let backend = Backend::listen(&rig.backend, addr(TARGET_V4));
+    rig.lab
         .server
         .add_filter("output", "tcp dport 9000 meta mark != 123 reject");
-    let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
+    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &raw(LOCAL, STREAM_V4, &[]));
     let up = backend.accept();
     assert_eq!(up.peer_addr().ip(), addr("10.82.0.1:0").ip());
     up.send(b"well");
@@ -176,18 +176,18 @@ fn health_checks_are_marked() {
 /// The probe connects to the backend; it does not judge by settings.
 #[test]
 fn doctor_probes_the_reply_path() {
-    let site = Site::new();
+    let rig = ThirdHostRig::new();
     let _backends =
-        [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&site.backend, addr(target)));
+        [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     let doctor = || {
         let args = ["doctor", "--mark=123", V4, V6];
-        let output = Peername::run(&site.lab.server, &args);
+        let output = Peername::run(&rig.lab.server, &args);
         String::from_utf8(output.stdout).expect("text")
     };
     let said = doctor();
     assert_contains(&said, &["FAIL  spoofed connect: 10.82.0.5:9000"]);
     assert_contains(&said, &["peername routes add --mark 123"]);
-    site.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["add", "--mark=123", V4, V6]);
     let said = doctor();
     assert_contains(
         &said,
@@ -203,15 +203,14 @@ fn doctor_probes_the_reply_path() {
 /// readiness and `doctor` report it.
 #[test]
 fn masquerading_rule_towards_the_backend_is_noticed() {
-    let site = Site::new();
-    site.routes(&["add", "--mark=123", V4, V6]);
-    let server = &site.lab.server;
-    let backends =
-        [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&site.backend, addr(target)));
+    let rig = ThirdHostRig::new();
+    rig.routes(&["add", "--mark=123", V4, V6]);
+    let server = &rig.lab.server;
+    let backends = [TARGET_V4, TARGET_V6].map(|target| Backend::listen(&rig.backend, addr(target)));
     server.run("sh", &["-ec", FLANNEL]);
-    let proxy = site.proxy(&["--mark=123", ADMIN]);
+    let proxy = rig.proxy(&["--mark=123", ADMIN]);
     for client in [fresh_client_v4(), fresh_client_v6()] {
-        let down = Conn::connect_and_send(&site.lab.balancer, LISTEN_V4, &header_for(client));
+        let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(client));
         assert_eq!(down.wait_closed().0, End::Reset);
     }
     backends.iter().for_each(Backend::assert_no_connection);
@@ -230,8 +229,8 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
         assert!(said.contains(line), "{said}");
     }
     NatRules::remove(server);
-    site.routes(&["remove"]);
-    site.routes(&["add", "--mark=123", V4, V6]);
+    rig.routes(&["remove"]);
+    rig.routes(&["add", "--mark=123", V4, V6]);
     wait_until("ready again", || {
         get(server, &[], "/readyz") == "ready\n200"
     });
@@ -240,32 +239,28 @@ fn masquerading_rule_towards_the_backend_is_noticed() {
 /// Without the rules clients are closed rather than left waiting, and the log names the other host.
 #[test]
 fn missing_rules_on_another_host_are_logged() {
-    let site = Site::new();
-    let refused = Peername::run(&site.lab.server, &["routes", "add", V4, V6]);
+    let rig = ThirdHostRig::new();
+    let refused = Peername::run(&rig.lab.server, &["routes", "add", V4, V6]);
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_contains(&said, &["--mark"]);
-    let proxy = site.proxy(&["--mark=123", "--connect-timeout=300ms"]);
+    let proxy = rig.proxy(&["--mark=123", "--connect-timeout=300ms"]);
     proxy.wait_line("naming the host", |line| {
         (line.contains("10.82.0.5:9000") && line.contains("another host")).then_some(())
     });
-    let _backend = Backend::listen(&site.backend, addr(TARGET_V4));
-    let down = Conn::connect_and_send(
-        &site.lab.balancer,
-        LISTEN_V4,
-        &header_for(fresh_client_v4()),
-    );
+    let _backend = Backend::listen(&rig.backend, addr(TARGET_V4));
+    let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     down.wait_closed();
     wait_until("the reason", || proxy.outcomes() == ["connect_timeout"]);
 }
 
 /// The lab's network with one host more.
-struct Site {
+struct ThirdHostRig {
     backend: Host,
     lab: Lab,
 }
 
-impl Site {
+impl ThirdHostRig {
     fn new() -> Self {
         let (lab, backend) = (Lab::without_routes(), Host::new());
         lab.server.add_veth("eth1", &backend, "eth0");

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::ext_authz;
 use crate::forward_auth::{OK, start};
-use crate::rig::{Asking, ask, check, metric};
+use crate::rig::{CheckInput, ask, check, metric};
 use crate::service::{Service, any_loopback};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -24,9 +24,9 @@ async fn cached_decision_is_not_queried_again() {
     let client = check.client();
     assert!(!is_cached(&ask(&client).await));
     for port in 50_001..50_010 {
-        let again = Asking {
+        let again = CheckInput {
             client: ([192, 0, 2, 7], port).into(),
-            ..Asking::default()
+            ..CheckInput::default()
         };
         let verdict = again.of(&client).await;
         assert!(is_cached(&verdict) && verdict.decision.allows());
@@ -45,38 +45,38 @@ async fn request_that_differs_is_queried_separately() {
     let client = check(&url, |config| config.cache = Some(LONG)).client();
     ask(&client).await;
     let others = [
-        Asking {
+        CheckInput {
             client: ([192, 0, 2, 8], 50_000).into(),
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             method: Method::POST,
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             scheme: "http",
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             host: "other.test",
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             port: 8443,
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             path: "/a",
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking {
+        CheckInput {
             path: "/a?b=d",
-            ..Asking::default()
+            ..CheckInput::default()
         },
-        Asking::default().header("x-role", b"admin"),
-        Asking::default().header("x-role", b"user"),
-        Asking::default().header("x-role", b"\xc3\xa9"),
-        Asking::default().header("x-role", b"\xe9"),
+        CheckInput::default().header("x-role", b"admin"),
+        CheckInput::default().header("x-role", b"user"),
+        CheckInput::default().header("x-role", b"\xc3\xa9"),
+        CheckInput::default().header("x-role", b"\xe9"),
     ];
     for other in &others {
         assert!(!is_cached(&other.of(&client).await));
@@ -84,7 +84,10 @@ async fn request_that_differs_is_queried_separately() {
     assert_eq!(service.count_requests(), 1 + others.len());
     // A header that is not sent to the service is not part of the cache key.
     assert!(is_cached(
-        &Asking::default().header("cookie", b"1").of(&client).await
+        &CheckInput::default()
+            .header("cookie", b"1")
+            .of(&client)
+            .await
     ));
 }
 
@@ -98,11 +101,11 @@ async fn request_with_a_body_is_never_cached() {
     })
     .client();
     for _ in 0..3 {
-        let asking = Asking {
+        let input = CheckInput {
             body: Some(("x".into(), false)),
-            ..Asking::default()
+            ..CheckInput::default()
         };
-        assert!(!is_cached(&asking.of(&client).await));
+        assert!(!is_cached(&input.of(&client).await));
     }
     assert_eq!(service.count_requests(), 3);
 }
@@ -158,8 +161,8 @@ async fn failure_is_not_cached() {
 async fn concurrent_requests_are_coalesced_into_one_query() {
     let (mut service, url) = start(r#"{"status": 200, "headers": [], "body": "", "delay": 0.1}"#);
     let client = check(&url, |config| config.cache = Some(LONG)).client();
-    let asking = Asking::default();
-    let all = (0..200).map(|_| asking.of(&client));
+    let input = CheckInput::default();
+    let all = (0..200).map(|_| input.of(&client));
     let verdicts = futures_util::future::join_all(all).await;
     assert!(verdicts.iter().all(|verdict| verdict.decision.allows()));
     assert_eq!(
@@ -179,8 +182,8 @@ async fn uncacheable_answer_is_not_shared() {
         r#"{"status": 200, "headers": [["Cache-Control", "no-store"]], "body": "", "delay": 0.05}"#,
     );
     let client = check(&url, |config| config.cache = Some(LONG)).client();
-    let asking = Asking::default();
-    let verdicts = futures_util::future::join_all((0..5).map(|_| asking.of(&client))).await;
+    let input = CheckInput::default();
+    let verdicts = futures_util::future::join_all((0..5).map(|_| input.of(&client))).await;
     assert!(
         verdicts
             .iter()

@@ -7,7 +7,7 @@ use peername_intercept::authz::{DecidedBy, Decision, Denial, RequestKind, SentHe
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::rig::{Asking, ask, check, client, metric};
+use crate::rig::{CheckInput, ask, check, client, metric};
 use crate::service::{Service, any_loopback};
 
 fn start(answer: &str) -> (Service, String) {
@@ -27,16 +27,16 @@ pub(crate) fn denial(verdict: &Verdict) -> &Denial {
 #[tokio::test]
 async fn request_has_the_same_fields_as_envoys() {
     let (service, url) = start(OK);
-    let asking = Asking {
+    let input = CheckInput {
         body: Some(("hello".into(), true)),
-        ..Asking::default()
+        ..CheckInput::default()
     }
     .header("x-twice", b"1")
     .header("x-twice", b"2")
     .header("x-latin", b"\xe9")
     .header("cookie", b"secret")
     .header("authorization", b"secret");
-    assert!(asking.of(&client(&url)).await.decision.allows());
+    assert!(input.of(&client(&url)).await.decision.allows());
     let asked = service.next_request();
     assert!(!asked.to_string().contains("secret"));
     let address = |ip, port| json!({ "socketAddress": { "address": ip, "portValue": port } });
@@ -72,15 +72,15 @@ async fn request_has_the_same_fields_as_envoys() {
 async fn tunnel_is_checked_and_credentials_are_sent_if_configured() {
     let (service, url) = start(OK);
     let client = check(&url, |config| config.sent = SentHeaders::All).client();
-    let asking = Asking {
+    let input = CheckInput {
         kind: RequestKind::Connect,
         method: http::Method::CONNECT,
         scheme: "",
         path: "",
-        ..Asking::default()
+        ..CheckInput::default()
     };
-    let asking = asking.header("cookie", b"a").header("cookie", b"b");
-    assert!(asking.of(&client).await.decision.allows());
+    let input = input.header("cookie", b"a").header("cookie", b"b");
+    assert!(input.of(&client).await.decision.allows());
     let http = &service.next_request()["attributes"]["request"]["http"];
     assert_eq!(http["host"], "origin.test:443");
     assert_eq!(

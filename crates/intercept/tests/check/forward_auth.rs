@@ -5,7 +5,7 @@ use peername_intercept::authz::{DecidedBy, Decision};
 use serde_json::Value;
 
 use crate::ext_authz::denial;
-use crate::rig::{Asking, ask, check, client};
+use crate::rig::{CheckInput, ask, check, client};
 use crate::service::{Service, any_loopback};
 
 pub(crate) fn start(answer: &str) -> (Service, String) {
@@ -25,10 +25,10 @@ fn header_values<'a>(asked: &'a Value, name: &str) -> Vec<&'a str> {
 #[tokio::test]
 async fn request_has_the_same_headers_as_traefiks() {
     let (service, url) = start(OK);
-    let asking = Asking {
+    let input = CheckInput {
         method: http::Method::POST,
         port: 8443,
-        ..Asking::default()
+        ..CheckInput::default()
     }
     .header("user-agent", b"curl")
     .header("x-twice", b"1")
@@ -44,7 +44,7 @@ async fn request_has_the_same_headers_as_traefiks() {
     .header("x-peername-user", b"root")
     // Behind CGI or WSGI the two names are the same.
     .header("x_forwarded_uri", b"/harmless");
-    assert!(asking.of(&client(&url)).await.decision.allows());
+    assert!(input.of(&client(&url)).await.decision.allows());
     let asked = service.next_request();
     assert_eq!(asked["line"], "GET /verify?by=test HTTP/1.1");
     let own = service.address.to_string();

@@ -5,7 +5,7 @@ use peername_intercept::authz::{AuthzError, DecidedBy, Decision};
 use serde_json::json;
 
 use crate::ext_authz::denial;
-use crate::rig::{Asking, ask, client};
+use crate::rig::{CheckInput, ask, client};
 use crate::service::Opa;
 
 fn url(opa: &Opa, rule: &str) -> String {
@@ -22,15 +22,15 @@ async fn policy_decides_by_method_host_and_path() {
     );
     let client = client(&url(&opa, "egress/allow"));
     let (get, post) = (
-        Asking::default().header("cookie", b"secret"),
-        Asking {
+        CheckInput::default().header("cookie", b"secret"),
+        CheckInput {
             method: http::Method::POST,
-            ..Asking::default()
+            ..CheckInput::default()
         },
     );
-    let elsewhere = Asking {
+    let elsewhere = CheckInput {
         host: "other.test",
-        ..Asking::default()
+        ..CheckInput::default()
     };
     assert!(get.of(&client).await.decision.allows());
     let input = opa.wait_decision();
@@ -44,8 +44,8 @@ async fn policy_decides_by_method_host_and_path() {
         "/a?b=c"
     );
     assert!(!input.to_string().contains("secret"));
-    for asking in [post, elsewhere] {
-        let verdict = asking.of(&client).await;
+    for input in [post, elsewhere] {
+        let verdict = input.of(&client).await;
         assert!(matches!(verdict.decided_by, DecidedBy::Service));
         assert_eq!(denial(&verdict).status.as_u16(), 403);
     }
@@ -59,11 +59,11 @@ async fn policy_sees_the_prefix_of_a_body() {
     );
     let client = client(&url(&opa, "egress/allow"));
     for (body, allows) in [(&b"\xffharmless"[..], true), (b"\xffsecret", false)] {
-        let asking = Asking {
+        let input = CheckInput {
             body: Some((body.to_vec().into(), true)),
-            ..Asking::default()
+            ..CheckInput::default()
         };
-        assert_eq!(asking.of(&client).await.decision.allows(), allows);
+        assert_eq!(input.of(&client).await.decision.allows(), allows);
     }
 }
 
@@ -89,11 +89,11 @@ async fn result_may_be_an_object() {
         (request.len(), &request["x-by"]),
         (1, &HeaderValue::from_static("opa"))
     );
-    let asking = Asking {
+    let input = CheckInput {
         method: http::Method::POST,
-        ..Asking::default()
+        ..CheckInput::default()
     };
-    let verdict = asking.of(&client).await;
+    let verdict = input.of(&client).await;
     let denial = denial(&verdict);
     assert_eq!(
         (denial.status.as_u16(), &denial.body[..], &*denial.reason),
@@ -122,12 +122,12 @@ async fn headers_of_a_result_may_have_several_values() {
         assert_eq!(headers["x-one"], "1");
     };
     for path in ["/object", "/list"] {
-        let asking = |method| Asking {
+        let input = |method| CheckInput {
             path,
             method,
-            ..Asking::default()
+            ..CheckInput::default()
         };
-        let verdict = asking(http::Method::GET).of(&client).await;
+        let verdict = input(http::Method::GET).of(&client).await;
         let Decision::Allow(changes) = &verdict.decision else {
             panic!("{path}: {verdict:?}");
         };
@@ -138,7 +138,7 @@ async fn headers_of_a_result_may_have_several_values() {
         let mut headers = HeaderMap::new();
         changes.apply_to_response(&mut headers);
         assert_complete(&headers);
-        let verdict = asking(http::Method::POST).of(&client).await;
+        let verdict = input(http::Method::POST).of(&client).await;
         assert_complete(&denial(&verdict).headers);
     }
 }

@@ -8,7 +8,7 @@ use http::Method;
 use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
 
 use crate::ext_authz::denial;
-use crate::rig::{Asking, ask, check_with_default_timeout, client};
+use crate::rig::{CheckInput, ask, check_with_default_timeout, client};
 use crate::service::Opa;
 
 /// What a verdict says, or why there is none.
@@ -36,7 +36,7 @@ fn is_undefined(verdict: &Verdict) -> bool {
 }
 
 /// Requests of each kind: 7 methods, 4 hosts, 12 paths, one in three with headers, a tunnel now and then.
-fn questions() -> Vec<Asking> {
+fn questions() -> Vec<CheckInput> {
     let methods = [
         Method::GET,
         Method::HEAD,
@@ -74,7 +74,7 @@ fn questions() -> Vec<Asking> {
             _ => RequestKind::Request,
         };
         let is_tunnel = kind == RequestKind::Connect;
-        let asking = Asking {
+        let input = CheckInput {
             kind,
             client: ([192, 0, 2, (index % 250) as u8], 50_000).into(),
             method: if is_tunnel {
@@ -91,14 +91,12 @@ fn questions() -> Vec<Asking> {
             port: [443, 80, 8443][index % 3],
             path: if is_tunnel { "" } else { path },
             body: (index % 4 == 1).then(|| (b"{\"amount\": 12.5}".to_vec().into(), index % 8 == 1)),
-            ..Asking::default()
+            ..CheckInput::default()
         };
         all.push(match index % 3 {
-            0 => asking
-                .header("x-team", b"blue")
-                .header("x-team", b"gr\xfcn"),
-            1 => asking.header("user-agent", b"curl/8.5.0"),
-            _ => asking,
+            0 => input.header("x-team", b"blue").header("x-team", b"gr\xfcn"),
+            1 => input.header("user-agent", b"curl/8.5.0"),
+            _ => input,
         });
     }
     all
@@ -171,9 +169,9 @@ async fn directory_has_modules_and_data() {
     }
     let client = client(&policy("#egress"));
     assert!(ask(&client).await.decision.allows());
-    let elsewhere = Asking {
+    let elsewhere = CheckInput {
         host: "other.test",
-        ..Asking::default()
+        ..CheckInput::default()
     };
     assert_eq!(denial(&elsewhere.of(&client).await).status.as_u16(), 403);
     let error = |rule: &str| {

@@ -55,7 +55,7 @@ pub(crate) fn metric(check: &CheckService, sample: &str) -> u64 {
 }
 
 /// A request to check.
-pub(crate) struct Asking {
+pub(crate) struct CheckInput {
     pub(crate) kind: RequestKind,
     pub(crate) client: SocketAddr,
     pub(crate) method: Method,
@@ -67,7 +67,7 @@ pub(crate) struct Asking {
     pub(crate) body: Option<(Bytes, bool)>,
 }
 
-impl Default for Asking {
+impl Default for CheckInput {
     fn default() -> Self {
         Self {
             kind: RequestKind::Request,
@@ -83,7 +83,7 @@ impl Default for Asking {
     }
 }
 
-impl Asking {
+impl CheckInput {
     pub(crate) fn header(mut self, name: &'static str, value: &[u8]) -> Self {
         let value = HeaderValue::from_bytes(value).expect("a value");
         self.headers.append(HeaderName::from_static(name), value);
@@ -125,7 +125,7 @@ impl Asking {
 
 /// Checks the default request.
 pub(crate) async fn ask(client: &CheckClient) -> Verdict {
-    Asking::default().of(client).await
+    CheckInput::default().of(client).await
 }
 
 /// Polls until `poll` returns a value, with a deadline.

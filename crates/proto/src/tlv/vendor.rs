@@ -56,7 +56,7 @@ fn aws(value: &[u8]) -> Option<&str> {
     let suffix = id.strip_prefix(b"vpce-")?;
     let plain = suffix
         .iter()
-        .all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
+        .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
     core::str::from_utf8(id).ok().filter(|_| plain)
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::answer_of;
 use crate::ext_authz::denial;
-use crate::rig::{Asking, client};
+use crate::rig::{CheckInput, client};
 
 /// A call of a built-in function can't be stopped: what a request makes of it is bounded instead. In OPA, too, such a request gets no
 /// answer, for want of memory.
@@ -160,11 +160,11 @@ verdict := strings.any_suffix_match(x[0], x[1]) if f == "suffix"
     ] {
         let ask = async |arg: serde_json::Value| {
             let body = json!([function, arg]).to_string();
-            let asking = Asking {
+            let input = CheckInput {
                 body: Some((body.into(), false)),
-                ..Asking::default()
+                ..CheckInput::default()
             };
-            asking.of(&client).await
+            input.of(&client).await
         };
         assert!(ask(small).await.decision.allows(), "{function}");
         let verdict = ask(large).await;

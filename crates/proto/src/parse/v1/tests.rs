@@ -77,8 +77,8 @@ fn need_more_can_always_become_a_valid_line() {
     let mut hopes = 0;
     for line in lines {
         for end in 0..line.len() {
-            for octet in 0..=u8::MAX {
-                let mut bytes = [&line[..end], &[octet]].concat();
+            for byte in 0..=u8::MAX {
+                let mut bytes = [&line[..end], &[byte]].concat();
                 hopes += usize::from(finish(&mut bytes));
             }
         }
@@ -94,7 +94,7 @@ fn finish(bytes: &mut Vec<u8>) -> bool {
     while let Ok(Parsed::NeedMore(_)) = super::parse(bytes) {
         let next = ENDINGS
             .iter()
-            .find(|&&octet| super::parse(&[bytes.as_slice(), &[octet]].concat()).is_ok());
+            .find(|&&byte| super::parse(&[bytes.as_slice(), &[byte]].concat()).is_ok());
         bytes.push(*next.unwrap_or_else(|| panic!("stuck: {}", bytes.escape_ascii())));
     }
     assert!(least <= bytes.len(), "{least}: {}", bytes.escape_ascii());
@@ -113,8 +113,8 @@ fn the_line_ends_by_107() {
     assert_eq!(super::parse(&line(92)), Err(Invalid::V1TooLong));
     assert_eq!(super::parse(&line(92)[..106]), Err(Invalid::V1TooLong));
     // Bytes behind the limit change nothing, not even the error.
-    for octet in 0..=u8::MAX {
-        let tail = [&line(92)[..106], &[octet]].concat();
+    for byte in 0..=u8::MAX {
+        let tail = [&line(92)[..106], &[byte]].concat();
         assert_eq!(super::parse(&tail), Err(Invalid::V1TooLong));
     }
 }

@@ -12,14 +12,14 @@ impl Line<'_> {
     /// An address and the space after it.
     pub(super) fn v6(&mut self) -> Result<Ipv6Addr, Stop> {
         let mut groups = Groups::default();
-        let mut octet = self.next()?;
-        if octet == b':' {
+        let mut byte = self.next()?;
+        if byte == b':' {
             self.literal(b":")?;
             groups.gap = Some(0);
-            octet = self.next()?;
+            byte = self.next()?;
         }
-        while !(octet == b' ' && groups.ends_in_gap()) {
-            let (group, end) = self.group(octet, groups)?;
+        while !(byte == b' ' && groups.ends_in_gap()) {
+            let (group, end) = self.group(byte, groups)?;
             if end == b'.' {
                 let first = group.as_octet().filter(|_| groups.may_end_dotted());
                 groups.push_dotted(self.v4_after(first.ok_or_else(|| self.wrong())?)?);
@@ -29,7 +29,7 @@ impl Line<'_> {
             if end == b' ' {
                 break;
             }
-            octet = self.after_colon(&mut groups)?;
+            byte = self.after_colon(&mut groups)?;
         }
         groups.address().ok_or_else(|| self.wrong())
     }
@@ -39,9 +39,9 @@ impl Line<'_> {
         if groups.room() == 0 {
             return Err(self.wrong());
         }
-        let octet = self.next()?;
-        if octet != b':' {
-            return Ok(octet);
+        let byte = self.next()?;
+        if byte != b':' {
+            return Ok(byte);
         }
         if groups.gap.is_some() {
             return Err(self.wrong());
@@ -57,10 +57,10 @@ impl Line<'_> {
             .ok_or_else(|| self.wrong())?;
         let mut group = Group::new(first);
         for _ in 0..4 {
-            let octet = self.next()?;
-            match (hex(octet), octet) {
+            let byte = self.next()?;
+            match (hex(byte), byte) {
                 (Some(digit), _) => group.push(digit),
-                (None, b':' | b'.' | b' ') => return Ok((group, octet)),
+                (None, b':' | b'.' | b' ') => return Ok((group, byte)),
                 (None, _) => return Err(self.wrong()),
             }
         }
@@ -68,8 +68,8 @@ impl Line<'_> {
     }
 }
 
-fn hex(octet: u8) -> Option<u16> {
-    digit(octet, 16).and_then(|digit| u16::try_from(digit).ok())
+fn hex(byte: u8) -> Option<u16> {
+    digit(byte, 16).and_then(|digit| u16::try_from(digit).ok())
 }
 
 /// A group as it is read: four hex digits, or the first number of a dotted tail.
