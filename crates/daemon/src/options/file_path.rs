@@ -36,7 +36,8 @@ fn path_start(arg: &Arg, value: &str) -> Option<usize> {
                 "rego" => Some(rest),
                 _ => rest.strip_prefix("unix:"),
             }),
-        _ => value.strip_prefix("unix:"),
+        "ADDR|unix:PATH" => value.strip_prefix("unix:"),
+        _ => None,
     };
     rest.map(|rest| value.len() - rest.len())
 }
@@ -63,7 +64,7 @@ mod tests {
             ("URL", "http://a.example/unix:x", "http://a.example/unix:x"),
             ("ADDR|unix:PATH", "unix:admin.sock", "conf/admin.sock"),
             ("ADDR|unix:PATH", "unix:", "unix:"),
-            ("NAME", "file", "file"),
+            ("TEXT", "unix:a", "unix:a"),
         ] {
             let arg = Arg::new("x").value_name(named);
             let found = with_path_of(Path::new("conf/file.toml"), &arg, value.to_owned());
