@@ -248,10 +248,16 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     let Some(keys) = table.get_ref().as_table() else {
         return;
     };
-    let has_allowing = keys.contains_key("allow") || keys.contains_key("rules");
-    if let (Some((deny, _)), true) = (keys.get_key_value("deny"), has_allowing) {
-        let why = "`deny` beside `allow` or `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"";
-        tables.refuse(deny.span().start, why.to_owned());
+    let given: Vec<_> = ["rules", "allow", "deny"]
+        .into_iter()
+        .filter_map(|name| keys.get_key_value(name))
+        .collect();
+    if let [(first, _), (second, _), ..] = given.as_slice() {
+        let (first, other) = (first.get_ref(), second.get_ref());
+        let why = format!(
+            "`{other}` beside `{first}`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\""
+        );
+        tables.refuse(second.span().start, why);
     }
 }
 
