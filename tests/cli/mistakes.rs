@@ -49,6 +49,16 @@ fn mistakes_are_answered_with_cause_and_fix() {
             2,
             &["peername exec --trust=any -- redis-server --port 1"],
         ),
+        (
+            "exec --trust=any --print -- true",
+            2,
+            &["'--print' cannot be used with '[CMD]...'"],
+        ),
+        (
+            "exec --trust=any --remove -- true",
+            2,
+            &["'--remove' cannot be used with '[CMD]...'"],
+        ),
         ("jail curl", 2, &["peername jail -- curl"]),
         (
             "jail --allow=a.test:53/x -- true",

@@ -73,13 +73,13 @@ pub(super) struct UnitArgs {
     #[arg(long = "unit", id = "unit", value_name = "NAME")]
     pub(super) name: Option<String>,
     /// With --unit: print the drop-in instead of writing it
-    #[arg(long, requires = "unit", conflicts_with = "remove")]
+    #[arg(long, requires = "unit", conflicts_with_all = ["remove", "command"])]
     pub(super) print: bool,
     /// With --unit: say what the drop-in lacks since the unit has changed, and exit with 3 if it lacks something
-    #[arg(long, requires = "unit", conflicts_with_all = ["print", "remove"])]
+    #[arg(long, requires = "unit", conflicts_with_all = ["print", "remove", "command"])]
     pub(super) check: bool,
     /// With --unit: remove the drop-in
-    #[arg(long, requires = "unit")]
+    #[arg(long, requires = "unit", conflicts_with = "command")]
     pub(super) remove: bool,
 }
 
