@@ -159,7 +159,7 @@ fn reload_refuses_what_needs_a_restart() {
     for (file, why) in [
         (format!("log-format = \"text\"\n{before}"), None),
         (format!("verbose = 2\n{before}"), Some("verbose")),
-        (away, Some("restart, or add them with `peername routes add")),
+        (away, Some("was given up at the start: restart")),
         (
             before
                 .replace("8443", "9000")

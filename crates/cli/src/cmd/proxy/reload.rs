@@ -8,7 +8,7 @@ use peername_daemon::listeners::running::RunningListeners;
 use peername_daemon::process::refuse_changes;
 use peername_daemon::reload::Reload;
 use peername_daemon::reload::file_watch::Fingerprints;
-use peername_proxy::routes::{Backend, add_command};
+use peername_proxy::routes::Backend;
 use peername_server::own_addresses::OwnAddresses;
 
 use super::control::Control;
@@ -71,9 +71,7 @@ impl Control {
         let without = |backend: &&Backend| !is_among(&self.shared.backends_at_start, **backend);
         match backends.iter().find(without) {
             Some(backend) if setup.host.setup_routes => bail!(
-                "{backend} needs routing rules of its own, and the privilege to add them was given \
-                 up at the start: restart, or add them with {} and leave out setup-routes",
-                add_command(*backend)
+                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart"
             ),
             _ => self.check_marks(setup),
         }
@@ -83,8 +81,7 @@ impl Control {
         let added = &setup.marks() - &self.shared.marks_at_start;
         match added.first() {
             Some(mark) if setup.host.setup_routes => bail!(
-                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: \
-                 restart, or add it with `peername routes add --mark {mark}` and leave out setup-routes"
+                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: restart"
             ),
             _ => Ok(()),
         }
