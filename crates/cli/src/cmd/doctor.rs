@@ -241,12 +241,10 @@ impl CheckedConfig {
         })
     }
 
-    fn has_udp(&self) -> bool {
+    fn has(&self, transport: Transport) -> bool {
         let listen = self.listen.iter().map(|(transport, _)| *transport);
         let backends = self.backends.iter().map(|(backend, _)| backend.transport);
-        listen
-            .chain(backends)
-            .any(|transport| transport == Transport::Udp)
+        listen.chain(backends).any(|one| one == transport)
     }
 }
 
@@ -264,7 +262,7 @@ fn read_setup(path: &Path) -> Result<Setup, Vec<String>> {
 /// Runs the checks of `peername proxy`; returns whether any failed.
 async fn examine(checked: CheckedConfig) -> bool {
     let mut failed = false;
-    let has_udp = checked.has_udp();
+    let [has_tcp, has_udp] = [Transport::Tcp, Transport::Udp].map(|one| checked.has(one));
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     match &checked.file {
         Some(path) => note(Finding::ok("configuration", path.display().to_string())),
@@ -278,7 +276,7 @@ async fn examine(checked: CheckedConfig) -> bool {
     for check in host::CHECKS {
         note(check());
     }
-    note(host::open_files(checked.connections));
+    note(host::open_files(has_tcp.then_some(checked.connections)));
     note(backend::leftovers().await);
     note(host::firewall_marks::check().await);
     note(tproxy::listeners());
@@ -338,7 +336,7 @@ async fn examine_intercept(args: &intercept::Args) -> bool {
     let listen = listen_or(args.listen(), INTERCEPT_LISTEN).into_iter();
     let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
     let findings = args.findings().await;
-    let files = host::open_files(intercept::expected_connections());
+    let files = host::open_files(Some(intercept::expected_connections()));
     report_all(host.chain([files]).chain(findings).chain(listeners))
 }
 

@@ -90,14 +90,20 @@ fn ipv6() -> Finding {
     }
 }
 
-/// Checks the limit of descriptors. `connections` is the limit of open connections that follows from it for the command.
-pub(super) fn open_files(connections: anyhow::Result<usize>) -> Finding {
+/// Checks the limit of descriptors. `connections` is the limit of open TCP connections that follows from it for the command, if it
+/// listens for them.
+pub(super) fn open_files(connections: Option<anyhow::Result<usize>>) -> Finding {
     let seen = limits::raise_open_files()
         .map_err(anyhow::Error::from)
-        .and_then(|limit| Ok((limit, connections?)));
+        .and_then(|limit| Ok((limit, connections.transpose()?)));
     match seen {
         Ok((limit, connections)) => {
-            let text = format!("up to {limit}, for about {connections} connections of clients");
+            let text = match connections {
+                Some(connections) => {
+                    format!("up to {limit}, for about {connections} connections of clients")
+                }
+                None => format!("up to {limit}"),
+            };
             match limit >= ENOUGH_FILES {
                 true => Finding::ok("open files", text),
                 false => Finding::warn(

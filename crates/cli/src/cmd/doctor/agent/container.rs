@@ -124,7 +124,8 @@ impl Trial<'_> {
             Outcome::Failed(why) => Finding::fail(
                 check,
                 why,
-                "see the agent's log (`journalctl -u peername-agent`), and \"When it does not work\" in docs/agent.md",
+                "the runtime has said this; if it names the agent's socket or seccomp, see \"When it does not work\" in docs/agent.md; \
+                 else run a container of your own by this runtime without the profile",
             ),
         }
     }
