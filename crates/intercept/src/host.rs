@@ -309,7 +309,7 @@ fn ends_in_a_number(lower: &str) -> bool {
 }
 
 /// The addresses of `localhost`.
-pub(crate) const LOOPBACK: [IpAddr; 2] = [
+pub const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];

@@ -203,6 +203,8 @@ impl DeniedBy<'_> {
 #[must_use]
 pub fn rule_for(to: &HostPort) -> String {
     match to.port {
+        // The name is both addresses of the host's loopback; a server may listen on one only.
+        port if to.host.is_loopback() => format!("localhost:{port}"),
         80 | 443 => {
             let host = to.host.to_string();
             // Its end might be a port.

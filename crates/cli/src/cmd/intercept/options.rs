@@ -234,6 +234,11 @@ impl Intercept {
         self.inject.iter().map(Injection::file)
     }
 
+    /// As [`RuleArgs::host_like_a_file`].
+    pub(super) fn host_like_a_file(&self) -> Option<String> {
+        self.rules.host_like_a_file()
+    }
+
     /// The access lists; `None` if there are none.
     ///
     /// # Errors

@@ -60,6 +60,15 @@ impl RuleArgs {
         self.rules.push(Entry::CheckList(path.to_owned()));
     }
 
+    /// A host with the name of a file in the working directory: `@` may be missing before it.
+    pub(super) fn host_like_a_file(&self) -> Option<String> {
+        let hosts = self.rules.iter().filter_map(|entry| match entry {
+            Entry::Rule(rule) => Some(rule.to_string().split_once(' ')?.1.to_owned()),
+            _ => None,
+        });
+        hosts.into_iter().find(|host| Path::new(host).is_file())
+    }
+
     /// The files of rules.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.rules.iter().filter_map(|entry| match entry {

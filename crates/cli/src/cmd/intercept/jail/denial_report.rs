@@ -10,6 +10,7 @@ use peername_intercept::host::HostPort;
 use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
+use super::learn::NOT_PUBLIC;
 use super::options::Args;
 
 /// How denials are reported.
@@ -109,7 +110,7 @@ fn added_line_of(denied: &DeniedDestination) -> String {
     match remedy {
         // As in a learned list: the program has chosen the address, and a rule would open it.
         Some(Remedy::Allow(rule)) if to.host.as_ip().and_then(special).is_some() => {
-            format!("+# {rule}")
+            format!("+{NOT_PUBLIC}{rule}")
         }
         Some(Remedy::Allow(rule)) => format!("+{rule}"),
         Some(option) => format!("+{} # needs {option}", rule_for(to)),

@@ -48,6 +48,7 @@ use super::approval::{Mode, OutsideApprover};
 use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
+use super::learn::learned_rules;
 use super::mediator_channel::serve_mediator;
 use super::options::{Args, JailPorts};
 use crate::cmd::intercept::options::Intercept as Options;
@@ -73,6 +74,8 @@ pub(super) struct Interceptor {
     has_verdict: bool,
     /// The working directory: options may name files relative to it.
     directory: Option<PathBuf>,
+    /// The rules of the list that `--learn` adds to.
+    learned: Option<Arc<AccessRules>>,
 }
 
 impl Interceptor {
@@ -103,6 +106,12 @@ impl Interceptor {
             denials: DenialReport::new(args),
             has_verdict: args.fails_on_deny(),
             directory: env::current_dir().ok(),
+            learned: args
+                .learn
+                .as_deref()
+                .map(learned_rules)
+                .transpose()?
+                .flatten(),
         };
         // Reports what is wrong with the options before anything is started.
         interceptor.setup(Vec::new(), false)?;
@@ -127,6 +136,7 @@ impl Interceptor {
         let plan = JailPlan {
             addresses,
             listener: Arc::new(listener),
+            learned: self.learned.clone(),
         };
         Setup::for_jail(
             self.process.clone(),

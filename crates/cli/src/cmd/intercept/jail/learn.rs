@@ -10,12 +10,13 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
-use peername_intercept::authz::{HTTP_PORTS, Rule};
+use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
@@ -54,7 +55,7 @@ impl LearnedList {
             command: as_comment(command),
             network,
         };
-        let written = list.read().and_then(|rules| match rules {
+        let written = Rules::read(&list.path).and_then(|rules| match rules {
             Some(rules) => list.write(&rules.text),
             None => list.write(&list.render(&Rules::default())),
         });
@@ -71,7 +72,7 @@ impl LearnedList {
     ///
     /// The file can't be read any more, or not be written.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
-        let mut rules = self.read()?.unwrap_or_default();
+        let mut rules = Rules::read(&self.path)?.unwrap_or_default();
         let NeededRule {
             text,
             names_port,
@@ -97,15 +98,6 @@ impl LearnedList {
             });
         }
         self.write(&self.render(&rules))
-    }
-
-    /// The rules of the file; `None` if there is none.
-    fn read(&self) -> anyhow::Result<Option<Rules>> {
-        match text_file::read(&self.path) {
-            Ok(text) => Rules::parse(text).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn render(&self, rules: &Rules) -> String {
@@ -162,6 +154,25 @@ impl LearnedList {
         }
         replaced.context("it can't be written")
     }
+}
+
+/// The rules of a list that exists.
+///
+/// # Errors
+///
+/// [`Usage`]: the file has a line that is no rule, or can't be read.
+pub(super) fn learned_rules(path: &Path) -> Result<Option<Arc<AccessRules>>, Usage> {
+    let error = |error: &anyhow::Error| {
+        Usage(format!(
+            "--learn {}: {}",
+            path.display(),
+            with_causes(error)
+        ))
+    };
+    let rules = Rules::read(path).map_err(|wrong| error(&wrong))?;
+    let rules = rules.unwrap_or_default().lines;
+    let rules = AccessRules::new(rules.into_iter().map(|line| line.rule).collect());
+    Ok(rules.map_err(|wrong| error(&wrong.into()))?.map(Arc::new))
 }
 
 /// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
@@ -225,6 +236,15 @@ struct RuleLine {
 }
 
 impl Rules {
+    /// The rules of a file; `None` if there is none.
+    fn read(path: &Path) -> anyhow::Result<Option<Self>> {
+        match text_file::read(path) {
+            Ok(text) => Self::parse(text).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// # Errors
     ///
     /// A line is no rule. It is not quoted: the file may be another one than was meant.
@@ -253,7 +273,7 @@ impl Rules {
 /// The beginning of the lines that are written anew each time.
 const HEADER: &str = "# --learn: ";
 /// The beginning of lines for addresses that are not public, which are refused while learning.
-const NOT_PUBLIC: &str = "# not public, remove this beginning to allow: ";
+pub(super) const NOT_PUBLIC: &str = "# not public, remove this beginning to allow: ";
 /// Characters of the command in the list.
 const MAX_COMMAND: usize = 1000;
 

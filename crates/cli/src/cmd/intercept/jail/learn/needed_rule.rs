@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use peername_intercept::authz::rule_for;
-use peername_intercept::host::HostPort;
+use peername_intercept::host::{HostPort, LOOPBACK};
 use peername_proto::{Special, meanings, special};
 use peername_server::destination_list::DestinationList;
 
@@ -29,18 +29,16 @@ pub(super) struct NeededRule {
 
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let opens_refused = to
-            .host
-            .as_ip()
-            .is_some_and(|ip| special(ip).is_some() && !self.allowed.allows(ip, to.port));
+        let is_allowed = |ip| self.allowed.allows(ip, to.port);
         if to.host.is_loopback() {
-            // The name is both addresses of the host's loopback; a server may listen on one only.
             return NeededRule {
-                text: format!("localhost:{}", to.port),
+                text: rule_for(to),
                 names_port: true,
-                opens_refused,
+                opens_refused: !LOOPBACK.into_iter().any(is_allowed),
             };
         }
+        let mut address = to.host.as_ip().into_iter();
+        let opens_refused = address.any(|ip| special(ip).is_some() && !is_allowed(ip));
         let without_port = NeededRule {
             text: rule_for(to),
             // Another port is open only if it is named.
