@@ -71,34 +71,45 @@ impl InflightCalls {
     }
 
     /// Receives the next call, directly into a free slot: a supervisor that is killed at any time has lost none. `None` if the call
-    /// is over already, or was answered with ENOMEM for want of a slot.
+    /// is over already, or was answered for want of a slot.
     pub(crate) fn receive(self, calls: &NotificationListener) -> Option<InflightCall> {
-        let free = self
-            .slots()
-            .iter()
-            .position(|record| Notification::from_record(record).is_none());
-        let Some(index) = free else {
-            if let Ok(call) = calls.receive() {
-                calls.fail(call.id, &Errno::NOMEM.into());
-            }
+        let mut free = self.slots().enumerate();
+        let (index, record) = free.find(|(_, record)| Notification::is_empty(record))?;
+        let Ok(call) = calls.receive_into(record) else {
+            Notification::clear(record);
             return None;
         };
-        let call = calls.receive_into(self.slots().get(index)?).ok()?;
-        let slot = InflightSlot(index);
-        Some(InflightCall { slot, call })
+        let received = InflightCall {
+            slot: InflightSlot(index),
+            call,
+        };
+        if self.answers_at_once(&received, calls) {
+            return None;
+        }
+        Some(received)
+    }
+
+    /// Answers a call in the last slot, which is for one at a time, with ENOMEM. Returns whether it is in that slot.
+    pub(super) fn answers_at_once(self, call: &InflightCall, calls: &NotificationListener) -> bool {
+        let InflightCall { slot, call } = call;
+        let is_last = slot.0 == CAPACITY;
+        if is_last {
+            calls.fail(call.id, &Errno::NOMEM.into());
+            self.remove(slot);
+        }
+        is_last
     }
 
     /// Frees the slot of a call that was answered, or is over.
-    pub(super) fn remove(self, slot: InflightSlot) {
-        if let Some(record) = self.slots().get(slot.0) {
+    pub(super) fn remove(self, slot: &InflightSlot) {
+        if let Some(record) = self.slots().nth(slot.0) {
             Notification::clear(record);
         }
     }
 
     /// All in-flight calls.
     pub(crate) fn iter(self) -> impl Iterator<Item = InflightCall> {
-        let slots = self.slots().iter().enumerate();
-        slots.filter_map(|(index, record)| {
+        self.slots().enumerate().filter_map(|(index, record)| {
             Some(InflightCall {
                 slot: InflightSlot(index),
                 call: Notification::from_record(record)?,
@@ -106,35 +117,56 @@ impl InflightCalls {
         })
     }
 
-    fn slots(self) -> &'static [NotificationRecord] {
-        self.0.as_chunks().0
+    fn slots(self) -> impl Iterator<Item = &'static NotificationRecord> {
+        let (slots, _) = self.0.as_chunks::<SLOT_WORDS>();
+        slots.iter().filter_map(|slot| slot.first_chunk())
     }
 }
 
-/// Slots: threads that wait in accept(2) at the same time, more than any server has. Pages that are not used take no memory.
+/// The words of a slot: no record lies in two pages, of which the kernel could write one only.
+const SLOT_WORDS: usize = Notification::WORDS.next_power_of_two();
+/// Slots: threads that wait in accept(2) at the same time, more than any server has. One more is for a call beyond them.
 const CAPACITY: usize = 4096;
-const SIZE: usize = CAPACITY * size_of::<NotificationRecord>();
+const SIZE: usize = (CAPACITY + 1) * SLOT_WORDS * size_of::<u64>();
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+
+    fn put(record: &NotificationRecord, id: u64) {
+        for (word, value) in record.iter().zip([id, 1, 1 << 32]) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn slot_is_free_once_its_call_is_removed() {
         let inflight = InflightCalls::new().unwrap();
-        let record = &inflight.slots()[7];
-        for (word, value) in record.iter().zip(1 << 32..) {
-            word.store(value, std::sync::atomic::Ordering::Relaxed);
-        }
-        let mut found: Vec<_> = inflight.iter().collect();
-        let InflightCall { slot, call } = found.remove(0);
-        assert_eq!((&slot, call.id), (&InflightSlot(7), 1 << 32));
-        assert!(found.is_empty());
+        let record = inflight.slots().nth(7).unwrap();
+        put(record, 1000);
+        let found: Vec<_> = inflight.iter().collect();
+        let [InflightCall { slot, call }] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!((slot, call.id), (&InflightSlot(7), 1000));
         inflight.remove(slot);
         assert_eq!(inflight.iter().count(), 0);
-        let words = record
-            .each_ref()
-            .map(|word| word.load(std::sync::atomic::Ordering::Relaxed));
+        let words = record.each_ref().map(|word| word.load(Ordering::Relaxed));
         assert_eq!(words, [0; Notification::WORDS]);
+    }
+
+    /// The descriptor is no listener: its answers have no effect.
+    #[test]
+    fn call_beyond_the_capacity_is_answered_at_once() {
+        let inflight = InflightCalls::new().unwrap();
+        let calls = NotificationListener::from(InflightCalls::create_memory().unwrap());
+        inflight.slots().for_each(|record| put(record, 1000));
+        let waiting = inflight
+            .iter()
+            .filter(|call| !inflight.answers_at_once(call, &calls));
+        assert_eq!(waiting.count(), CAPACITY);
+        assert_eq!(inflight.iter().count(), CAPACITY);
     }
 }

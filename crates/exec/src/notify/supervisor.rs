@@ -243,17 +243,15 @@ impl Supervisor {
     /// As [`Supervisor::run`].
     pub(super) fn adopt_inflight(&mut self) -> Result<()> {
         let recorded: Vec<_> = self.supervised.inflight.iter().collect();
-        recorded
-            .into_iter()
-            .try_for_each(|InflightCall { slot, call }| {
-                match self.supervised.calls.is_pending(call.id) {
-                    true => self.answer_recorded(&call, slot),
-                    false => {
-                        self.supervised.inflight.remove(slot);
-                        Ok(())
-                    }
-                }
-            })
+        recorded.into_iter().try_for_each(|recorded| {
+            let SupervisedCalls { calls, inflight } = &self.supervised;
+            let is_pending = calls.is_pending(recorded.call.id);
+            if is_pending && !inflight.answers_at_once(&recorded, calls) {
+                return self.answer_recorded(&recorded.call, recorded.slot);
+            }
+            inflight.remove(&recorded.slot);
+            Ok(())
+        })
     }
 
     fn answer_recorded(&mut self, notification: &Notification, slot: InflightSlot) -> Result<()> {
@@ -261,7 +259,7 @@ impl Supervisor {
             Ok(call) => self.answer_call(notification, call, slot),
             Err(error) => {
                 self.supervised.calls.fail(notification.id, &error);
-                self.supervised.inflight.remove(slot);
+                self.supervised.inflight.remove(&slot);
                 Ok(())
             }
         }
@@ -279,7 +277,7 @@ impl Supervisor {
         {
             let opened = channels.open(&mut self.waiter);
             Self::answer_with_channel(&self.supervised.calls, id, opened);
-            self.supervised.inflight.remove(slot);
+            self.supervised.inflight.remove(&slot);
             return Ok(());
         }
         match call {
@@ -289,7 +287,7 @@ impl Supervisor {
                     failsafe.note(&self.supervised, notification, thread.as_ref());
                 }
                 self.supervised.calls.continue_syscall(id);
-                self.supervised.inflight.remove(slot);
+                self.supervised.inflight.remove(&slot);
             }
             NotifiedCall::Name {
                 socket,
@@ -299,7 +297,7 @@ impl Supervisor {
                 if let Some((_, socket)) = self.descriptor(notification, socket) {
                     self.answer_name(id, &socket, end, buffer);
                 }
-                self.supervised.inflight.remove(slot);
+                self.supervised.inflight.remove(&slot);
             }
             NotifiedCall::Accept {
                 listener,
@@ -308,7 +306,7 @@ impl Supervisor {
                 close_on_exec,
             } => {
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
-                    self.supervised.inflight.remove(slot);
+                    self.supervised.inflight.remove(&slot);
                     return Ok(());
                 };
                 match self.listeners.check(self.table.settings(), socket) {
@@ -330,7 +328,7 @@ impl Supervisor {
                     // Not a listener that expects headers: the kernel continues the call as if there were no filter.
                     None => {
                         self.supervised.calls.continue_syscall(id);
-                        self.supervised.inflight.remove(slot);
+                        self.supervised.inflight.remove(&slot);
                     }
                 }
             }
@@ -411,7 +409,7 @@ impl Supervisor {
     /// Removes a pending call that is over without an answer.
     fn drop_pending(&mut self, serial: u64) {
         if let Some(call) = self.pending.remove(&self.epoll, serial) {
-            self.supervised.inflight.remove(call.slot);
+            self.supervised.inflight.remove(&call.slot);
         }
     }
 
@@ -427,7 +425,7 @@ impl Supervisor {
 
     fn fail(&self, call: AcceptCall, error: impl Into<io::Error>) {
         self.supervised.calls.fail(call.id, &error.into());
-        self.supervised.inflight.remove(call.slot);
+        self.supervised.inflight.remove(&call.slot);
     }
 }
 

@@ -83,25 +83,37 @@ impl Notification {
     /// The number of words of a [`NotificationRecord`].
     pub const WORDS: usize = size_of::<libc::seccomp_notif>() / size_of::<u64>();
 
-    /// The call in a record that [`NotificationListener::receive_into`] has filled. `None` if it is empty.
+    /// The call in a record that [`NotificationListener::receive_into`] has filled, in this process or in one that has ended. `None` if
+    /// it is empty.
     pub fn from_record(record: &NotificationRecord) -> Option<Self> {
-        let words = record.each_ref().map(|word| word.load(Ordering::Acquire));
+        if Self::is_empty(record) {
+            return None;
+        }
+        let words = record.each_ref().map(|word| word.load(Ordering::Relaxed));
         // SAFETY: both are 80 bytes of plain integers, for which all bits are valid.
         let call = unsafe { std::mem::transmute::<[u64; Self::WORDS], libc::seccomp_notif>(words) };
-        // No ABI has the number 0.
-        (call.data.arch != 0).then_some(Self {
+        Some(Self {
             id: call.id,
             tid: call.pid,
             data: call.data,
         })
     }
 
-    /// Empties a record. If this process is killed meanwhile, the record is still a call, which is over.
+    /// Whether a record has no call.
+    pub fn is_empty(record: &NotificationRecord) -> bool {
+        let [_, _, abi, ..] = record;
+        // The number of the call, and of its ABI, which no ABI has as 0.
+        abi.load(Ordering::Relaxed) == 0
+    }
+
+    /// Empties the record of a call that was answered, or is over. If this process is killed meanwhile, the record still has a call
+    /// that is over.
     pub fn clear(record: &NotificationRecord) {
         let [id, tid, abi, rest @ ..] = record;
         for word in [id, tid].into_iter().chain(rest) {
             word.store(0, Ordering::Relaxed);
         }
+        // The last one: what is empty is zero.
         abi.store(0, Ordering::Release);
     }
 
@@ -185,19 +197,16 @@ impl NotificationListener {
     ///
     /// # Errors
     ///
-    /// ENOENT where the call was over before it was received; EINVAL for a record that is not empty.
+    /// ENOENT where the call was over before it was received; EINVAL for a record that is not zero, since Linux 5.5; EINTR; EFAULT
+    /// where the memory can't be had: the record may have a part of the call then, which the kernel has taken back.
     pub fn receive_into(&self, record: &NotificationRecord) -> io::Result<Notification> {
         let start = record.as_ptr().cast_mut();
-        // SAFETY: the record has the size of a seccomp_notif, and another holder of an atomic word may write it.
+        // SAFETY: the record has the size of a seccomp_notif, and lies in atomic words, which may change behind a shared reference.
         let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, start) };
-        let received = match rc {
-            0 => Notification::from_record(record).ok_or_else(|| io::ErrorKind::NotFound.into()),
+        match rc {
+            0 => Notification::from_record(record).ok_or_else(|| io::ErrorKind::InvalidData.into()),
             _ => Err(io::Error::last_os_error()),
-        };
-        if received.is_err() {
-            Notification::clear(record);
         }
-        received
     }
 
     /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its

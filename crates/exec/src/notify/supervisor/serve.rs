@@ -121,9 +121,9 @@ impl Supervisor {
         };
         let listener = call.listener;
         match installed {
-            AddFdOutcome::Installed => self.supervised.inflight.remove(call.slot),
+            AddFdOutcome::Installed => self.supervised.inflight.remove(&call.slot),
             AddFdOutcome::CallOver => {
-                self.supervised.inflight.remove(call.slot);
+                self.supervised.inflight.remove(&call.slot);
                 self.offer(connection, listener);
             }
             AddFdOutcome::Rejected(error) => {
