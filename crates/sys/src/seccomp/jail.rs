@@ -30,7 +30,7 @@ use table::{Check, Decision, GROUPS};
 /// What a jailed program may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JailRules {
-    /// Whether it may change mounts, in mount namespaces of its own.
+    /// Whether it may make network namespaces, and change mounts in mount namespaces of its own.
     pub mounts: bool,
     /// Unix sockets.
     pub unix_sockets: UnixSockets,
@@ -179,7 +179,9 @@ impl JailRules {
                 checks
             }
             Check::Clone => {
-                let mut checks = vec![load(argument(0)), mask(libc::CLONE_PARENT.cast_unsigned())];
+                let network = if self.mounts { 0 } else { libc::CLONE_NEWNET };
+                let denied = (libc::CLONE_PARENT | network).cast_unsigned();
+                let mut checks = vec![load(argument(0)), mask(denied)];
                 checks.extend(if_equal(0, &[ALLOW]));
                 checks.push(ret(FAIL_EPERM));
                 checks
@@ -367,13 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn children_of_the_parent_are_denied() {
-        let clone = |flags: i32| native_call(STRICT, libc::SYS_clone, &[flags as u64]);
-        assert_eq!(clone(libc::CLONE_PARENT | libc::SIGCHLD), FAIL_EPERM);
-        assert_eq!(
-            clone(libc::CLONE_THREAD | libc::CLONE_VM),
-            SECCOMP_RET_ALLOW
-        );
+    fn children_of_the_parent_and_other_networks_are_denied() {
+        for call in [libc::SYS_clone, libc::SYS_unshare] {
+            let with = |rules, flags: i32| native_call(rules, call, &[flags as u64]);
+            assert_eq!(with(STRICT, libc::CLONE_PARENT), FAIL_EPERM);
+            assert_eq!(with(STRICT, libc::CLONE_NEWNET), FAIL_EPERM);
+            assert_eq!(with(NESTED, libc::CLONE_NEWNET), SECCOMP_RET_ALLOW);
+            assert_eq!(with(STRICT, libc::CLONE_NEWUSER), SECCOMP_RET_ALLOW);
+        }
         assert_eq!(native_call(STRICT, libc::SYS_clone3, &[]), FAIL_ENOSYS);
         let smc = native_call(STRICT, libc::SYS_socket, &[libc::AF_INET as u64, 1, 256]);
         assert_eq!(smc, failure(libc::EPROTONOSUPPORT));
