@@ -103,12 +103,14 @@ impl ProbeState {
 
     pub(super) async fn probe(&self, netlink: &Netlink) {
         let mut outcome = probe::probe_with(netlink, self.target, self.mark).await;
+        let is_here = !matches!(
+            outcome,
+            Ok(ProbeOutcome::OtherHost) | Err(ReplyPathError::Syscall(_))
+        );
         if let (Ok(ProbeOutcome::OtherHost), Some(mark)) = (&outcome, self.mark) {
             outcome = self.probe_mark(netlink, mark).await;
         }
-        if self.target.transport == Transport::Udp
-            && !matches!(outcome, Ok(ProbeOutcome::OtherHost))
-        {
+        if is_here && self.target.transport == Transport::Udp {
             self.look_for_wildcard();
         }
         self.update(outcome);
@@ -143,12 +145,15 @@ impl ProbeState {
         let target = self.target.address;
         let client = SocketAddr::new(probe::foreign_addr(target.ip()), DISCARD);
         let found = SocketLookup::open().and_then(|lookup| lookup.is_udp_wildcard(target, client));
-        let is_wildcard = found.unwrap_or(false);
-        let was_wildcard = self.is_wildcard.swap(is_wildcard, Relaxed);
-        if is_wildcard
-            && !was_wildcard
-            && let Some(suppressed) = self.may_warn()
-        {
+        match found {
+            Ok(true) if self.is_wildcard.load(Relaxed) => return,
+            Ok(true) => {}
+            Ok(false) => return self.is_wildcard.store(false, Relaxed),
+            // Nothing is known.
+            Err(_) => return,
+        }
+        if let Some(suppressed) = self.may_warn() {
+            self.is_wildcard.store(true, Relaxed);
             tracing::warn!(
                 upstream = %self.target,
                 suppressed,
