@@ -130,6 +130,7 @@ impl Policies {
                 .collect(),
             ports: Vec::new(),
             rules: SharedRules::default(),
+            is_loopback_one: false,
             own: self.own.clone(),
             listening: vec![OWN_PORT],
         };

@@ -114,7 +114,7 @@ impl Host {
     }
 
     /// Whether it is the name `localhost`.
-    pub(crate) fn is_localhost(&self) -> bool {
+    pub fn is_localhost(&self) -> bool {
         self.as_name() == Some("localhost")
     }
 

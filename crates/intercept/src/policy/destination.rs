@@ -25,6 +25,9 @@ pub struct Destinations {
     pub ports: Vec<u16>,
     /// The access lists: a rule that allows one host by its name or address also admits it as a destination.
     pub rules: SharedRules,
+    /// Whether a request for one address of this host's loopback may go to the other one: where neither rules nor a check have decided
+    /// on it.
+    pub is_loopback_one: bool,
     /// This host's addresses.
     pub own: OwnAddresses,
     /// The ports on which this process listens.
@@ -144,6 +147,12 @@ impl Destinations {
         }
     }
 
+    /// Whether a request for an address of `localhost`, which is to go to this one, is for both.
+    pub(crate) fn is_for_localhost(&self, to: &HostPort, ip: IpAddr) -> bool {
+        let is_one = to.host.is_loopback() && self.is_loopback_one || self.opens_localhost(to);
+        ip.is_loopback() && is_one
+    }
+
     /// Whether this is an address of `localhost`, and a rule opens `localhost` at this port.
     fn opens_localhost(&self, to: &HostPort) -> bool {
         to.host.is_loopback() && self.naming(&to.at_localhost()).host
@@ -226,6 +235,7 @@ mod tests {
             allowed: DestinationList::default(),
             ports: Vec::new(),
             rules: SharedRules::new(AccessRules::new(rules.collect()).unwrap().map(Arc::new)),
+            is_loopback_one: false,
             own: OwnAddresses::fixed([(own, HostAddress::Own)]),
             listening: vec![3128],
         }
@@ -371,6 +381,18 @@ mod tests {
         }
         let own = destinations(&["127.0.0.1:3128"]);
         assert_eq!(verdicts(&own, "127.0.0.1:3128", "127.0.0.1"), [false; 2]);
+    }
+
+    /// A rule or a check may have decided on one address only.
+    #[test]
+    fn address_of_loopback_is_not_the_other_one_where_rules_decide() {
+        let destinations = destinations(&["any", "localhost:8081"]);
+        let is_both = |to, ip: &str| {
+            destinations.is_for_localhost(&HostPort::parse(to).unwrap(), ip.parse().unwrap())
+        };
+        assert!(is_both("[::1]:8081", "::1"));
+        assert!(!is_both("[::1]:8082", "::1"));
+        assert!(!is_both("[::1]:8081", "192.0.2.1"));
     }
 
     #[test]

@@ -285,9 +285,10 @@ impl Dialer {
         client: IpAddr,
     ) -> Result<(TcpStream, SocketAddr), FailedAttempt> {
         let (to, limit) = (requested.to, self.config.connect_timeout);
+        let destinations = &self.config.destinations;
         let found = match via.or_else(|| to.host.as_ip()) {
             // Programs in a jail resolve `localhost` by themselves, and would try its other address if this one refused.
-            Some(ip) if to.host.is_loopback() => with_other_loopback(ip),
+            Some(ip) if destinations.is_for_localhost(to, ip) => with_other_loopback(ip),
             Some(ip) => vec![ip],
             None => self.resolver.resolve(&to.host, client, limit).await?,
         };
@@ -295,9 +296,9 @@ impl Dialer {
         let mut admitted = Vec::new();
         for ip in found {
             let addr = SocketAddr::new(ip, to.port);
-            match self.config.destinations.admit(addr, requested) {
+            match destinations.admit(addr, requested) {
                 Ok(()) => admitted.push(addr),
-                Err(why) => refused = Some(UpstreamError::Destination(addr, why)),
+                Err(why) => refused = refused.or(Some(UpstreamError::Destination(addr, why))),
             }
         }
         match (admitted.as_slice(), refused) {

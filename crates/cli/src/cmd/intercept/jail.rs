@@ -88,7 +88,7 @@ fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
              what CMD needs, --allow @FILE allows that, and --allow any allows everything"
         );
     }
-    if let Some(host) = args.intercept.0.host_like_a_file() {
+    if let (false, Some(host)) = (args.logging.quiet, args.intercept.0.host_like_a_file()) {
         eprintln!(
             "peername: {host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"
         );

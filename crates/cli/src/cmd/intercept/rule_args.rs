@@ -62,11 +62,14 @@ impl RuleArgs {
 
     /// A host with the name of a file in the working directory: `@` may be missing before it.
     pub(super) fn host_like_a_file(&self) -> Option<String> {
-        let hosts = self.rules.iter().filter_map(|entry| match entry {
-            Entry::Rule(rule) => Some(rule.to_string().split_once(' ')?.1.to_owned()),
+        self.rules.iter().find_map(|entry| match entry {
+            Entry::Rule(rule) => {
+                let rule = rule.to_string();
+                let (_, host) = rule.split_once(' ')?;
+                (host != "any" && Path::new(host).is_file()).then(|| host.to_owned())
+            }
             _ => None,
-        });
-        hosts.into_iter().find(|host| Path::new(host).is_file())
+        })
     }
 
     /// The files of rules.

@@ -49,8 +49,8 @@ pub(crate) struct JailPlan {
     pub(crate) addresses: Vec<SocketAddr>,
     /// What their connections are served by.
     pub(crate) listener: Arc<JailListener>,
-    /// The rules of the list that `--learn` adds to: they decide on no request, but open the addresses that they name.
-    pub(crate) learned: Option<Arc<AccessRules>>,
+    /// Whether neither rules nor a check decide, because a list is learned.
+    pub(crate) learns: bool,
 }
 
 impl JailPlan {
@@ -268,11 +268,11 @@ impl Setup {
     /// another network; they are destinations there, so they are allowed.
     pub(crate) fn destinations(&self, own: &OwnAddresses, bound: &BoundAddresses) -> Destinations {
         let in_jail = self.jail_addresses();
-        let learned = || self.jail.as_ref().and_then(|jail| jail.learned.clone());
         Destinations {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
-            rules: SharedRules::new(self.lists.rules.clone().or_else(learned)),
+            rules: SharedRules::new(self.lists.rules.clone()),
+            is_loopback_one: self.jail.as_ref().is_some_and(|jail| jail.learns),
             own: own.clone(),
             listening: bound
                 .values()

@@ -48,7 +48,6 @@ use super::approval::{Mode, OutsideApprover};
 use super::denial_report::DenialReport;
 use super::fail_on_deny::send_verdict;
 use super::helper::Helper;
-use super::learn::learned_rules;
 use super::mediator_channel::serve_mediator;
 use super::options::{Args, JailPorts};
 use crate::cmd::intercept::options::Intercept as Options;
@@ -74,8 +73,8 @@ pub(super) struct Interceptor {
     has_verdict: bool,
     /// The working directory: options may name files relative to it.
     directory: Option<PathBuf>,
-    /// The rules of the list that `--learn` adds to.
-    learned: Option<Arc<AccessRules>>,
+    /// Whether a list is learned.
+    learns: bool,
 }
 
 impl Interceptor {
@@ -106,12 +105,7 @@ impl Interceptor {
             denials: DenialReport::new(args),
             has_verdict: args.fails_on_deny(),
             directory: env::current_dir().ok(),
-            learned: args
-                .learn
-                .as_deref()
-                .map(learned_rules)
-                .transpose()?
-                .flatten(),
+            learns: args.learn.is_some(),
         };
         // Reports what is wrong with the options before anything is started.
         interceptor.setup(Vec::new(), false)?;
@@ -136,7 +130,7 @@ impl Interceptor {
         let plan = JailPlan {
             addresses,
             listener: Arc::new(listener),
-            learned: self.learned.clone(),
+            learns: self.learns,
         };
         Setup::for_jail(
             self.process.clone(),

@@ -10,13 +10,12 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context;
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
-use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
+use peername_intercept::authz::{HTTP_PORTS, Rule};
 use peername_intercept::host::HostPort;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
@@ -154,25 +153,6 @@ impl LearnedList {
         }
         replaced.context("it can't be written")
     }
-}
-
-/// The rules of a list that exists.
-///
-/// # Errors
-///
-/// [`Usage`]: the file has a line that is no rule, or can't be read.
-pub(super) fn learned_rules(path: &Path) -> Result<Option<Arc<AccessRules>>, Usage> {
-    let error = |error: &anyhow::Error| {
-        Usage(format!(
-            "--learn {}: {}",
-            path.display(),
-            with_causes(error)
-        ))
-    };
-    let rules = Rules::read(path).map_err(|wrong| error(&wrong))?;
-    let rules = rules.unwrap_or_default().lines;
-    let rules = AccessRules::new(rules.into_iter().map(|line| line.rule).collect());
-    Ok(rules.map_err(|wrong| error(&wrong.into()))?.map(Arc::new))
 }
 
 /// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
@@ -350,6 +330,8 @@ mod tests {
             "[2600::1]:443",
             "[2600::1]:22",
             "127.0.0.1:8080",
+            "localhost:443",
+            "localhost:6379",
             "10.2.0.7:80",
             "169.254.169.254:80",
             "127.0.0.1:8080",
@@ -370,6 +352,8 @@ mod tests {
             "c.test:8080",
             "c.test:9000",
             "# not public, remove this beginning to allow: localhost:8080",
+            "# not public, remove this beginning to allow: localhost:443",
+            "# not public, remove this beginning to allow: localhost:6379",
             "# not public, remove this beginning to allow: 169.254.169.254",
         ];
         assert_eq!(rules_of(&text), expected);

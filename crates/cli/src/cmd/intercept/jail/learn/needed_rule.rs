@@ -30,9 +30,9 @@ pub(super) struct NeededRule {
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
         let is_allowed = |ip| self.allowed.allows(ip, to.port);
-        if to.host.is_loopback() {
+        if to.host.is_loopback() || to.host.is_localhost() {
             return NeededRule {
-                text: rule_for(to),
+                text: format!("localhost:{}", to.port),
                 names_port: true,
                 opens_refused: !LOOPBACK.into_iter().any(is_allowed),
             };
