@@ -97,7 +97,12 @@ fn judged_profile(
     };
     let lacks = profile::missing(&read, asked);
     if lacks.is_empty() {
-        return (Finding::ok(PROFILE, format!("{shown}: ok")), Some(read));
+        let seen = format!(
+            "{shown}: it asks the agent at {} for the policy {}",
+            asked.socket.display(),
+            asked.policy
+        );
+        return (Finding::ok(PROFILE, seen), Some(read));
     }
     let fix = format!(
         "`peername agent profile --socket {} --policy {} --from {} --output NEW`, and start the containers with NEW",
