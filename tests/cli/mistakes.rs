@@ -55,6 +55,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["'--print' cannot be used with '[CMD]...'"],
         ),
         (
+            "exec --trust=any --check -- true",
+            2,
+            &["'--check' cannot be used with '[CMD]...'"],
+        ),
+        (
             "exec --trust=any --remove -- true",
             2,
             &["'--remove' cannot be used with '[CMD]...'"],
