@@ -140,6 +140,26 @@ fn root_may_become_another_user() {
     assert!(printed.starts_with("65534\nGET a.test "), "{printed}");
 }
 
+/// On some kernels its owner makes interfaces in the networks of other processes.
+#[test]
+fn network_namespace_of_the_programs_own_needs_allow_mounts() {
+    let rig = JailRig::new();
+    let program = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--net",
+        "ip",
+        "link",
+    ];
+    for user in USERS {
+        let run = |options: &[&str]| rig.run_program(user, options, &program);
+        assert_fails(&run(&[]), 1, &["unshare failed: Operation not permitted"]);
+        let allowed = run(&["--allow-mounts"]);
+        assert!(allowed.status.success(), "{allowed:?}");
+    }
+}
+
 #[test]
 fn jail_that_can_not_be_made_is_125_and_wrong_usage_2() {
     let rig = JailRig::new();
