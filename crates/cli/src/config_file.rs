@@ -255,7 +255,7 @@ fn refuse_unordered_rules(tables: &mut Tables<'_>, table: &Spanned<DeValue<'_>>)
     if let [(first, _), (second, _), ..] = given.as_slice() {
         let (first, other) = (first.get_ref(), second.get_ref());
         let why = format!(
-            "`{other}` beside `{first}`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\""
+            "`{other}` beside `{first}`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\", \"allow @FILE\""
         );
         tables.refuse(second.span().start, why);
     }

@@ -67,11 +67,11 @@ fn misplaced_key_is_reported_with_its_place() {
         ),
         (
             format!("{table}[jail]\nallow = [\"a.test\"]\ndeny = [\"a.test/x\"]\n"),
-            "line 7: `deny` beside `allow`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"\n",
+            "line 7: `deny` beside `allow`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\", \"allow @FILE\"\n",
         ),
         (
             format!("{table}[jail]\nallow = [\"a.test\"]\nrules = [\"deny a.test/x\"]\n"),
-            "line 6: `allow` beside `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\"\n",
+            "line 6: `allow` beside `rules`: write all in `rules`, in their order: \"deny HOST\", \"allow HOST\", \"allow @FILE\"\n",
         ),
         (
             format!("{table}trsut = \"any\"\n"),

@@ -82,14 +82,16 @@ impl LearnedList {
         if rules.lines.iter().any(|line| allows(&line.rule)) {
             return Ok(());
         }
+        let comment = format!("{NOT_PUBLIC}{text}");
         if opens_refused {
             // The program has chosen it.
-            let comment = format!("{NOT_PUBLIC}{text}");
             if rules.trailing.contains(&comment) {
                 return Ok(());
             }
             rules.trailing.push(comment);
         } else {
+            // Of a run in which it was refused.
+            rules.trailing.retain(|line| *line != comment);
             rules.lines.push(RuleLine {
                 comments: Vec::new(),
                 rule: Rule::allow(&text)?,
