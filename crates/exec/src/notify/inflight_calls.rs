@@ -73,8 +73,10 @@ impl InflightCalls {
     /// Receives the next call, directly into a free slot: a supervisor that is killed at any time has lost none. `None` if the call
     /// is over already, or was answered for want of a slot.
     pub(crate) fn receive(self, calls: &NotificationListener) -> Option<InflightCall> {
-        let mut free = self.slots().enumerate();
-        let (index, record) = free.find(|(_, record)| Notification::is_empty(record))?;
+        let (index, record) = self
+            .slots()
+            .enumerate()
+            .find(|(_, record)| Notification::is_empty(record))?;
         let Ok(call) = calls.receive_into(record) else {
             Notification::clear(record);
             return None;
@@ -83,10 +85,7 @@ impl InflightCalls {
             slot: InflightSlot(index),
             call,
         };
-        if self.answers_at_once(&received, calls) {
-            return None;
-        }
-        Some(received)
+        (!self.answers_at_once(&received, calls)).then_some(received)
     }
 
     /// Answers a call in the last slot, which is for one at a time, with ENOMEM. Returns whether it is in that slot.

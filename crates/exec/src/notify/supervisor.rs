@@ -245,11 +245,11 @@ impl Supervisor {
         let recorded: Vec<_> = self.supervised.inflight.iter().collect();
         recorded.into_iter().try_for_each(|recorded| {
             let SupervisedCalls { calls, inflight } = &self.supervised;
-            let is_pending = calls.is_pending(recorded.call.id);
-            if is_pending && !inflight.answers_at_once(&recorded, calls) {
-                return self.answer_recorded(&recorded.call, recorded.slot);
+            if !calls.is_pending(recorded.call.id) {
+                inflight.remove(&recorded.slot);
+            } else if !inflight.answers_at_once(&recorded, calls) {
+                self.answer_recorded(&recorded.call, recorded.slot)?;
             }
-            inflight.remove(&recorded.slot);
             Ok(())
         })
     }

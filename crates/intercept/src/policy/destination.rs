@@ -387,12 +387,14 @@ mod tests {
     #[test]
     fn address_of_loopback_is_not_the_other_one_where_rules_decide() {
         let destinations = destinations(&["any", "localhost:8081"]);
-        let is_both = |to, ip: &str| {
-            destinations.is_for_localhost(&HostPort::parse(to).unwrap(), ip.parse().unwrap())
-        };
-        assert!(is_both("[::1]:8081", "::1"));
-        assert!(!is_both("[::1]:8082", "::1"));
-        assert!(!is_both("[::1]:8081", "192.0.2.1"));
+        for (to, ip, is_both) in [
+            ("[::1]:8081", "::1", true),
+            ("[::1]:8082", "::1", false),
+            ("[::1]:8081", "192.0.2.1", false),
+        ] {
+            let (to, ip) = (HostPort::parse(to).unwrap(), ip.parse().unwrap());
+            assert_eq!(destinations.is_for_localhost(&to, ip), is_both, "{to:?}");
+        }
     }
 
     #[test]

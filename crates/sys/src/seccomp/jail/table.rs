@@ -88,7 +88,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         decision: Decision::Check(Check::Clone),
-        reason: "CLONE_PARENT makes children of the parent outside, which takes their exit for its own children's; on some kernels (Debian's 6.12.95) who owns a network makes interfaces in every other one",
+        reason: "CLONE_PARENT makes children of the parent outside, which takes their exit for its own children's; on some kernels (Debian's 6.12.95) the owner of a network makes interfaces in every other one",
         calls: &["clone", "unshare"],
     },
     Group {

@@ -37,8 +37,10 @@ impl LearningNetwork {
                 opens_refused: !LOOPBACK.into_iter().any(is_allowed),
             };
         }
-        let mut address = to.host.as_ip().into_iter();
-        let opens_refused = address.any(|ip| special(ip).is_some() && !is_allowed(ip));
+        let opens_refused = to
+            .host
+            .as_ip()
+            .is_some_and(|ip| special(ip).is_some() && !is_allowed(ip));
         let without_port = NeededRule {
             text: rule_for(to),
             // Another port is open only if it is named.
