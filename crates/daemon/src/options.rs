@@ -13,5 +13,5 @@ mod table;
 
 pub use given::{Given, NotWithFile};
 pub use known_keys::Place;
-pub use place::Origin;
+pub use place::{KeyPlace, Origin};
 pub use table::{Table, Tables};

@@ -199,6 +199,6 @@ fn values_are_reported_unchanged() {
     );
     assert_eq!(
         origin.of("--listen 127.0.0.1:1 is given twice"),
-        "file, line 1, [[listen]]: address 127.0.0.1:1 is given twice"
+        "file, line 2, [[listen]]: address 127.0.0.1:1 is given twice"
     );
 }

@@ -15,30 +15,42 @@ pub enum Origin {
         line: usize,
         /// As a file writes it: `[[listen]]`.
         name: &'static str,
-        /// Options whose keys are other names of theirs: the option, the key.
-        aliases: Vec<(String, String)>,
+        /// The keys of the table.
+        keys: Vec<KeyPlace>,
     },
 }
 
+/// A key of a table.
+#[derive(Clone, Debug)]
+pub struct KeyPlace {
+    /// The name of its option.
+    pub(super) option: String,
+    /// As the file writes it: an older name, maybe.
+    pub(super) key: String,
+    pub(super) line: usize,
+}
+
 impl Origin {
-    /// An error that begins with the option that it is about, with its place. In a file an option is a key.
+    /// An error that begins with the option that it is about, with its place: that of the key, or of the table where the key is
+    /// missing. In a file an option is a key.
     pub fn of(&self, error: &str) -> String {
         let Self::Table {
             path,
             line,
             name,
-            aliases,
+            keys,
         } = self
         else {
             return error.to_owned();
         };
-        let place = format!("{}, line {line}, {name}", path.display());
+        let place = |line: usize| format!("{}, line {line}, {name}", path.display());
         let Some((option, rest)) = split_option(error) else {
-            return format!("{place}: {error}");
+            return format!("{}: {error}", place(*line));
         };
-        let alias = aliases.iter().find(|(of, _)| of == option);
-        let key = alias.map_or(option, |(_, key)| key);
-        format!("{place}: {key}{rest}")
+        match keys.iter().find(|key| key.option == option) {
+            Some(KeyPlace { key, line, .. }) => format!("{}: {key}{rest}", place(*line)),
+            None => format!("{}: {option}{rest}", place(*line)),
+        }
     }
 }
 

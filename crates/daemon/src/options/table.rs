@@ -12,7 +12,7 @@ use super::clap_error::{is_about_value, missing_options, reason};
 use super::file_path::with_path_of;
 use super::given::{Given, Word, command, conflicts, option_word};
 use super::known_keys::{Place, find, options, unknown_key};
-use super::place::{Mistake, Origin, line_of, split_name};
+use super::place::{KeyPlace, Mistake, Origin, line_of, split_name};
 use crate::usage::Usage;
 
 /// The options of one table, or of a command line.
@@ -49,8 +49,7 @@ struct Unread(Vec<String>);
 struct Read<T> {
     given: Given<T>,
     unread: Unread,
-    /// As [`Origin::Table`] has them.
-    aliases: Vec<(String, String)>,
+    keys: Vec<KeyPlace>,
 }
 
 /// A key with its option.
@@ -140,13 +139,13 @@ impl<'t> Tables<'t> {
         let Read {
             given,
             unread,
-            aliases,
+            keys,
         } = self.read(at, table);
         let origin = Origin::Table {
             path: self.path.to_owned(),
             line: line_of(self.text, at),
             name,
-            aliases,
+            keys,
         };
         Some(Table {
             given,
@@ -194,10 +193,13 @@ impl<'t> Tables<'t> {
             unread.0.push(option(entry.arg));
             self.mistakes.push(mistake);
         }
-        let aliases = entries
+        let keys = entries
             .iter()
-            .filter(|entry| option(entry.arg) != entry.key)
-            .map(|entry| (option(entry.arg), entry.key.clone()))
+            .map(|entry| KeyPlace {
+                option: option(entry.arg),
+                key: entry.key.clone(),
+                line: line_of(self.text, entry.at),
+            })
             .collect();
         for entry in &entries {
             if option(entry.arg) != entry.key {
@@ -221,7 +223,7 @@ impl<'t> Tables<'t> {
         Read {
             given,
             unread,
-            aliases,
+            keys,
         }
     }
 
