@@ -69,17 +69,17 @@ fn every_error_has_its_position() {
         ),
         (
             "[[listen]]\ntarget = \"127.0.0.1:443\"\ntrust = [\"@/nonexistent\"]\n",
-            "line 1, [[listen]]: ",
+            "line 3, [[listen]]: ",
             "trust @/nonexistent: No such file",
         ),
         (
             "[[listen]]\nprotocol = \"both\"\nsend-proxy = \"v2\"\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
-            "line 1, [[listen]]: ",
+            "line 3, [[listen]]: ",
             "send-proxy is for TCP only",
         ),
         (
             "[[listen]]\nudp-header = \"spp\"\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\n",
-            "line 1, [[listen]]: ",
+            "line 2, [[listen]]: ",
             "udp-header is for UDP",
         ),
         (
@@ -89,13 +89,13 @@ fn every_error_has_its_position() {
         ),
         (
             &format!("{table}{table}"),
-            "line 5, [[listen]]: ",
+            "line 6, [[listen]]: ",
             "address 127.0.0.1:80 is given twice",
         ),
         (
             "[[listen]]\naddress = [\"127.0.0.1:80\"]\ntarget = \"127.0.0.1:443\"\ntrust = [\"any\"]\ndynamic-destination = true\n\
              allow-destination = [\"127.0.0.1:80\"]\n",
-            "line 1, [[listen]]: ",
+            "line 6, [[listen]]: ",
             "allow-destination 127.0.0.1:80: the proxy would connect to itself",
         ),
     ];
@@ -128,7 +128,7 @@ fn config_check_reports_all_errors() {
     let output = run(&["config", "check", &path]);
     let said = String::from_utf8(output.stdout).expect("text");
     let places: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
-    let expected = ["line 1", "line 1", "line 2", "line 2", "line 4"].map(Some);
+    let expected = ["line 1", "line 1", "line 3", "line 2", "line 4"].map(Some);
     assert_eq!(places, expected, "{said}");
 }
 
@@ -145,8 +145,14 @@ fn config_check_reads_the_rules_of_a_jail() {
             "rules = [\"allow a.test:53\"]".to_owned(),
             "53 is the jail's name server's",
         ),
-        (format!("rules = [\"allow @{list}\"]"), "line 2"),
-        (format!("allow-tcp = [\"@{list}\"]"), "line 2"),
+        (
+            format!("contact = \"x\"\nrules = [\"allow @{list}\"]"),
+            "jail.toml, line 3, [jail]: rules allow @",
+        ),
+        (
+            format!("contact = \"x\"\nallow-tcp = [\"@{list}\"]"),
+            "jail.toml, line 3, [jail]: allow-tcp @",
+        ),
         (
             "inject = [\"a.test=Authorization@/nonexistent\"]".to_owned(),
             "/nonexistent",
@@ -172,7 +178,7 @@ fn config_check_reports_all_parse_errors() {
         (
             content,
             &[
-                "line 1", "line 2", "line 5", "line 11", "line 12", "line 13", "line 4", "line 4",
+                "line 1", "line 2", "line 5", "line 11", "line 12", "line 13", "line 6", "line 4",
             ][..],
         ),
         (
@@ -232,17 +238,17 @@ accept-proxy = [\"nowhere\"]
         "line 11, trsut: ",
         "line 20, check-cache: has no effect without check",
         "line 21, check-take: has no effect without check",
-        "line 2, [[listen]]: send-proxy is for TCP only",
-        "line 2, [[listen]]: deny-client \"nobody\"",
-        "line 2, [[listen]]: trust \"10.0.0.0/33\"",
-        "line 2, [[listen]]: trust \"everyone\"",
-        "line 2, [[listen]]: trust @/nonexistent",
+        "line 8, [[listen]]: send-proxy is for TCP only",
+        "line 6, [[listen]]: deny-client \"nobody\"",
+        "line 5, [[listen]]: trust \"10.0.0.0/33\"",
+        "line 5, [[listen]]: trust \"everyone\"",
+        "line 5, [[listen]]: trust @/nonexistent",
         "line 2, [[listen]]: target is missing",
         "line 13, [[listen]]: target 127.0.0.1:90: the proxy would connect to itself",
         "line 17, [[forward]]: listen needs an address",
-        "line 17, [[forward]]: udp-header is for UDP",
+        "line 18, [[forward]]: udp-header is for UDP",
         "line 17, [[forward]]: to needs the address of the server",
-        "line 19, [intercept]: accept-proxy \"nowhere\"",
+        "line 23, [intercept]: accept-proxy \"nowhere\"",
     ];
     let scratch = Scratch::new();
     let path = scratch.write("peername.toml", content);
@@ -277,7 +283,7 @@ fn one_file_serves_all_commands() {
         ),
         (
             "[[forward]]\nlisten = [\"127.0.0.1:1\"]\nto = \"127.0.0.1:2\"\nproxy-version = 1\ncrc32c = true\n",
-            "line 5, [[forward]]: ",
+            "line 8, [[forward]]: ",
             "proxy-version must be 2",
         ),
         (
@@ -293,7 +299,7 @@ fn one_file_serves_all_commands() {
         ),
         (
             "[intercept]\nlisten = [\"203.0.113.1:80\"]\n",
-            "line 5, [intercept]: ",
+            "line 6, [intercept]: ",
             "listen 203.0.113.1:80 would be an open proxy",
         ),
         (

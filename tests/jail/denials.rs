@@ -210,6 +210,14 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     assert_eq!(added, ["+b.test", "+b.test:9999"]);
     let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // What a rule denies is not what the list lacks.
+    let denied = ["--deny=a.test", "--allow=c.test", "--check-list", &list];
+    let output = rig.run(User::Nobody, &denied, "curl -sS https://a.test/echo");
+    assert_eq!(output.status.code(), Some(122), "{output:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "peername: denied: a.test:443, once: denied by the rule deny a.test\n"
+    );
 }
 
 /// The file of `--log` has audit lines only, one for a refused port, too; warnings are on standard error.

@@ -85,8 +85,9 @@ fn file_of_a_repository_has_the_options() {
     assert_eq!(run(&[]), (Some(122), "200 403 403 ".to_owned()));
     let more = ["--allow=b.test", "--allow=POST a.test"];
     assert_eq!(run(&more), (Some(0), "200 200 200 ".to_owned()));
-    let learned = rig.scratch().path_text("learned");
-    assert_eq!(run(&["--learn", &learned]).1, "200 200 200 ");
+    // Of the command line, too, the first match decides.
+    let rules = ["--deny=b.test/echo", "--allow=b.test"];
+    assert_eq!(run(&rules), (Some(122), "200 403 403 ".to_owned()));
     for (text, expected) in [
         (
             "[jail]\nfail-on-denial = true\n",
@@ -99,6 +100,74 @@ fn file_of_a_repository_has_the_options() {
         let output = rig.run(User::Nobody, &["--config", &file], "true");
         assert_eq!(output.status.code(), Some(2), "{text}: {output:?}");
         assert_contains(&String::from_utf8_lossy(&output.stderr), &[expected]);
+    }
+}
+
+/// What a file has and the command line excludes has no effect, and that is said. Rules of both are one list.
+#[test]
+fn rules_of_a_file_are_kept_or_reported() {
+    let rig = JailRig::new();
+    let text = "[jail]\ndeny = [\"a.test/slow\"]\n";
+    let file = rig.scratch().write("peername.toml", text);
+    let script = format!("{CURL} https://a.test/slow; {CURL} https://b.test/slow");
+    let run = |options: &[&str]| {
+        let options = [&["--config", &file], options].concat();
+        let output = rig.run(User::Nobody, &options, &script);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (
+            printed,
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (printed, _) = run(&["--deny=b.test/slow", "--allow=any"]);
+    assert_eq!(printed, "403 403 ");
+    let learned = rig.scratch().path_text("learned");
+    let (printed, said) = run(&["--learn", &learned]);
+    assert_eq!(printed, "200 200 ");
+    assert_contains(&said, &["deny of ", "peername.toml: no effect beside"]);
+}
+
+/// An error names the file where the file gives the option, and a denial where the file takes the rule.
+#[test]
+fn messages_name_the_file() {
+    let rig = JailRig::new();
+    let run = |table: &str, options: &[&str]| {
+        let file = rig
+            .scratch()
+            .write("peername.toml", &format!("[jail]\n{table}\n"));
+        let options = [&["--config", &file], options].concat();
+        let script = format!("{CURL} https://b.test/echo; {CURL} http://a.test:8081/");
+        let output = rig.run(User::Nobody, &options, &script);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (table, options, expected) in [
+        (
+            "quiet = true\nrules = [\"allow @none\"]",
+            &[][..],
+            "peername.toml, line 3, [jail]: rules allow @",
+        ),
+        (
+            "fail-on-deny = true\nhide = [\"none\"]",
+            &[],
+            "peername.toml, line 3, [jail]: hide ",
+        ),
+        (
+            "hide = [\"/proc\"]",
+            &["--hide=/none"],
+            "peername: --hide /none",
+        ),
+        (
+            "rules = [\"allow c.test\"]",
+            &[],
+            "b.test:443, once: \"allow b.test\" in rules of ",
+        ),
+        (
+            "allow = [\"c.test\"]",
+            &[],
+            "b.test:443, once: \"b.test\" in allow of ",
+        ),
+    ] {
+        assert_contains(&run(table, options), &[expected]);
     }
 }
 
@@ -170,6 +239,11 @@ fn program_does_not_hold_an_injected_secret() {
         let script = format!("curl -sS https://a.test/echo; cat {file}; env; true");
         let printed = rig.succeeds(user, &["-q", "--allow=a.test", &inject], &script);
         assert!(printed.contains(" x=treasure "), "{user:?}: {printed}");
+        let output = rig.run(user, &["--allow=b.test", &inject], "true");
+        assert_contains(
+            &String::from_utf8_lossy(&output.stderr),
+            &["--inject for a.test:443: no rule allows", "--allow a.test "],
+        );
         assert_eq!(
             printed.matches("treasure").count(),
             1,

@@ -54,9 +54,9 @@ impl Configuration {
     ///
     /// Options contradict each other.
     pub(crate) fn with_command_line<T>(self, line: &Given<T>) -> Result<Self, Usage> {
-        let top = self.top.with_command_line(line);
+        let top = self.top.with_command_line(line, &[]);
         Ok(Self {
-            top: top.map_err(Usage::from_error)?,
+            top: top.map_err(Usage::from_error)?.given,
             ..self
         })
     }

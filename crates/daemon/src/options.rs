@@ -11,7 +11,7 @@ mod place;
 pub mod schema;
 mod table;
 
-pub use given::{Given, NotWithFile};
+pub use given::{Given, Merged, NotWithFile};
 pub use known_keys::Place;
 pub use place::{KeyPlace, Origin};
 pub use table::{Table, Tables};

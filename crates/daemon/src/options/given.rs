@@ -1,5 +1,6 @@
 //! Options with the words that gave them.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 
 use clap::parser::ValueSource;
@@ -13,6 +14,15 @@ pub struct Given<T> {
     pub options: T,
     pub(super) words: Vec<Word>,
     shown: Map<String, Value>,
+}
+
+/// Options of a file and a command line.
+#[derive(Debug)]
+pub struct Merged<T> {
+    /// The options in force.
+    pub given: Given<T>,
+    /// The ids of the options of the file that have no effect, because an option of the command line excludes them.
+    pub excluded: BTreeSet<String>,
 }
 
 /// A word of a command line, and the id of the option that it gives.
@@ -35,23 +45,31 @@ impl<T: clap::Args> Given<T> {
         Ok(Self { words, ..given })
     }
 
-    /// The options of a file with those of the command line, which replace them and what conflicts with them.
+    /// The options of a file with those of the command line, which replace them and what conflicts with them. The values of the
+    /// options `added`, by their ids, follow those of the file instead.
     ///
     /// # Errors
     ///
     /// None, where both are valid.
-    pub fn with_command_line<U>(self, line: &Given<U>) -> Result<Self, clap::Error> {
+    pub fn with_command_line<U>(
+        self,
+        line: &Given<U>,
+        added: &[&str],
+    ) -> Result<Merged<T>, clap::Error> {
         let command = command::<T>();
-        let is_replaced = |word: &Word| {
-            let mut given = line.words.iter();
-            given.any(|given| {
-                given.option == word.option || conflicts(&command, &given.option, &word.option)
-            })
+        let is_given = |word: &Word| line.words.iter().any(|given| given.option == word.option);
+        let is_excluded = |word: &Word| {
+            line.words
+                .iter()
+                .any(|given| conflicts(&command, &given.option, &word.option))
         };
-        let mut words = self.words;
-        words.retain(|word| !is_replaced(word));
+        let (excluded, mut words): (Vec<_>, Vec<_>) = self.words.into_iter().partition(is_excluded);
+        words.retain(|word| added.contains(&word.option.as_str()) || !is_given(word));
         words.extend(line.words.iter().cloned());
-        Self::parse(words)
+        Ok(Merged {
+            given: Self::parse(words)?,
+            excluded: excluded.into_iter().map(|word| word.option).collect(),
+        })
     }
 
     /// Shows a value that depends on more than the options, unless it was given.
@@ -132,7 +150,7 @@ impl<T: clap::Args> FromArgMatches for Given<T> {
         let shown = args().filter(|arg| !arg.is_hide_set());
         Ok(Self {
             options: T::from_arg_matches(matches)?,
-            words: args().flat_map(|arg| words_of(arg, matches)).collect(),
+            words: words_of(args(), matches),
             shown: shown
                 .filter_map(|arg| Some((arg.get_long()?.to_owned(), show(arg, matches)?)))
                 .collect(),
@@ -145,7 +163,14 @@ impl<T: clap::Args> FromArgMatches for Given<T> {
     }
 }
 
-fn words_of(arg: &Arg, matches: &ArgMatches) -> Vec<Word> {
+/// The words of a command line, in its order: of rules the first match decides.
+fn words_of<'a>(args: impl Iterator<Item = &'a Arg>, matches: &ArgMatches) -> Vec<Word> {
+    let mut words: Vec<_> = args.flat_map(|arg| indexed_words(arg, matches)).collect();
+    words.sort_by_key(|(index, _)| *index);
+    words.into_iter().map(|(_, word)| word).collect()
+}
+
+fn indexed_words(arg: &Arg, matches: &ArgMatches) -> Vec<(usize, Word)> {
     let id = arg.get_id().as_str();
     if matches.value_source(id) != Some(ValueSource::CommandLine) {
         return Vec::new();
@@ -155,11 +180,14 @@ fn words_of(arg: &Arg, matches: &ArgMatches) -> Vec<Word> {
         text: option_word(arg, value),
     };
     match arg.get_action() {
-        ArgAction::SetTrue => vec![word(None)],
-        ArgAction::Count => vec![word(None); usize::from(matches.get_count(id))],
+        ArgAction::SetTrue => vec![(0, word(None))],
+        ArgAction::Count => vec![(0, word(None)); usize::from(matches.get_count(id))],
         _ => {
             let values = matches.get_raw(id).into_iter().flatten();
-            values.map(|value| word(Some(value.to_owned()))).collect()
+            let indices = matches.indices_of(id).into_iter().flatten();
+            indices
+                .zip(values.map(|value| word(Some(value.to_owned()))))
+                .collect()
         }
     }
 }
@@ -263,12 +291,11 @@ mod tests {
     #[test]
     fn command_line_replaces_the_file_and_what_conflicts_with_it() {
         let file = given(&["--drain=1s", "--trust=a", "--trust=b", "-vv"]);
-        let both = |line: &[&str]| {
-            file.clone()
-                .with_command_line(&given(line))
-                .unwrap()
-                .options
+        let merged = |line: &[&str], added: &[&str]| {
+            let merged = file.clone().with_command_line(&given(line), added);
+            merged.unwrap()
         };
+        let both = |line: &[&str]| merged(line, &[]).given.options;
         assert_eq!(both(&[]).drain, "1s");
         assert_eq!(both(&["--drain=2s"]).drain, "2s");
         assert_eq!(both(&["--drain=2s"]).trust, ["a", "b"]);
@@ -276,6 +303,17 @@ mod tests {
         assert_eq!(both(&["-v"]).verbose, 1);
         let quiet = both(&["--quiet"]);
         assert!(quiet.quiet && quiet.verbose == 0);
+        let added = merged(&["--trust=c", "--quiet"], &["trust"]);
+        assert_eq!(added.given.options.trust, ["a", "b", "c"]);
+        assert_eq!(added.excluded, ["verbose".to_owned()].into());
+    }
+
+    #[test]
+    fn words_are_in_the_order_of_the_command_line() {
+        let line = ["--trust=a", "--drain=1s", "--trust=b", "--quiet"];
+        let words = given(&line).words;
+        let texts: Vec<_> = words.iter().filter_map(|word| word.text.to_str()).collect();
+        assert_eq!(texts, ["--quiet", "--trust=a", "--drain=1s", "--trust=b"]);
     }
 
     #[test]

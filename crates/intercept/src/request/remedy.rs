@@ -3,7 +3,9 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
-use peername_observe::shell::quote;
+use peername_observe::shell::command_line;
+
+use crate::host::LOOPBACK;
 
 /// The option that would allow it, displayed as on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,19 +22,35 @@ pub enum Remedy {
     Port(u16),
 }
 
+impl Remedy {
+    /// The name of the option, which is a key of a file.
+    pub fn option(&self) -> &'static str {
+        match self {
+            Self::Allow(_) => "allow",
+            Self::AllowDestination(_) | Self::AllowLoopback(_) => "allow-destination",
+            Self::AllowTcp(_) => "allow-tcp",
+            Self::Port(_) => "port",
+        }
+    }
+
+    /// What is given to the option, or added to the list of the key.
+    pub fn values(&self) -> Vec<String> {
+        match self {
+            Self::Allow(value) | Self::AllowTcp(value) => vec![value.clone()],
+            Self::AllowDestination(addr) => vec![addr.to_string()],
+            Self::AllowLoopback(port) => LOOPBACK
+                .map(|ip| SocketAddr::new(ip, *port).to_string())
+                .to_vec(),
+            Self::Port(port) => vec![port.to_string()],
+        }
+    }
+}
+
 impl Display for Remedy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Allow(rule) => write!(f, "--allow {}", quote(rule)),
-            Self::AllowDestination(addr) => {
-                write!(f, "--allow-destination {}", quote(&addr.to_string()))
-            }
-            Self::AllowLoopback(port) => write!(
-                f,
-                "--allow-destination 127.0.0.1:{port} --allow-destination '[::1]:{port}'"
-            ),
-            Self::AllowTcp(to) => write!(f, "--allow-tcp {}", quote(to)),
-            Self::Port(port) => write!(f, "--port {port}"),
-        }
+        let option = format!("--{}", self.option());
+        let values = self.values();
+        let words = values.iter().flat_map(|value| [&option, value]);
+        f.write_str(&command_line(words))
     }
 }

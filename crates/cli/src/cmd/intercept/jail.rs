@@ -19,6 +19,7 @@ mod command_line;
 mod denial_report;
 mod environment;
 mod fail_on_deny;
+mod file_table;
 mod helper;
 mod hidden;
 mod interceptor;
@@ -67,6 +68,13 @@ pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
 
 /// Returns the exit code of a failed execve(2). `verdict`: where the interceptor reports at its end whether it has denied anything.
 fn start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
+    try_start(args, verdict).map_err(|error| match &args.table {
+        Some(table) => table.locate(error),
+        None => error,
+    })
+}
+
+fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     secrets::mask_arguments()?;
     // Before the directory is opened: one that can't be hidden is the wrong one.
     let mut hidden = hidden(args)?;

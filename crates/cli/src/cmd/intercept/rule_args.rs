@@ -2,9 +2,8 @@
 //! its order is seen.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use peername_daemon::usage::Usage;
 use peername_daemon::value::list_file;
 use peername_intercept::authz::{AccessRules, ParseRuleError, Rule};
@@ -21,10 +20,22 @@ pub(crate) struct RuleArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     Rule(Rule),
-    AllowFile(PathBuf),
-    DenyFile(PathBuf),
-    /// That of `--check-list`.
-    CheckList(PathBuf),
+    File(RuleFile),
+}
+
+/// A file of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RuleFile {
+    /// As it was given, such as `--allow @FILE`.
+    given: String,
+    path: PathBuf,
+    action: Action,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Allow,
+    Deny,
 }
 
 impl RuleArgs {
@@ -38,18 +49,7 @@ impl RuleArgs {
         for entry in &self.rules {
             match entry {
                 Entry::Rule(rule) => rules.push(rule.clone()),
-                Entry::AllowFile(path) => {
-                    let name = format!("--allow @{}", path.display());
-                    rules.extend(rule_file::read_allowed(&name, path, Rule::allow)?);
-                }
-                Entry::DenyFile(path) => {
-                    let name = format!("--deny @{}", path.display());
-                    rules.extend(rule_file::read(&name, path, Rule::deny)?);
-                }
-                Entry::CheckList(path) => {
-                    let name = format!("--check-list {}", path.display());
-                    rules.extend(rule_file::read_allowed(&name, path, Rule::allow)?);
-                }
+                Entry::File(file) => rules.extend(file.read()?),
             }
         }
         AccessRules::new(rules).map_err(Usage::from_error)
@@ -57,7 +57,11 @@ impl RuleArgs {
 
     /// Adds the rules of the file of `--check-list`.
     pub(super) fn add_check_list(&mut self, path: &Path) {
-        self.rules.push(Entry::CheckList(path.to_owned()));
+        self.rules.push(Entry::File(RuleFile {
+            given: format!("--check-list {}", path.display()),
+            path: path.to_owned(),
+            action: Action::Allow,
+        }));
     }
 
     /// A host with the name of a file in the working directory: `@` may be missing before it.
@@ -76,26 +80,37 @@ impl RuleArgs {
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.rules.iter().filter_map(|entry| match entry {
             Entry::Rule(_) => None,
-            Entry::AllowFile(path) | Entry::DenyFile(path) | Entry::CheckList(path) => {
-                Some(path.as_path())
-            }
+            Entry::File(file) => Some(file.path.as_path()),
         })
     }
 }
 
-impl FromStr for Entry {
-    type Err = ParseRuleError;
+impl RuleFile {
+    fn read(&self) -> Result<Vec<Rule>, Usage> {
+        match self.action {
+            Action::Allow => rule_file::read_allowed(&self.given, &self.path, Rule::allow),
+            Action::Deny => rule_file::read(&self.given, &self.path, Rule::deny),
+        }
+    }
+}
 
-    fn from_str(text: &str) -> Result<Self, ParseRuleError> {
-        let file = text.split_once(' ').and_then(|(action, rest)| {
-            let file = list_file(rest.trim())?.to_owned();
-            match action {
-                ALLOW => Some(Self::AllowFile(file)),
-                DENY => Some(Self::DenyFile(file)),
-                _ => None,
-            }
+impl Entry {
+    /// A rule with its action, and the words that gave it, such as `--allow @FILE` or `--rules allow @FILE`.
+    fn parse(rule: &str, given: String) -> Result<Self, ParseRuleError> {
+        let file = rule.split_once(' ').and_then(|(action, rest)| {
+            let path = list_file(rest.trim())?.to_owned();
+            let action = match action {
+                ALLOW => Action::Allow,
+                DENY => Action::Deny,
+                _ => return None,
+            };
+            Some(RuleFile {
+                given,
+                path,
+                action,
+            })
         });
-        file.map_or_else(|| text.parse().map(Self::Rule), Ok)
+        file.map_or_else(|| rule.parse().map(Self::Rule), |file| Ok(Self::File(file)))
     }
 }
 
@@ -106,14 +121,17 @@ impl clap::Args for RuleArgs {
                 .long(name)
                 .value_name("RULE")
                 .action(ArgAction::Append)
-                .value_parser(move |text: &str| format!("{name} {text}").parse::<Entry>())
+                .value_parser(move |text: &str| {
+                    let rule = format!("{name} {text}");
+                    Entry::parse(&rule, format!("--{rule}"))
+                })
                 .help(help)
         };
         let rules = Arg::new(RULES)
             .long(RULES)
             .value_name("RULE")
             .action(ArgAction::Append)
-            .value_parser(value_parser!(Entry))
+            .value_parser(|rule: &str| Entry::parse(rule, format!("--{RULES} {rule}")))
             .hide_short_help(true)
             .hide_long_help(true)
             .help(
@@ -160,6 +178,8 @@ impl FromArgMatches for RuleArgs {
     }
 }
 
+/// The ids of the options. Those of a command line follow those of a file.
+pub(super) const RULE_OPTIONS: [&str; 3] = [ALLOW, DENY, RULES];
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
 const RULES: &str = "rules";

@@ -1,13 +1,15 @@
 //! The command line of `peername jail`: options, of which a file may have some, and the program.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use peername_daemon::options::{Given, heading};
+use peername_daemon::options::{Given, Merged, Table, heading};
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 
+use super::file_table::FileTable;
 use super::options::Args;
+use crate::cmd::intercept::rule_args::RULE_OPTIONS;
 use crate::config_file::{self, Kind};
 
 /// The command line of `peername jail`.
@@ -32,19 +34,33 @@ impl CommandLine {
     ///
     /// The file can't be read, has no `[jail]` table, or has a key or a value that is not valid.
     pub(super) fn resolve(&self) -> Result<Args, Usage> {
-        let given = match &self.config {
-            None => self.options.clone(),
-            Some(path) => {
-                let file = config_file::read(path, &[Kind::Jail], &mut Fingerprints::default());
-                let table = file.map_err(Usage::from_error)?.jail;
-                let given = table.map_or_else(Given::default, |table| table.given);
-                let given = given.with_command_line(&self.options);
-                given.map_err(Usage::from_error)?
-            }
+        let mut args = match &self.config {
+            None => self.options.options.clone(),
+            Some(path) => self.resolve_file(path)?,
         };
-        let mut args = given.options;
         args.command.clone_from(&self.command);
         Ok(args)
+    }
+
+    fn resolve_file(&self, path: &Path) -> Result<Args, Usage> {
+        let file = config_file::read(path, &[Kind::Jail], &mut Fingerprints::default())
+            .map_err(Usage::from_error)?;
+        let Some(Table { given, origin, .. }) = file.jail else {
+            return Ok(self.options.options.clone());
+        };
+        let table = FileTable::new(path, origin, &given, &self.options);
+        let Merged {
+            mut given,
+            excluded,
+        } = given
+            .with_command_line(&self.options, &RULE_OPTIONS)
+            .map_err(Usage::from_error)?;
+        if !excluded.is_empty() && !given.options.logging.quiet {
+            let (keys, file) = (Vec::from_iter(excluded).join(", "), path.display());
+            eprintln!("peername: {keys} of {file}: no effect beside an option of the command line");
+        }
+        given.options.table = Some(table);
+        Ok(given.options)
     }
 }
 

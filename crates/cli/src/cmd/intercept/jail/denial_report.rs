@@ -1,7 +1,7 @@
 //! What was denied in a jail: lines on standard error at its end, and the verdict for [`fail_on_deny`](super::fail_on_deny).
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use peername_intercept::Remedy;
 use peername_intercept::authz::rule_for;
@@ -10,6 +10,7 @@ use peername_intercept::host::HostPort;
 use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
+use super::file_table::FileTable;
 use super::learn::NOT_PUBLIC;
 use super::options::Args;
 
@@ -18,6 +19,8 @@ use super::options::Args;
 pub(super) struct DenialReport {
     /// The list of `--check-list`.
     check_list: Option<PathBuf>,
+    /// Where what is missing can be added, beside the command line.
+    table: Option<FileTable>,
     is_quiet: bool,
     /// What has a line.
     reported: BTreeSet<(HostPort, Option<Remedy>)>,
@@ -27,6 +30,7 @@ impl DenialReport {
     pub(super) fn new(args: &Args) -> Self {
         Self {
             check_list: args.check_list.clone(),
+            table: args.table.clone(),
             // An exit code of its own needs a reason.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
@@ -44,16 +48,14 @@ impl DenialReport {
             if self.reported.len() == MAX_LINES || self.reported.contains(&key) {
                 continue;
             }
-            if let (Some(path), true) = (&self.check_list, self.reported.is_empty()) {
-                try_write_line(&format!(
-                    "peername: --check-list {}: what follows was denied, because the list does not have it",
-                    path.display()
-                ));
+            // What a rule denies, the list may have.
+            match (&self.check_list, &denied.remedy) {
+                (Some(list), Some(remedy)) => {
+                    self.begin_diff(list);
+                    try_write_line(&added_line_of(denied, remedy));
+                }
+                _ => try_write_line(&self.line_of(denied)),
             }
-            try_write_line(&match self.check_list {
-                None => line_of(denied),
-                Some(_) => added_line_of(denied),
-            });
             self.reported.insert(key);
         }
         !denied.is_empty()
@@ -71,27 +73,44 @@ impl DenialReport {
         }
         is_anything_denied
     }
-}
 
-fn line_of(denied: &DeniedDestination) -> String {
-    let DeniedDestination {
-        to,
-        count,
-        remedy,
-        reason,
-    } = denied;
-    let times = match count {
-        1 => "once".to_owned(),
-        _ => format!("{count} times"),
-    };
-    let outcome = match remedy {
-        Some(option) if opens_metadata(to, option) => {
-            format!("{option} allows it (a cloud's metadata service: it may hand out credentials)")
+    /// Writes what the lines that the list lacks mean, before the first.
+    fn begin_diff(&self, list: &Path) {
+        if self.reported.iter().all(|(_, remedy)| remedy.is_none()) {
+            try_write_line(&format!(
+                "peername: --check-list {}: what follows was denied, because the list does not have it",
+                list.display()
+            ));
         }
-        Some(option) => format!("{option} allows it"),
-        None => reason.clone(),
-    };
-    format!("peername: denied: {to}, {times}: {outcome}")
+    }
+
+    fn line_of(&self, denied: &DeniedDestination) -> String {
+        let DeniedDestination {
+            to,
+            count,
+            remedy,
+            reason,
+        } = denied;
+        let times = match count {
+            1 => "once".to_owned(),
+            _ => format!("{count} times"),
+        };
+        let outcome = match remedy {
+            Some(remedy) => {
+                let warning = match opens_metadata(to, remedy) {
+                    true => " (a cloud's metadata service: it may hand out credentials)",
+                    false => "",
+                };
+                let allowing = match &self.table {
+                    Some(table) => table.place_of(remedy),
+                    None => remedy.to_string(),
+                };
+                format!("{allowing} allows it{warning}")
+            }
+            None => reason.clone(),
+        };
+        format!("peername: denied: {to}, {times}: {outcome}")
+    }
 }
 
 fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
@@ -103,18 +122,15 @@ fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {
 }
 
 /// A line that the list lacks, as in a unified diff.
-fn added_line_of(denied: &DeniedDestination) -> String {
-    let DeniedDestination {
-        to, remedy, reason, ..
-    } = denied;
+fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
+    let to = &denied.to;
     match remedy {
         // As in a learned list: the program has chosen the address, and a rule would open it.
-        Some(Remedy::Allow(rule)) if to.host.as_ip().and_then(special).is_some() => {
+        Remedy::Allow(rule) if to.host.as_ip().and_then(special).is_some() => {
             format!("+{NOT_PUBLIC}{rule}")
         }
-        Some(Remedy::Allow(rule)) => format!("+{rule}"),
-        Some(option) => format!("+{} # needs {option}", rule_for(to)),
-        None => format!("+{} # {reason}", rule_for(to)),
+        Remedy::Allow(rule) => format!("+{rule}"),
+        option => format!("+{} # needs {option}", rule_for(to)),
     }
 }
 

@@ -20,6 +20,7 @@ use peername_intercept::listener::jail::TunnelledDestination;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_jail::network::DNS_PORT;
 
+use super::file_table::FileTable;
 use crate::cmd::intercept::check_args::check_help;
 use crate::cmd::intercept::options::Intercept;
 use crate::cmd::intercept::rule_file;
@@ -91,6 +92,9 @@ pub(crate) struct Args {
     /// 3e70:6565:726e:616d::/64]
     #[arg(long = "name-range", value_name = "NETWORK", value_parser = peername_proto::parse_network, help_heading = heading::TUNING)]
     name_ranges: Vec<IpNet>,
+    /// The table of a file that has given some of them.
+    #[arg(skip)]
+    pub(super) table: Option<FileTable>,
     /// The program and its arguments.
     #[arg(skip)]
     pub(super) command: Vec<OsString>,
