@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peername_sys::fs::text_file;
 
 use super::header_mutations::is_mutable;
+use super::rules::{AccessRules, Subject};
 use crate::host::{HostPort, ParseHostError};
 use crate::request::target::RequestTarget;
 
@@ -120,6 +121,14 @@ impl InjectedHeaders {
     /// Files with secrets that other users of this host may read.
     pub fn exposed_files(&self) -> &[PathBuf] {
         &self.exposed
+    }
+
+    /// The destinations to which these rules allow no request: the headers for them are never added.
+    pub fn denied_by<'a>(&'a self, rules: &'a AccessRules) -> impl Iterator<Item = &'a HostPort> {
+        self.headers
+            .iter()
+            .map(|one| &one.destination.to)
+            .filter(|to| rules.decide(to, Subject::OpenedTunnel).is_err())
     }
 
     /// Adds the headers for this destination, in place of the client's own of these names in each spelling. Returns their names.

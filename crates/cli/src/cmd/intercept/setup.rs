@@ -11,7 +11,7 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_intercept::authz::{AccessRules, CheckConfig, CheckService};
+use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, rule_for};
 use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::{ListenerKind, ListenerService};
@@ -172,8 +172,19 @@ impl Setup {
         self.check.is_none() && self.lists.rules.is_none()
     }
 
-    /// Logs a warning for each file with a secret that others may read.
-    pub(super) fn warn_of_exposed_secrets(&self) {
+    /// Logs a warning for each file with a secret that others may read, and for each host to which no request is allowed.
+    pub(super) fn warn_of_secrets(&self) {
+        for to in self
+            .lists
+            .rules
+            .iter()
+            .flat_map(|rules| self.lists.injected.denied_by(rules))
+        {
+            tracing::warn!(
+                "--inject for {to}: no rule allows a request to this host, so its secret is not used; --allow {} allows all",
+                quote(&rule_for(to))
+            );
+        }
         for file in self.lists.injected.exposed_files() {
             tracing::warn!(
                 "--inject {}: others may read this secret: chmod 600 {}",
