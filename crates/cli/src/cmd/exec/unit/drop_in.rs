@@ -1,5 +1,6 @@
 //! The drop-in of a unit: its command lines with `peername exec` in front, and the settings of its sandbox that `exec` needs.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ pub(crate) struct DropIn {
     unit: String,
     /// The special prefixes of the unit's command, the launcher and its options.
     launcher: String,
+    has_options: bool,
     /// The words of the unit's command.
     command: String,
     /// The command as the unit has it.
@@ -88,19 +90,23 @@ impl DropIn {
         Ok(Self {
             unit: unit.name.clone(),
             launcher: command.launcher_line(launcher),
+            has_options: !launcher.options.is_empty(),
             command: command.words.to_owned(),
             replaced: format!("{}{}", command.prefixes, command.words),
             sandbox,
         })
     }
 
-    /// The lines that the text of a drop-in lacks for this one, whatever the options in it.
+    /// The lines that the text of a drop-in lacks for this one. The options in it are compared only if this one has some.
     pub(crate) fn lines_missing_in(&self, text: &str) -> Vec<String> {
         let mut missing = Vec::new();
-        let end = format!(" -- {}", self.command);
-        let is_command = |line: &str| line.starts_with("ExecStart=") && line.ends_with(&end);
-        if !text.lines().any(is_command) {
-            missing.push(format!("ExecStart=… -- {}", self.command));
+        if !text.lines().any(|line| self.has_command(line)) {
+            let launcher = if self.has_options {
+                &self.launcher
+            } else {
+                "…"
+            };
+            missing.push(format!("ExecStart={launcher} -- {}", self.command));
         }
         for SandboxSetting { key, value, .. } in &self.sandbox {
             let setting = format!("{key}={value}");
@@ -110,6 +116,17 @@ impl DropIn {
         }
         missing
     }
+
+    /// Whether a line of a drop-in has this command, and the options in whatever order, if there are some.
+    fn has_command(&self, line: &str) -> bool {
+        line.strip_prefix("ExecStart=")
+            .and_then(|line| line.strip_suffix(&format!(" -- {}", self.command)))
+            .is_some_and(|launcher| !self.has_options || words(launcher) == words(&self.launcher))
+    }
+}
+
+fn words(line: &str) -> BTreeSet<&str> {
+    line.split(' ').collect()
 }
 
 fn refuse_unsuitable(unit: &ServiceUnit) -> Result<(), Unsuitable> {
@@ -164,6 +181,7 @@ impl Display for DropIn {
             command,
             replaced,
             sandbox,
+            ..
         } = self;
         writeln!(
             f,

@@ -180,9 +180,34 @@ fn drop_in_of_an_older_unit_lacks_what_is_new() {
     assert_eq!(
         newer.lines_missing_in(&older.to_string()),
         [
-            "ExecStart=… -- /bin/a -n",
+            "ExecStart=/usr/bin/peername exec --trust=192.0.2.0/24 -- /bin/a -n",
             "RestrictAddressFamilies=AF_NETLINK"
         ]
+    );
+}
+
+#[test]
+fn options_of_a_drop_in_are_compared_where_they_are_given() {
+    let root = Root::new("options").with(
+        "lib/systemd/system/a.service",
+        "[Service]\nExecStart=/bin/a\n",
+    );
+    let drop_in = |options: &[&str]| {
+        let launcher = Launcher {
+            binary: "/usr/bin/peername".into(),
+            library: None,
+            options: options.iter().copied().map(str::to_owned).collect(),
+        };
+        DropIn::for_unit(&root.read("a.service").unwrap(), &launcher).unwrap()
+    };
+    let there = drop_in(&["--trust=192.0.2.1", "--dst"]).to_string();
+    for same in [&[][..], &["--dst", "--trust=192.0.2.1"]] {
+        assert!(drop_in(same).lines_missing_in(&there).is_empty());
+    }
+    let other = drop_in(&["--trust=192.0.2.2"]);
+    assert_eq!(
+        other.lines_missing_in(&there),
+        ["ExecStart=/usr/bin/peername exec --trust=192.0.2.2 -- /bin/a"]
     );
 }
 
