@@ -45,6 +45,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["--trust: no network is listed", "such as 192.0.2.0/24"],
         ),
         (
+            "proxy --target=127.0.0.1:80 --trust=@/none",
+            2,
+            &["; write the networks to it, one a line"],
+        ),
+        (
             "exec --trust=any redis-server --port 1",
             2,
             &["peername exec --trust=any -- redis-server --port 1"],
@@ -142,6 +147,14 @@ fn unknown_names_are_answered_with_the_known_ones() {
     for (line, says) in [
         ("routes list", "the subcommands are show, add, remove\n"),
         ("prxy", "the subcommands are proxy, exec, agent, "),
+        (
+            "exec --target=127.0.0.1:80 -- nginx",
+            "tip: it is an option of `peername proxy`, `peername doctor`\n",
+        ),
+        (
+            "jail --trust=any -- true",
+            "tip: it is an option of `peername proxy`, ",
+        ),
         ("jail --alow a.test -- true", "'--allow'"),
         ("proxy --trsut any", "'--trust'"),
     ] {

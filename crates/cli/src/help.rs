@@ -22,8 +22,8 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
     Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// The error with tips that help: the subcommands where one is not known; and where an option is similar to a known one,
-/// no other tip than that.
+/// The error with tips that help: the subcommands where one is not known; the commands that have an option which this one does
+/// not know; and where an option is similar to a known one, no other tip than that.
 fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -34,13 +34,40 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
             let tips = ContextValue::StyledStrs(vec![tip.into()]);
             error.insert(ContextKind::Suggested, tips);
         }
-        ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_some() => {
-            // To pass the word as a value.
-            error.remove(ContextKind::Suggested);
+        ErrorKind::UnknownArgument => {
+            let owners = owners(command, &error);
+            if !owners.is_empty() {
+                // Nothing similar is meant.
+                error.remove(ContextKind::SuggestedArg);
+                let tip = format!("it is an option of {}", owners.join(", "));
+                error.insert(
+                    ContextKind::Suggested,
+                    ContextValue::StyledStrs(vec![tip.into()]),
+                );
+            } else if error.get(ContextKind::SuggestedArg).is_some() {
+                // To pass the word as a value.
+                error.remove(ContextKind::Suggested);
+            }
         }
         _ => {}
     }
     error
+}
+
+/// The commands that have the option that another one does not know.
+fn owners(command: &Command, error: &clap::Error) -> Vec<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return Vec::new();
+    };
+    let Some(name) = unknown.strip_prefix("--") else {
+        return Vec::new();
+    };
+    let is_it = |arg: &Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
+    command
+        .get_subcommands()
+        .filter(|command| command.get_arguments().any(is_it))
+        .map(|command| format!("`peername {}`", command.get_name()))
+        .collect()
 }
 
 /// The subcommands of the command that these words name.

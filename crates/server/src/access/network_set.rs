@@ -222,7 +222,7 @@ pub enum NetworkListError {
         error: ParseNetworkError,
     },
     /// The file can't be read.
-    #[error("{option} @{}: {source}", path.display())]
+    #[error("{option} @{}: {source}{}", path.display(), advice(source))]
     File {
         /// The option.
         option: &'static str,
@@ -256,6 +256,13 @@ pub enum NetworkListError {
         /// The text of the line, if it may be logged.
         entry: Option<String>,
     },
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; write the networks to it, one a line",
+        _ => "",
+    }
 }
 
 /// Whether the entry looks like a mistyped network: nothing but the characters of one, and no longer.
