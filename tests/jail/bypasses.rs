@@ -108,7 +108,7 @@ impl Range {
             .scratch()
             .path_text(&format!("canary-{:?}", self.user));
         let victim = self.canaries.local.pid();
-        format!("exec env CANARY={canary} VICTIM={victim} timeout 20 /usr/bin/python3 {path}")
+        format!("exec env CANARY={canary} VICTIM={victim} timeout 20 /usr/bin/python3 -u {path}")
     }
 
     fn inside(&self, attempt: &Attempt) -> Output {

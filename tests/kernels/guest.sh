@@ -13,7 +13,7 @@ mount -t bpf bpf /sys/fs/bpf
 mount -t securityfs securityfs /sys/kernel/security
 # The host's search path, below which are the compilers that some tests need.
 source /share/environment
-modprobe --quiet tun
+modprobe --quiet --all tun fuse
 ip link set lo up
 hostname guest
 ulimit -n 20000
