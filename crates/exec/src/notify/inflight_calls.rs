@@ -85,11 +85,15 @@ impl InflightCalls {
             slot: InflightSlot(index),
             call,
         };
-        (!self.answers_at_once(&received, calls)).then_some(received)
+        (!self.fail_in_last_slot(&received, calls)).then_some(received)
     }
 
-    /// Answers a call in the last slot, which is for one at a time, with ENOMEM. Returns whether it is in that slot.
-    pub(super) fn answers_at_once(self, call: &InflightCall, calls: &NotificationListener) -> bool {
+    /// Has a call in the last slot, which is for one at a time, fail with ENOMEM. Returns whether it is in that slot.
+    pub(super) fn fail_in_last_slot(
+        self,
+        call: &InflightCall,
+        calls: &NotificationListener,
+    ) -> bool {
         let InflightCall { slot, call } = call;
         let is_last = slot.0 == CAPACITY;
         if is_last {
@@ -164,7 +168,7 @@ mod tests {
         inflight.slots().for_each(|record| put(record, 1000));
         let waiting = inflight
             .iter()
-            .filter(|call| !inflight.answers_at_once(call, &calls));
+            .filter(|call| !inflight.fail_in_last_slot(call, &calls));
         assert_eq!(waiting.count(), CAPACITY);
         assert_eq!(inflight.iter().count(), CAPACITY);
     }

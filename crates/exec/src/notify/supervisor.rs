@@ -247,7 +247,7 @@ impl Supervisor {
             let SupervisedCalls { calls, inflight } = &self.supervised;
             if !calls.is_pending(recorded.call.id) {
                 inflight.remove(&recorded.slot);
-            } else if !inflight.answers_at_once(&recorded, calls) {
+            } else if !inflight.fail_in_last_slot(&recorded, calls) {
                 self.answer_recorded(&recorded.call, recorded.slot)?;
             }
             Ok(())
