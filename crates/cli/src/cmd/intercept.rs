@@ -294,7 +294,7 @@ pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
 }
 
 fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
-    setup.warn_of_secrets();
+    setup.warn_of_options();
     if setup.is_unchecked() {
         tracing::warn!(
             "no --check and no --allow: requests to every permitted destination are allowed"

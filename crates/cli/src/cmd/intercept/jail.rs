@@ -96,11 +96,6 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
              what CMD needs, --allow @FILE allows that, and --allow any allows everything"
         );
     }
-    if let (false, Some(host)) = (args.logging.quiet, args.intercept.0.host_like_a_file()) {
-        eprintln!(
-            "peername: {host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"
-        );
-    }
     if let Some(path) = &args.learn {
         let path = path.display();
         eprintln!(

@@ -80,7 +80,7 @@ impl Reload for Control {
         let tasks = |_| UdpTasks::default();
         let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
-        self.setup.warn_of_secrets();
+        self.setup.warn_of_options();
         Ok(changed)
     }
 

@@ -172,8 +172,14 @@ impl Setup {
         self.check.is_none() && self.lists.rules.is_none()
     }
 
-    /// Logs a warning for each file with a secret that others may read, and for each host to which no request is allowed.
-    pub(super) fn warn_of_secrets(&self) {
+    /// Logs a warning for each option that is valid, but hardly what was meant: a file with a secret that others may read, a secret
+    /// for a host to which no request is allowed, and a host in a rule that is the name of a file.
+    pub(super) fn warn_of_options(&self) {
+        if let Some(host) = self.options.host_like_a_file() {
+            tracing::warn!(
+                "{host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"
+            );
+        }
         for to in self
             .lists
             .rules

@@ -264,7 +264,7 @@ impl Interceptor {
             .with_admission_log(admissions)
             .with_spans(exporter.as_ref().map(SpanExporter::queue));
         let state = Arc::new(state);
-        setup.warn_of_secrets();
+        setup.warn_of_options();
         if let Some(check) = check {
             check.await_services();
         }
