@@ -54,7 +54,9 @@ pub use protocol::forward_auth::decode as forward_auth_reply;
 pub use protocol::opa::decode as opa_reply;
 pub use request::{AuthzRequest, BodyPrefix, HostPortRef, RequestKind};
 pub use response::{AuthzResponse, CacheLifetime};
-pub use rules::{AccessRules, AccessRulesError, HTTP_PORTS, ParseRuleError, Rule, rule_for};
+pub use rules::{
+    AccessRules, AccessRulesError, HTTP_PORTS, Overruled, ParseRuleError, Rule, rule_for,
+};
 pub use verdict::{AuthzError, DecidedBy, Decision, Denial, Verdict};
 
 use crate::http_client;

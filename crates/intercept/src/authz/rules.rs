@@ -55,6 +55,15 @@ pub(crate) struct Naming {
     pub(crate) host_and_port: bool,
 }
 
+/// A rule that denies nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Overruled<'a> {
+    /// The rule.
+    pub denial: &'a Rule,
+    /// The rule before it that allows what it is for.
+    pub by: &'a Rule,
+}
+
 /// Why a request is denied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeniedBy<'a> {
@@ -77,6 +86,18 @@ impl AccessRules {
     #[must_use]
     pub fn deny_others(rules: Vec<Rule>) -> Self {
         Self(rules)
+    }
+
+    /// The rules that deny nothing, because one before them allows it.
+    pub fn overruled(&self) -> impl Iterator<Item = Overruled<'_>> {
+        self.0.iter().enumerate().filter_map(|(index, denial)| {
+            let by = self
+                .0
+                .iter()
+                .take(index)
+                .find(|rule| rule.overrules(denial));
+            by.map(|by| Overruled { denial, by })
+        })
     }
 
     /// The ports that rules name whose connections are opened as TLS and HTTP: HTTP's usual ones ([`HTTP_PORTS`]), and those of

@@ -77,6 +77,18 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether it is for every host that the other one is for.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Network(network), Self::Network(other)) => network.contains(other),
+            (_, Self::Host(host)) => self.includes(host),
+            (Self::Below(domain), Self::Below(other)) => domain == other || is_below(other, domain),
+            _ => false,
+        }
+    }
+}
+
 fn is_below(host: &Host, domain: &Host) -> bool {
     let (Some(host), Some(domain)) = (host.as_name(), domain.as_name()) else {
         return false;

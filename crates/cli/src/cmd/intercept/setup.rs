@@ -11,7 +11,7 @@ use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, rule_for};
+use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, Overruled, rule_for};
 use peername_intercept::ca::{Authority, CaError};
 use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::{ListenerKind, ListenerService};
@@ -173,8 +173,14 @@ impl Setup {
     }
 
     /// Logs a warning for each option that is valid, but hardly what was meant: a file with a secret that others may read, a secret
-    /// for a host to which no request is allowed, and a host in a rule that is the name of a file.
+    /// for a host to which no request is allowed, a rule that denies nothing, and a host in a rule that is the name of a file.
     pub(super) fn warn_of_options(&self) {
+        for Overruled { denial, by } in self.lists.rules.iter().flat_map(|rules| rules.overruled())
+        {
+            tracing::warn!(
+                "the rule {denial} denies nothing: {by} stands before it, and the first match decides"
+            );
+        }
         if let Some(host) = self.options.host_like_a_file() {
             tracing::warn!(
                 "{host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"

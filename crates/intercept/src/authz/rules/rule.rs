@@ -168,6 +168,20 @@ impl Rule {
         Arc::clone(&self.text)
     }
 
+    /// Whether it allows all that the other one denies.
+    pub(super) fn overrules(&self, denial: &Self) -> bool {
+        let covers_host = match (&self.host, &denial.host) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(host), Some(denied)) => host.covers(denied),
+        };
+        self.allows()
+            && !denial.allows()
+            && !self.is_partial()
+            && covers_host
+            && self.port.is_none_or(|port| denial.port == Some(port))
+    }
+
     pub(super) fn matches_request(
         &self,
         to: &HostPort,

@@ -413,3 +413,29 @@ fn ipv6_address_that_could_have_a_port_needs_brackets() {
         assert!(rule.allows_tunnel(&to), "{to}");
     }
 }
+
+#[test]
+fn rule_that_denies_nothing_is_found() {
+    for (rules, denies_nothing) in [
+        (&["allow a.test", "deny a.test"][..], true),
+        (&["allow a.test", "deny a.test/x"], true),
+        (&["allow *.test", "deny a.test"], true),
+        (&["allow *.test", "deny *.a.test"], true),
+        (&["allow any", "deny 192.0.2.0/24"], true),
+        (&["allow 192.0.2.0/24", "deny 192.0.2.7"], true),
+        (&["allow 192.0.2.7:8000", "deny 192.0.2.7:8000"], true),
+        (&["allow localhost", "deny 127.0.0.1"], false),
+        (&["deny a.test", "allow a.test"], false),
+        (&["allow a.test", "deny *.test"], false),
+        (&["allow a.test:80", "deny a.test"], false),
+        (&["allow GET a.test", "deny a.test"], false),
+        (&["allow a.test/x", "deny a.test"], false),
+        (&["allow *.test", "deny any"], false),
+        (&["allow 192.0.2.0/25", "deny 192.0.2.0/24"], false),
+    ] {
+        let parsed = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let list = AccessRules::new(parsed).unwrap().unwrap();
+        let found = list.overruled().next().is_some();
+        assert_eq!(found, denies_nothing, "{rules:?}");
+    }
+}
