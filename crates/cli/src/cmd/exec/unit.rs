@@ -33,14 +33,22 @@ pub(super) fn run(given: &Given<Args>, name: &str) -> anyhow::Result<ExitCode> {
     let name = service_name(name)?;
     let unit = ServiceUnit::read(Path::new("/"), &name, FILE_NAME);
     if args.unit.remove {
-        // The unit may have been removed before.
-        return remove(&unit.map_or(name, |unit| unit.name));
+        return match unit {
+            Ok(unit) => remove(&unit.name),
+            // The unit may have been removed before.
+            Err(_) if exists_and_is_ours(&path_of(&name))? => remove(&name),
+            Err(error) => Err(error.into()),
+        };
     }
     let unit = unit?;
     let path = path_of(&unit.name);
     refuse_accepting_socket(&unit)?;
     if args.unit.check {
-        return check(&unit, &path, &launcher(given)?);
+        let launcher = launcher(given)?;
+        if !launcher.options.is_empty() {
+            refuse_invalid_options(args)?;
+        }
+        return check(&unit, &path, &launcher);
     }
     refuse_invalid_options(args)?;
     let text = DropIn::for_unit(&unit, &launcher(given)?)?.to_string();
