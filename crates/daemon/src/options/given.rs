@@ -21,7 +21,7 @@ pub struct Given<T> {
 pub struct Merged<T> {
     /// The options in force.
     pub given: Given<T>,
-    /// The ids of the options of the file that have no effect, because an option of the command line excludes them.
+    /// The names of the options of the file that have no effect, because an option of the command line excludes them.
     pub excluded: BTreeSet<String>,
 }
 
@@ -68,7 +68,10 @@ impl<T: clap::Args> Given<T> {
         words.extend(line.words.iter().cloned());
         Ok(Merged {
             given: Self::parse(words)?,
-            excluded: excluded.into_iter().map(|word| word.option).collect(),
+            excluded: excluded
+                .iter()
+                .filter_map(|word| long_name(&command, word))
+                .collect(),
         })
     }
 
@@ -106,6 +109,13 @@ impl<T: clap::Args> Default for Given<T> {
         #[expect(clippy::expect_used, reason = "no option is required")]
         Self::parse(Vec::new()).expect("every option has a default")
     }
+}
+
+fn long_name(command: &Command, word: &Word) -> Option<String> {
+    let arg = command
+        .get_arguments()
+        .find(|arg| arg.get_id() == word.option.as_str())?;
+    arg.get_long().map(str::to_owned)
 }
 
 /// A command with these options and nothing else, whose first word is an option.

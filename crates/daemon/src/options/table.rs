@@ -1,8 +1,9 @@
 //! A table of the configuration file as words of a command line.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
@@ -327,9 +328,12 @@ fn read_value(
     let mut mistakes = Vec::new();
     for value in values {
         let at = value.span().start;
-        let Some(text) = scalar(value.get_ref()) else {
-            mistakes.push(mistake(at, "use a string or a number".to_owned()));
-            continue;
+        let text = match scalar(value.get_ref()) {
+            Some(text) if !is_path(arg) || value.get_ref().is_str() => text,
+            _ => {
+                mistakes.push(mistake(at, wanted(arg).to_owned()));
+                continue;
+            }
         };
         let word = word(Some(with_path_of(file, arg, text)));
         let alone = command.clone().try_get_matches_from([&word.text]);
@@ -342,6 +346,19 @@ fn read_value(
         true => Ok(words),
         false => Err(mistakes),
     }
+}
+
+/// What is wanted as a value, or as each of a list.
+fn wanted(arg: &Arg) -> &'static str {
+    match arg.get_action() {
+        _ if is_path(arg) => "use a string",
+        ArgAction::Append => "use a list of strings or numbers",
+        _ => "use a string or a number",
+    }
+}
+
+fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
 fn has_default(arg: &Arg) -> bool {
