@@ -102,7 +102,8 @@ impl Display for Explained {
         write!(f, "from {of_client}{peer} to port {port}: ")?;
         match why {
             Counter::Untrusted if ip.is_loopback() => f.write_str(
-                "this host itself is not trusted (if the balancer is here, add --trust loopback)",
+                "this host itself is not trusted (if the balancer is here, add --trust loopback; --header optional accepts a \
+                 client on this host without a header)",
             ),
             Counter::Untrusted => write!(
                 f,
@@ -127,6 +128,9 @@ impl Display for Explained {
             Counter::ClientDenied => {
                 f.write_str("it is on the list of --deny-client (client_denied)")
             }
+            Counter::ClientNotAllowed if ip.is_loopback() => f.write_str(
+                "it is on this host, and not on the list of --allow-client, which `loopback` adds it to (client_not_allowed)",
+            ),
             Counter::ClientNotAllowed => {
                 write!(f, "it is not on the list of --allow-client{HEALTH_CHECK} (client_not_allowed)")
             }
