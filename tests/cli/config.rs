@@ -164,6 +164,16 @@ fn config_check_reads_the_rules_of_a_jail() {
         assert_eq!(output.status.code(), Some(3), "{table}: {said}");
         assert_contains(&said, &["jail.toml", expected]);
     }
+    for (table, expected) in [
+        ("log = 3", "line 2, log: use a string"),
+        ("rules = true", "line 2, rules: use a list"),
+        ("hide = [\"none\"]", "line 2, [jail]: hide "),
+        ("allow-unix = \"none\"", "line 2, [jail]: allow-unix "),
+    ] {
+        let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
+        let said = text(&run(&["config", "check", &path]));
+        assert_contains(&said, &[expected]);
+    }
     let path = scratch.write("jail.toml", "[jail]\nrules = [\"allow a.test\"]\n");
     assert_eq!(run(&["config", "check", &path]).status.code(), Some(0));
 }

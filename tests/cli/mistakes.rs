@@ -50,6 +50,26 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["; write the networks to it, one a line"],
         ),
         (
+            "proxy --target=127.0.0.1:80 --trust=/etc/hosts",
+            2,
+            &["for the networks in this file write @/etc/hosts"],
+        ),
+        (
+            "exec --trust=any",
+            2,
+            &["\npeername exec --trust=any -- CMD\n"],
+        ),
+        (
+            "jail --allow=/etc/hosts -- true",
+            2,
+            &["write --allow @/etc/hosts"],
+        ),
+        (
+            "exec --unit=nosuchunit --remove",
+            1,
+            &["nosuchunit.service"],
+        ),
+        (
             "exec --trust=any redis-server --port 1",
             2,
             &["peername exec --trust=any -- redis-server --port 1"],

@@ -125,6 +125,13 @@ fn rules_of_a_file_are_kept_or_reported() {
     let (printed, said) = run(&["--learn", &learned]);
     assert_eq!(printed, "200 200 ");
     assert_contains(&said, &["deny of ", "peername.toml: no effect beside"]);
+    // The first match decides, so nothing is denied here.
+    let (printed, said) = run(&["--allow=any", "--deny=b.test"]);
+    assert_eq!(printed, "403 200 ");
+    assert_contains(
+        &said,
+        &["the rule deny b.test denies nothing: allow any stands before it"],
+    );
 }
 
 /// An error names the file where the file gives the option, and a denial where the file takes the rule.

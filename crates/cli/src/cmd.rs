@@ -24,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 #[cfg(feature = "exec")]
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ErrorKind};
 #[cfg(feature = "exec")]
 use peername_daemon::options::Given;
 
@@ -67,11 +67,17 @@ pub(crate) fn explain(argv: &[OsString], error: &clap::Error) -> Option<String> 
         return intercept::jail::explain_mistake(words, error);
     }
     #[cfg(feature = "exec")]
-    if name == "exec"
-        && error.kind() == ErrorKind::UnknownArgument
-        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
-    {
-        return separator::explain_missing("exec", words, word);
+    if name == "exec" {
+        return match error.kind() {
+            ErrorKind::UnknownArgument => {
+                let unknown = separator::text_of(error, ContextKind::InvalidArg)?;
+                separator::explain_missing("exec", words, &unknown)
+            }
+            ErrorKind::MissingRequiredArgument => {
+                separator::explain_no_program("exec", words, error)
+            }
+            _ => None,
+        };
     }
     let _ = (words, error);
     explain_left_out(name)

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use peername_observe::shell::command_line;
 
 /// Says where `--` belongs in the words of a command, if the word that clap does not know is the program.
@@ -20,6 +21,28 @@ pub(crate) fn explain_missing(command: &str, words: &[OsString], unknown: &str) 
         "the program and its arguments follow `--`:\n{}",
         with_separator(command, options, program)
     ))
+}
+
+/// Says where the program belongs, if it is all that is missing.
+pub(crate) fn explain_no_program(
+    command: &str,
+    words: &[OsString],
+    error: &clap::Error,
+) -> Option<String> {
+    let missing = text_of(error, ContextKind::InvalidArg)?;
+    let is_program = missing.contains("<CMD>") && missing.split_whitespace().count() == 1;
+    let options: Vec<_> = words.iter().filter(|word| *word != "--").cloned().collect();
+    let command = with_separator(command, &options, &["CMD".into()]);
+    is_program.then(|| format!("the program to run follows `--`:\n{command}"))
+}
+
+/// The arguments or values that an error is about.
+pub(crate) fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(" ")),
+        _ => None,
+    }
 }
 
 /// The command with `--` between its options and the program.

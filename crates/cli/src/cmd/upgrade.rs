@@ -10,7 +10,7 @@ use peername_sys::SyscallError;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example:\n  peername upgrade --pid 1234")]
 pub(crate) struct Args {
-    /// The process: a `proxy`, `forward` or `intercept`
+    /// The process: a `proxy`, `forward` or `intercept`; `pgrep -a peername` lists them
     #[arg(long, value_name = "PID", value_parser = process_id)]
     pid: u32,
 }

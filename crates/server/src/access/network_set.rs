@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use peername_proto::{
@@ -203,7 +203,8 @@ pub enum NetworkListError {
     /// A value is neither a network nor a known keyword.
     #[error(
         "{option} {value:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
-         nor any"
+         nor any{}",
+        file_hint(value)
     )]
     Value {
         /// The option.
@@ -256,6 +257,13 @@ pub enum NetworkListError {
         /// The text of the line, if it may be logged.
         entry: Option<String>,
     },
+}
+
+fn file_hint(value: &str) -> String {
+    match Path::new(value).is_file() {
+        true => format!("; for the networks in this file write @{value}"),
+        false => String::new(),
+    }
 }
 
 fn advice(error: &io::Error) -> &'static str {

@@ -34,11 +34,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
-use peername_daemon::usage::Usage;
 use peername_intercept::ca::{Authority, AuthorityOptions, CertificateDer};
 use peername_intercept::upstream::trust::TrustError;
 use peername_jail::files::{self, PrivateDir, TrustFiles};
-use peername_jail::mediator::{self, allowed::AllowedSockets, ports::ListenerPorts};
+use peername_jail::mediator::{self, ports::ListenerPorts};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
 use peername_sys::process::daemonize;
@@ -79,8 +78,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     // Before the directory is opened: one that can't be hidden is the wrong one.
     let mut hidden = hidden(args)?;
     let authority = authority(args)?;
-    let allowed = AllowedSockets::find(&args.allow_unix)
-        .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))?;
+    let allowed = args.allowed_sockets()?;
     refuse_directories_as_streams()?;
     refuse_hard_links(args)?;
     let certificates = authority.certificates();

@@ -30,7 +30,7 @@ pub(super) fn read<T, E: Display>(
     if parsed.is_empty() {
         let comments = match text.trim().is_empty() {
             true => "",
-            false => ": all of its lines are comments",
+            false => ": all of its lines are comments; remove the beginning of those that you want",
         };
         return Err(Usage(format!("{name}: the file lists no rule{comments}")));
     }
@@ -90,7 +90,7 @@ mod tests {
         );
         let error = read_text("# none yet\n").unwrap_err().0;
         assert!(
-            error.ends_with("no rule: all of its lines are comments"),
+            error.contains("no rule: all of its lines are comments; "),
             "{error}"
         );
         fs::remove_file(&path).unwrap();

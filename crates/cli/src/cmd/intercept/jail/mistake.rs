@@ -1,12 +1,13 @@
 //! Typical mistakes on the command line of `peername jail`, and what to type instead.
 
 use std::ffi::OsString;
+use std::path::Path;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ErrorKind};
 use peername_intercept::authz::Rule;
 use peername_observe::shell::quote;
 
-use crate::separator;
+use crate::separator::{self, text_of};
 
 /// What to do about words that clap refuses; `None` where clap's own words say it.
 pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option<String> {
@@ -15,25 +16,24 @@ pub(crate) fn explain_mistake(words: &[OsString], error: &clap::Error) -> Option
             explain_word(words, &text_of(error, ContextKind::InvalidArg)?)
         }
         ErrorKind::ArgumentConflict => explain_learn(error),
-        ErrorKind::MissingRequiredArgument => explain_no_program(words, error),
-        ErrorKind::ValueValidation => explain_url(error),
+        ErrorKind::MissingRequiredArgument => separator::explain_no_program("jail", words, error),
+        ErrorKind::ValueValidation => explain_rule(error),
         _ => None,
     }
 }
 
-fn explain_no_program(words: &[OsString], error: &clap::Error) -> Option<String> {
-    let is_program = text_of(error, ContextKind::InvalidArg)?.contains("<CMD>");
-    let options: Vec<_> = words.iter().filter(|word| *word != "--").cloned().collect();
-    let command = separator::with_separator("jail", &options, &["CMD".into()]);
-    is_program.then(|| format!("the program to run follows `--`:\n{command}"))
-}
-
-/// A URL as a rule: the rule that is meant.
-fn explain_url(error: &clap::Error) -> Option<String> {
+/// A URL or a file as a rule: the rule that is meant.
+fn explain_rule(error: &clap::Error) -> Option<String> {
     let option = text_of(error, ContextKind::InvalidArg)?;
     let option = option.split_whitespace().next()?;
     let is_rule = ["--allow", "--deny"].contains(&option);
     let value = text_of(error, ContextKind::InvalidValue).filter(|_| is_rule)?;
+    if Path::new(&value).is_file() {
+        let list = quote(&format!("@{value}")).into_owned();
+        return Some(format!(
+            "{option} {value} is a file: for the rules in it write {option} {list}"
+        ));
+    }
     let rule = rule_of_url(&value)?;
     Some(format!(
         "{option} {value}: a rule has no scheme; write {option} {}",
@@ -87,14 +87,6 @@ fn explain_learn(error: &clap::Error) -> Option<String> {
          `peername jail --learn FILE -- CMD` adds to a FILE that exists; `peername jail --allow @FILE -- CMD` applies it"
             .to_owned()
     })
-}
-
-fn text_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
-    match error.get(kind)? {
-        ContextValue::String(text) => Some(text.clone()),
-        ContextValue::Strings(texts) => Some(texts.join(" ")),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use peername_daemon::value::{Timeout, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_intercept::listener::jail::names::range::NameRanges;
+use peername_jail::JailError;
+use peername_jail::mediator::allowed::AllowedSockets;
 use peername_jail::network::DNS_PORT;
 
 use super::file_table::FileTable;
@@ -166,6 +168,10 @@ impl Args {
             errors.note(self.jail_ports(rules.as_deref()));
         }
         errors.note(self.name_ranges());
+        errors.note(self.allowed_sockets());
+        for path in self.hide.iter().filter(|path| !path.exists()) {
+            errors.push(JailError::NothingToHide(path.clone()).to_string());
+        }
         errors.into_result(Some(()))
     }
 
@@ -228,6 +234,16 @@ impl Args {
             all.extend(usual.into_iter().filter(is_unopened));
         }
         Ok(all)
+    }
+
+    /// The Unix sockets of this host that the program may connect to.
+    ///
+    /// # Errors
+    ///
+    /// There is no such file.
+    pub(super) fn allowed_sockets(&self) -> Result<AllowedSockets, Usage> {
+        AllowedSockets::find(&self.allow_unix)
+            .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))
     }
 
     /// The networks of the addresses of names.
