@@ -173,12 +173,18 @@ impl ListenerService {
     async fn serve_redirected(&self, stream: TcpStream, connection: Arc<ClientConnection>) {
         let client = &connection.info;
         let original = original_destination(&stream, client.listener.0.is_ipv6());
-        // TPROXY leaves the local address as the original destination. A client that connects to the listener itself is
-        // refused: its destination is a listener of the proxy.
+        // TPROXY leaves the local address as the original destination.
         let destination = match (original, stream.local_addr()) {
             (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
             (_, Err(_)) => return self.state.count_failed_connection(client.peer, "closed"),
         };
+        let (ip, port) = (destination.ip(), destination.port());
+        if self.state.upstream.is_own_listener(ip, port) {
+            // Nothing has redirected it. Of plain HTTP the Host field would choose the origin: an open proxy.
+            self.refuse(&stream, client.peer, "not_redirected");
+            let why = "it connected to the transparent listener itself: --listen is for clients that know the proxy";
+            return warn(&NOT_REDIRECTED, client.peer.0.ip(), why);
+        }
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
         let tunnel = Tunnel {
             destination: Destination::Redirected(destination),
@@ -257,6 +263,7 @@ fn warn(throttle: &Throttle, from: IpAddr, why: impl Display) {
 static NO_HEADER: Throttle = Throttle::new();
 static TOO_MANY: Throttle = Throttle::new();
 static NOT_ALLOWED: Throttle = Throttle::new();
+static NOT_REDIRECTED: Throttle = Throttle::new();
 static UNWATCHED: Throttle = Throttle::new();
 
 /// Counts a connection in `peername_intercept_connections_active` until it is dropped.

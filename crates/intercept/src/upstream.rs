@@ -109,6 +109,11 @@ impl Upstream {
         shared.clone()
     }
 
+    /// Whether the proxy itself listens there.
+    pub(crate) fn is_own_listener(&self, ip: IpAddr, port: u16) -> bool {
+        self.config().destinations.is_own_listener(ip, port)
+    }
+
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.
     pub(crate) fn successor(&self, config: UpstreamConfig, tls: OriginTls) -> Self {
         Self::with_dialer(self.dialer.successor(config, tls))

@@ -47,8 +47,16 @@ fn redirected_connections_reach_their_original_destination() {
         "https://other.test/",
     ]);
     assert_contains(&wrong, &["upstream_tls_wrong_name"]);
-    let loops = rig.curl_without_proxy(&["http://203.0.113.1:8081/"]);
-    assert_contains(&loops, &["destination_own_listener"]);
+}
+
+/// Nothing has redirected such a connection: its Host field would choose the origin, as with an open proxy.
+#[test]
+fn client_that_connects_to_a_transparent_listener_itself_is_refused() {
+    let rig = InterceptLab::new().start(&["--transparent=203.0.113.1:80", ADMIN]);
+    let request = b"GET /echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    Conn::assert_reset(&rig.lab.client, v4([203, 0, 113, 1], 80), request);
+    let failed = "connections_failed_total{reason=\"not_redirected\"} 1";
+    assert_contains(&rig.read_metrics(), &[failed]);
 }
 
 #[test]

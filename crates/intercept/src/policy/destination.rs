@@ -191,12 +191,18 @@ impl Destinations {
         }
     }
 
+    /// Whether the proxy itself listens there.
+    pub(crate) fn is_own_listener(&self, ip: IpAddr, port: u16) -> bool {
+        let is_here = self.own.kind_of(ip) == Some(HostAddress::Own) || ip.is_loopback();
+        is_here && self.listening.contains(&port)
+    }
+
     /// Denies what no entry of `allowed` can allow.
     fn deny_always(&self, ip: IpAddr, port: u16) -> Result<(), DestinationDenied> {
-        let kind = self.own.kind_of(ip);
-        if (kind == Some(HostAddress::Own) || ip.is_loopback()) && self.listening.contains(&port) {
+        if self.is_own_listener(ip, port) {
             return Err(DestinationDenied::OwnListener);
         }
+        let kind = self.own.kind_of(ip);
         let is_no_server = matches!(
             special(ip),
             Some(
