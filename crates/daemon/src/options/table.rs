@@ -317,8 +317,8 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number")),
-        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && has_default(arg) => {
-            return Err(wrong("an empty list: leave the key out for its default"));
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && has_meaning_without(arg) => {
+            return Err(wrong("an empty list: leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
         (_, DeValue::Array(_)) => return Err(wrong("use one value, no list")),
@@ -361,9 +361,14 @@ fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
-fn has_default(arg: &Arg) -> bool {
-    !arg.get_default_values().is_empty()
+/// Whether no value at all is another thing than an empty list seems to say: a default, or no restriction. Such a list may be
+/// what a template has made of nothing.
+fn has_meaning_without(arg: &Arg) -> bool {
+    !arg.get_default_values().is_empty() || RESTRICTING.contains(&arg.get_id().as_str())
 }
+
+/// The ids of options without which nothing is restricted.
+const RESTRICTING: [&str; 5] = ["allow", "allow_client", "check", "require_tlv", "rules"];
 
 /// The text of a string or of an integer.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
