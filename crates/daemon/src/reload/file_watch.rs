@@ -162,10 +162,11 @@ impl FileWatch {
             // It may have been deleted.
             let _ = watcher.unwatch(gone);
         }
-        for new in wanted.difference(&self.directories) {
-            if let Err(error) = watcher.watch(new, RecursiveMode::NonRecursive) {
-                let directory = new.display();
-                let what = self.what;
+        // Those that are watched, too: another directory may be at the path by now, and what has failed may not fail again.
+        for path in &wanted {
+            let watched = watcher.watch(path, RecursiveMode::NonRecursive);
+            if let (Err(error), false) = (watched, self.directories.contains(path)) {
+                let (what, directory) = (self.what, path.display());
                 tracing::warn!("{what}: can't watch {directory}, use SIGHUP: {error}");
             }
         }

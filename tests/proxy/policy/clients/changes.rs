@@ -68,6 +68,30 @@ fn entry_that_is_appended_is_in_force_within_a_second() {
     assert!(time < IN_FORCE, "{time:?}");
 }
 
+/// Another directory with the name of the one that is watched is watched from then on.
+#[test]
+fn list_in_a_directory_that_was_replaced_is_read() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("lists");
+    let list = directory.join("denied");
+    fs::create_dir(&directory).expect("mkdir(2)");
+    fs::write(&list, "192.0.2.1\n").expect("write(2)");
+    let option = format!("--deny-client=@{}", list.display());
+    let rig = ProxyRig::new(&[&option, "--no-sandbox"]);
+    let replace = |text: &str| {
+        fs::rename(&directory, scratch.path("old")).expect("rename(2)");
+        fs::create_dir(&directory).expect("mkdir(2)");
+        fs::write(&list, text).expect("write(2)");
+        fs::write(scratch.path("old").join("denied"), "").expect("write(2)");
+    };
+    let (down, _up) = rig.connect_client(fresh_client_v4());
+    replace("198.51.100.7\n");
+    assert_eq!(down.wait_closed().0, End::Reset);
+    let (other, _up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
+    fs::write(&list, "198.51.100.0/24\n").expect("write(2)");
+    assert_eq!(other.wait_closed().0, End::Reset);
+}
+
 /// A client that is no longer allowed is treated as one that is denied.
 #[test]
 fn client_that_is_taken_off_the_allow_list_is_ended() {
