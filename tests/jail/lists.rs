@@ -107,7 +107,9 @@ fn file_of_a_repository_has_the_options() {
 #[test]
 fn rules_of_a_file_are_kept_or_reported() {
     let rig = JailRig::new();
-    let text = "[jail]\ndeny = [\"a.test/slow\"]\n";
+    let text = "[jail]\ndeny = [\"a.test/slow\"]\nhide = [\"secret\"]\n";
+    let secret = rig.scratch().write("secret", "treasure\n");
+    let other = rig.scratch().write("other", "");
     let file = rig.scratch().write("peername.toml", text);
     let script = format!("{CURL} https://a.test/slow; {CURL} https://b.test/slow");
     let run = |options: &[&str]| {
@@ -125,6 +127,9 @@ fn rules_of_a_file_are_kept_or_reported() {
     let (printed, said) = run(&["--learn", &learned]);
     assert_eq!(printed, "200 200 ");
     assert_contains(&said, &["deny of ", "peername.toml: no effect beside"]);
+    let hide = ["--config", &file, "--hide", &other, "--allow=any"];
+    let shown = rig.run(User::Nobody, &hide, &format!("cat {secret}"));
+    assert!(!String::from_utf8_lossy(&shown.stdout).contains("treasure"));
     // The first match decides, so nothing is denied here.
     let (printed, said) = run(&["--allow=any", "--deny=b.test"]);
     assert_eq!(printed, "403 200 ");

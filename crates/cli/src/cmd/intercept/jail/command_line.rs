@@ -9,7 +9,6 @@ use peername_daemon::usage::Usage;
 
 use super::file_table::FileTable;
 use super::options::Args;
-use crate::cmd::intercept::rule_args::RULE_OPTIONS;
 use crate::config_file::{self, Kind};
 
 /// The command line of `peername jail`.
@@ -18,8 +17,8 @@ use crate::config_file::{self, Kind};
 pub(crate) struct CommandLine {
     #[command(flatten)]
     options: Given<Args>,
-    /// Read the options of the `[jail]` table of this file (docs/config.md); those of the command line replace them, and its rules
-    /// follow those of the file
+    /// Read the options of the `[jail]` table of this file (docs/config.md); those of the command line replace them, but its rules
+    /// and --hide are added
     #[arg(long, value_name = "FILE", help_heading = heading::OPERATION)]
     config: Option<PathBuf>,
     /// The program and its arguments
@@ -53,7 +52,7 @@ impl CommandLine {
             mut given,
             excluded,
         } = given
-            .with_command_line(&self.options, &RULE_OPTIONS)
+            .with_command_line(&self.options, &ADDED)
             .map_err(Usage::from_error)?;
         if !excluded.is_empty() && !given.options.logging.quiet {
             let (keys, file) = (Vec::from_iter(excluded).join(", "), path.display());
@@ -64,6 +63,8 @@ impl CommandLine {
     }
 }
 
+/// The ids of the options whose values follow those of the file: what it denies or hides stays so.
+const ADDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
 const EXAMPLE: &str = "\
 Example: write the list of what a program needs; read it; from then on allow that and no more
   peername jail --learn allow.txt -- npm ci
