@@ -56,9 +56,17 @@ pub(super) fn read_allowed<T, E: Display>(
     read(name, path, parse)
 }
 
-/// A line without its comment.
+/// A line without its comment, which begins at the start or after a space: in a word, `;` and `#` are of a path.
 pub(super) fn entry(line: &str) -> &str {
-    line.split(['#', ';']).next().unwrap_or_default().trim()
+    let is_comment = |at: usize| {
+        let before = line.get(..at).unwrap_or_default();
+        before.is_empty() || before.ends_with(char::is_whitespace)
+    };
+    let comment = line
+        .match_indices(['#', ';'])
+        .find(|(at, _)| is_comment(*at));
+    let end = comment.map_or(line.len(), |(at, _)| at);
+    line.get(..end).unwrap_or_default().trim()
 }
 
 #[cfg(test)]
@@ -83,6 +91,8 @@ mod tests {
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(rules, ["allow a.test", "allow *.b.test:443/x"]);
+        // A path with it would be cut to one that allows more.
+        assert!(read_text("a.test/x;y\n").is_err());
         let error = read_text("a.test\nsecret word\n").unwrap_err().0;
         assert!(
             error.contains("line 2") && !error.contains("secret"),
