@@ -295,14 +295,7 @@ pub(crate) fn client_capacity(capacity: Capacity) -> Capacity {
 
 fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
     setup.warn_of_options();
-    if setup.is_unchecked() {
-        tracing::warn!(
-            "no --check and no --allow: requests to every permitted destination are allowed"
-        );
-    }
-    if setup.check.is_some() && setup.options.check.fails_open() {
-        tracing::warn!("requests are forwarded unchecked whenever the check service fails");
-    }
+    setup.warn_of_openness();
     tracing::info!(
         tcp,
         ca = %setup.ca()?.display(),

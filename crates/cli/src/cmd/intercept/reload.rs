@@ -81,6 +81,7 @@ impl Reload for Control {
         let changed = listeners.apply(change, replace, tasks).await;
         self.setup = setup;
         self.setup.warn_of_options();
+        self.setup.warn_of_openness();
         Ok(changed)
     }
 

@@ -178,8 +178,6 @@ impl FromArgMatches for RuleArgs {
     }
 }
 
-/// The ids of the options. Those of a command line follow those of a file.
-pub(super) const RULE_OPTIONS: [&str; 3] = [ALLOW, DENY, RULES];
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
 const RULES: &str = "rules";

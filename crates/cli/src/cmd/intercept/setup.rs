@@ -168,7 +168,7 @@ impl Setup {
     }
 
     /// Whether neither access lists nor a check decide on requests.
-    pub(super) fn is_unchecked(&self) -> bool {
+    fn is_unchecked(&self) -> bool {
         self.check.is_none() && self.lists.rules.is_none()
     }
 
@@ -203,6 +203,18 @@ impl Setup {
                 file.display(),
                 quote(file)
             );
+        }
+    }
+
+    /// Logs a warning if requests may be forwarded that nothing has decided on.
+    pub(super) fn warn_of_openness(&self) {
+        if self.is_unchecked() {
+            tracing::warn!(
+                "no --check and no --allow: requests to every permitted destination are allowed"
+            );
+        }
+        if self.check.is_some() && self.options.check.fails_open() {
+            tracing::warn!("requests are forwarded unchecked whenever the check service fails");
         }
     }
 
