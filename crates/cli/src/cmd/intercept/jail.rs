@@ -56,7 +56,8 @@ use interceptor::Interceptor;
 pub(crate) use mistake::explain_mistake;
 use options::Args;
 
-/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`] if the options contradict each other.
+/// Executes the program; returns only if that fails: with exit code 125, or [`Usage`](peername_daemon::usage::Usage) if the
+/// options contradict each other.
 pub(crate) fn run(line: &CommandLine) -> anyhow::Result<ExitCode> {
     let args = &line.resolve()?;
     match args.fails_on_deny() {
