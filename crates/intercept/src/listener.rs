@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use peername_observe::throttle::Throttle;
-use peername_server::addr::{LocalAddr, PeerAddr, canonical};
+use peername_server::addr::{PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
 use peername_server::listeners::ListenerId;
@@ -119,7 +119,7 @@ impl ListenerService {
 
     /// Admits a connection: reads its PROXY header if the peer is trusted to send one, then applies `--allow-client` and
     /// the per-client connection limit.
-    async fn admit(&self, stream: TcpStream, listener: LocalAddr, entry: Arc<ConnectionEntry>) {
+    async fn admit(&self, stream: TcpStream, entry: Arc<ConnectionEntry>) {
         let peer = PeerAddr(canonical(entry.peer().0));
         let mut client = match self.kind {
             // In the jail every address is local: the peer may have any, and is this host all the same.
@@ -158,7 +158,7 @@ impl ListenerService {
                        the normal load";
             return warn(&TOO_MANY, client.ip(), why);
         };
-        let connection = ClientConnection::new(peer, client, listener, entry);
+        let connection = ClientConnection::new(peer, client, entry);
         match &self.kind {
             ListenerKind::Explicit => {
                 let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
@@ -172,17 +172,18 @@ impl ListenerService {
 
     async fn serve_redirected(&self, stream: TcpStream, connection: Arc<ClientConnection>) {
         let client = &connection.info;
-        let original = original_destination(&stream, client.listener.0.is_ipv6());
-        // TPROXY leaves the local address as the original destination.
-        let destination = match (original, stream.local_addr()) {
-            (Ok(Some(addr)), _) | (_, Ok(addr)) => canonical(addr),
-            (_, Err(_)) => return self.state.count_failed_connection(client.peer, "closed"),
+        let Ok(local) = stream.local_addr().map(canonical) else {
+            return self.state.count_failed_connection(client.peer, "closed");
         };
-        let (ip, port) = (destination.ip(), destination.port());
-        if self.state.upstream.is_own_listener(ip, port) {
-            // Nothing has redirected it. Of plain HTTP the Host field would choose the origin: an open proxy.
+        // TPROXY leaves the local address as the original destination.
+        let destination = match original_destination(&stream, local.is_ipv6()) {
+            Ok(Some(addr)) => canonical(addr),
+            _ => local,
+        };
+        if self.state.upstream.is_own_listener(destination) {
+            // Of plain HTTP the Host field would choose the origin: an open proxy.
             self.refuse(&stream, client.peer, "not_redirected");
-            let why = "it connected to the transparent listener itself: --listen is for clients that know the proxy";
+            let why = "nothing on this host redirected it to the transparent listener; --listen is for clients that know the proxy";
             return warn(&NOT_REDIRECTED, client.peer.0.ip(), why);
         }
         let socket = ClientSocket::new(stream, &connection.entry, &connection.cut);
@@ -225,12 +226,7 @@ impl Serve for Intercept {
 
 impl ListenerService {
     async fn serve(&self, connection: Incoming, entry: Arc<ConnectionEntry>) {
-        let Incoming {
-            stream,
-            peer,
-            listener,
-            ..
-        } = connection;
+        let Incoming { stream, peer, .. } = connection;
         let peer = PeerAddr(canonical(peer.0));
         self.state.sinks.metrics.connections.inc();
         let stream = match register_stream(stream) {
@@ -242,7 +238,7 @@ impl ListenerService {
         };
         let active = ActiveGuard::new(&self.state);
         // The future of a connection is large, and most of it is needed only while the connection lasts.
-        Box::pin(self.admit(stream, listener, entry)).await;
+        Box::pin(self.admit(stream, entry)).await;
         drop(active);
     }
 }

@@ -16,7 +16,7 @@ mod retry;
 pub mod trust;
 pub mod upstream_proxy;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -110,8 +110,9 @@ impl Upstream {
     }
 
     /// Whether the proxy itself listens there.
-    pub(crate) fn is_own_listener(&self, ip: IpAddr, port: u16) -> bool {
-        self.config().destinations.is_own_listener(ip, port)
+    pub(crate) fn is_own_listener(&self, addr: SocketAddr) -> bool {
+        let destinations = &self.config().destinations;
+        destinations.is_own_listener(addr.ip(), addr.port())
     }
 
     /// The client side after a reload. It shares the connection cap, and reuses no connection of this one.

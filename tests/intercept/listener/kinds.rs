@@ -49,6 +49,15 @@ fn redirected_connections_reach_their_original_destination() {
     assert_contains(&wrong, &["upstream_tls_wrong_name"]);
 }
 
+/// The address family is the connection's, not the listener's.
+#[test]
+fn dual_stack_listener_takes_what_ipv4_rules_redirect() {
+    let stage = InterceptLab::new();
+    let rig = transparent_on(stage, "--transparent=[::]:8081", "redirect to :8081");
+    let answer = rig.curl_without_proxy(&["http://a.test/echo"]);
+    assert!(answer.starts_with("GET a.test "), "{answer}");
+}
+
 /// Nothing has redirected such a connection: its Host field would choose the origin, as with an open proxy.
 #[test]
 fn client_that_connects_to_a_transparent_listener_itself_is_refused() {

@@ -22,7 +22,7 @@ pub fn advise(reason: &str) -> Option<&'static str> {
             "If it is a client of yours, give it a name of --proxy-auth, or add its network to --allow-client."
         }
         "not_redirected" => {
-            "It connected to a transparent listener itself: --listen is for clients that know the proxy."
+            "Nothing on this host redirected it to the transparent listener: --listen is for clients that know the proxy."
         }
         "too_many_passwords" => {
             "A client sends many wrong passwords, or many users behind one address begin at once: the log has its address."

@@ -90,13 +90,18 @@ impl AccessRules {
 
     /// The rules that deny nothing, because one before them allows it.
     pub fn overruled(&self) -> impl Iterator<Item = Overruled<'_>> {
-        self.0.iter().enumerate().filter_map(|(index, denial)| {
-            let by = self
-                .0
+        let last_allowing = self.0.iter().rposition(Rule::allows);
+        let mut allowing: Vec<&Rule> = Vec::new();
+        self.0.iter().enumerate().filter_map(move |(index, rule)| {
+            if rule.allows() {
+                allowing.push(rule);
+                return None;
+            }
+            let is_last_word = last_allowing.is_none_or(|last| last < index);
+            let by = allowing
                 .iter()
-                .take(index)
-                .find(|rule| rule.overrules(denial));
-            by.map(|by| Overruled { denial, by })
+                .find(|by| by.overrules(rule, is_last_word))?;
+            Some(Overruled { denial: rule, by })
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use peername_observe::connections::ConnectionState;
-use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr};
+use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_server::workers::connections::{ConnectionEntry, ServedConnection, ServedStatus};
 
 use super::stall_monitor::StallMonitor;
@@ -42,13 +42,12 @@ impl ClientConnection {
     pub(crate) fn new(
         peer: PeerAddr,
         client: SocketAddr,
-        listener: LocalAddr,
         entry: Arc<ConnectionEntry>,
     ) -> Arc<Self> {
         let id = Id::next();
         entry.set_client(ClaimedSource(client));
         let connection = Arc::new(Self {
-            info: Arc::new(ClientInfo::new(id, peer, client, listener)),
+            info: Arc::new(ClientInfo::new(id, peer, client)),
             exchanges: StallMonitor::default(),
             leases: Upstream::new_leases(id, client.ip()),
             entry,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use http::StatusCode;
-use peername_server::addr::{LocalAddr, PeerAddr, canonical};
+use peername_server::addr::{PeerAddr, canonical};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -176,7 +176,7 @@ impl JailListener {
         let port = addr.port();
         let to = HostPort { host, port };
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let client = ClientInfo::new(Id::next(), PeerAddr(program), program, LocalAddr(addr));
+        let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
         state.sinks.begin_span(&mut record);
         if let Some(remedy) = state.port_remedy(&to) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use peername_server::addr::{LocalAddr, PeerAddr};
+use peername_server::addr::PeerAddr;
 
 use super::id::Id;
 
@@ -15,8 +15,6 @@ pub(crate) struct ClientInfo {
     pub(crate) peer: PeerAddr,
     /// The true client: the source that the PROXY header of a trusted peer claims, else the peer.
     pub(crate) addr: SocketAddr,
-    /// The address at which the connection was accepted.
-    pub(crate) listener: LocalAddr,
     /// The user name that was verified last, where `--proxy-auth` asks for one.
     user: Mutex<Option<Arc<str>>>,
     /// For the audit lines of its requests.
@@ -33,11 +31,10 @@ pub(crate) struct ClientText {
 }
 
 impl ClientInfo {
-    pub(crate) fn new(id: Id, peer: PeerAddr, addr: SocketAddr, listener: LocalAddr) -> Self {
+    pub(crate) fn new(id: Id, peer: PeerAddr, addr: SocketAddr) -> Self {
         Self {
             peer,
             addr,
-            listener,
             user: Mutex::default(),
             text: ClientText {
                 id: id.to_string().into(),

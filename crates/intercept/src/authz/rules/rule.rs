@@ -168,18 +168,24 @@ impl Rule {
         Arc::clone(&self.text)
     }
 
-    /// Whether it allows all that the other one denies.
-    pub(super) fn overrules(&self, denial: &Self) -> bool {
-        let covers_host = match (&self.host, &denial.host) {
+    /// Whether this rule, which allows, allows all that the other one denies. A denial of addresses is for more forms of them than
+    /// this rule is; that counts where a further rule may allow them, and not where nothing does (`is_last_word`).
+    pub(super) fn overrules(&self, denial: &Self, is_last_word: bool) -> bool {
+        let covers_host = || match (&self.host, &denial.host) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(host), Some(denied)) => host.covers(denied),
+            (Some(host), Some(denied)) => {
+                let is_name = match denied {
+                    HostPattern::Host(host) => host.as_ip().is_none(),
+                    HostPattern::Below(_) => true,
+                    HostPattern::Network(_) => false,
+                };
+                (is_name || is_last_word) && host.covers(denied)
+            }
         };
-        self.allows()
-            && !denial.allows()
-            && !self.is_partial()
-            && covers_host
+        !self.is_partial()
             && self.port.is_none_or(|port| denial.port == Some(port))
+            && covers_host()
     }
 
     pub(super) fn matches_request(

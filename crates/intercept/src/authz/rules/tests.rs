@@ -425,6 +425,11 @@ fn rule_that_denies_nothing_is_found() {
         (&["allow 192.0.2.0/24", "deny 192.0.2.7"], true),
         (&["allow 192.0.2.7:8000", "deny 192.0.2.7:8000"], true),
         (&["allow localhost", "deny 127.0.0.1"], false),
+        // The denial is for 64:ff9b::c000:207, too.
+        (
+            &["allow 192.0.2.0/24", "deny 192.0.2.7", "allow any"],
+            false,
+        ),
         (&["deny a.test", "allow a.test"], false),
         (&["allow a.test", "deny *.test"], false),
         (&["allow a.test:80", "deny a.test"], false),
