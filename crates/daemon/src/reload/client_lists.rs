@@ -93,7 +93,7 @@ async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients, 
         let current = policies.borrow_and_update().clone();
         let with_lists = current.with_lists();
         if with_lists.is_empty() {
-            // Those that it had would differ for ever once their files change.
+            // The old files would count as changed on every turn.
             watch.replace(Fingerprints::default());
             history.set_lists_read(Ok(()));
         } else {

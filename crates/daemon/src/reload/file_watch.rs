@@ -162,8 +162,10 @@ impl FileWatch {
             // It may have been deleted.
             let _ = watcher.unwatch(gone);
         }
-        // Those that are watched, too: another directory may be at the path by now, and what has failed may not fail again.
+        // Also those that are watched: another directory may be at the path by now, and a watch that failed may succeed.
         for path in &wanted {
+            // Or the end of the directory that was there ended the watch of its successor.
+            let _ = watcher.unwatch(path);
             let watched = watcher.watch(path, RecursiveMode::NonRecursive);
             if let (Err(error), false) = (watched, self.directories.contains(path)) {
                 let (what, directory) = (self.what, path.display());

@@ -78,16 +78,17 @@ fn list_in_a_directory_that_was_replaced_is_read() {
     fs::write(&list, "192.0.2.1\n").expect("write(2)");
     let option = format!("--deny-client=@{}", list.display());
     let rig = ProxyRig::new(&[&option, "--no-sandbox"]);
-    let replace = |text: &str| {
-        fs::rename(&directory, scratch.path("old")).expect("rename(2)");
-        fs::create_dir(&directory).expect("mkdir(2)");
-        fs::write(&list, text).expect("write(2)");
-        fs::write(scratch.path("old").join("denied"), "").expect("write(2)");
-    };
     let (down, _up) = rig.connect_client(fresh_client_v4());
-    replace("198.51.100.7\n");
+    let old = scratch.path("old");
+    fs::rename(&directory, &old).expect("rename(2)");
+    fs::create_dir(&directory).expect("mkdir(2)");
+    fs::write(&list, "198.51.100.7\n").expect("write(2)");
+    fs::write(old.join("denied"), "").expect("write(2)");
     assert_eq!(down.wait_closed().0, End::Reset);
+    // The watch of the old directory ends with it, and no other.
+    fs::remove_dir_all(&old).expect("rmdir(2)");
     let (other, _up) = rig.connect_client(v4([198, 51, 100, 8], 4001));
+    thread::sleep(Duration::from_millis(500));
     fs::write(&list, "198.51.100.0/24\n").expect("write(2)");
     assert_eq!(other.wait_closed().0, End::Reset);
 }
