@@ -165,10 +165,7 @@ fn config_check_reads_the_rules_of_a_jail() {
         assert_contains(&said, &["jail.toml", expected]);
     }
     for (table, expected) in [
-        (
-            "rules = []",
-            "line 2, rules: an empty list: leave the key out",
-        ),
+        ("rules = []", "line 2, rules: an empty list: name some"),
         ("log = 3", "line 2, log: use a string"),
         ("rules = true", "line 2, rules: use a list"),
         ("hide = [\"none\"]", "line 2, [jail]: hide "),

@@ -318,7 +318,7 @@ fn read_value(
         }
         (ArgAction::Count, _) => return Err(wrong("use a number")),
         (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && has_meaning_without(arg) => {
-            return Err(wrong("an empty list: leave the key out"));
+            return Err(wrong("an empty list: name some, or leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
         (_, DeValue::Array(_)) => return Err(wrong("use one value, no list")),

@@ -36,6 +36,10 @@ pub(super) fn start(given: &Given<Args>) -> anyhow::Result<()> {
                     there is loopback";
         return Err(Usage(text.to_owned()).into());
     }
+    if given.words_of("max_connections").next().is_some() {
+        let text = "--max-connections is not for --mode netns: the limit of open files (ulimit -n, LimitNOFILE) bounds its connections";
+        return Err(Usage(text.to_owned()).into());
+    }
     let addrs = addresses(args)?;
     let mut sockets = Vec::new();
     for &addr in &addrs {

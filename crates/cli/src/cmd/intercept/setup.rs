@@ -175,10 +175,11 @@ impl Setup {
     /// Logs a warning for each option that is valid, but hardly what was meant: a file with a secret that others may read, a secret
     /// for a host to which no request is allowed, a rule that denies nothing, and a host in a rule that is the name of a file.
     pub(super) fn warn_of_options(&self) {
-        for Overruled { denial, by } in self.lists.rules.iter().flat_map(|rules| rules.overruled())
-        {
+        let mut overruled = self.lists.rules.iter().flat_map(|rules| rules.overruled());
+        if let Some(Overruled { denial, by }) = overruled.next() {
             tracing::warn!(
-                "the rule {denial} denies nothing: {by} stands before it, and the first match decides"
+                "the rule {denial} denies nothing: {by} stands before it, and the first match decides ({} more such rules)",
+                overruled.count()
             );
         }
         if let Some(host) = self.options.host_like_a_file() {

@@ -52,10 +52,12 @@ impl CommandLine {
             mut given,
             excluded,
         } = given
-            .with_command_line(&self.options, &ADDED)
+            .with_command_line(&self.options, &APPENDED)
             .map_err(Usage::from_error)?;
+        // That -v replaces it is no news.
+        let excluded: Vec<_> = excluded.into_iter().filter(|key| key != "quiet").collect();
         if !excluded.is_empty() && !given.options.logging.quiet {
-            let (keys, file) = (Vec::from_iter(excluded).join(", "), path.display());
+            let (keys, file) = (excluded.join(", "), path.display());
             eprintln!("peername: {keys} of {file}: no effect beside an option of the command line");
         }
         given.options.table = Some(table);
@@ -63,8 +65,8 @@ impl CommandLine {
     }
 }
 
-/// The ids of the options whose values follow those of the file: what it denies or hides stays so.
-const ADDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
+/// The ids of the options whose values follow those of the file.
+const APPENDED: [&str; 4] = ["allow", "deny", "rules", "hide"];
 const EXAMPLE: &str = "\
 Example: write the list of what a program needs; read it; from then on allow that and no more
   peername jail --learn allow.txt -- npm ci

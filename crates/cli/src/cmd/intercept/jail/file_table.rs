@@ -1,6 +1,7 @@
 //! The `[jail]` table of a file beside the options of a command line: which of the two an error is about, and where the file
 //! takes what a denied request needs.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use peername_daemon::options::{Given, Origin};
@@ -15,19 +16,22 @@ use super::options::Args;
 pub(super) struct FileTable {
     path: PathBuf,
     origin: Origin,
-    /// The words of the command line.
-    line: Vec<String>,
+    /// The options of the command line.
+    given_options: Vec<String>,
     /// Whether the rules are those of the key `allow`, and not of `rules`.
     has_allow: bool,
 }
 
 impl FileTable {
     pub(super) fn new(path: &Path, origin: Origin, file: &Given<Args>, line: &Given<Args>) -> Self {
-        let line = line.words_except(&[]).map(|word| word.to_string_lossy());
+        let option = |word: &OsString| {
+            let word = word.to_string_lossy();
+            word.split('=').next().unwrap_or_default().to_owned()
+        };
         Self {
             path: path.to_owned(),
             origin,
-            line: line.map(String::from).collect(),
+            given_options: line.words_except(&[]).map(option).collect(),
             has_allow: file.words_of("allow").next().is_some(),
         }
     }
@@ -45,15 +49,22 @@ impl FileTable {
 
     fn located(&self, error: &str) -> String {
         let option = error.split([' ', ':']).next().unwrap_or_default();
-        let is_given = |word: &String| word.split('=').next() == Some(option);
-        match self.line.iter().any(is_given) || !option.starts_with("--") {
+        match self.is_on_line(option) || !option.starts_with("--") {
             true => error.to_owned(),
             false => self.origin.of(error),
         }
     }
 
-    /// What would allow a request, and where the file takes it.
+    fn is_on_line(&self, option: &str) -> bool {
+        self.given_options.iter().any(|given| given == option)
+    }
+
+    /// What would allow a request, and where the file takes it; the option, where the command line replaces that key.
     pub(super) fn place_of(&self, remedy: &Remedy) -> String {
+        let option = format!("--{}", remedy.option());
+        if !matches!(remedy, Remedy::Allow(_)) && self.is_on_line(&option) {
+            return remedy.to_string();
+        }
         let (key, action) = match remedy {
             Remedy::Allow(_) if !self.has_allow => ("rules", "allow "),
             other => (other.option(), ""),

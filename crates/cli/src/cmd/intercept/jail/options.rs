@@ -169,7 +169,11 @@ impl Args {
         }
         errors.note(self.name_ranges());
         errors.note(self.allowed_sockets());
-        for path in self.hide.iter().filter(|path| !path.exists()) {
+        for path in self
+            .hide
+            .iter()
+            .filter(|path| matches!(path.try_exists(), Ok(false)))
+        {
             errors.push(JailError::NothingToHide(path.clone()).to_string());
         }
         errors.into_result(Some(()))
