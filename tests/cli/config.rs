@@ -1,11 +1,12 @@
 //! The configuration file: errors have a line and column, and the documented examples are valid.
 
+mod jail;
 mod notes;
 
 use std::fs;
 use std::process::Output;
 
-use crate::harness::lab::{Host, Scratch, assert_contains};
+use crate::harness::lab::{Host, Scratch};
 use crate::harness::page::Page;
 use crate::harness::peername::{Peername, words};
 
@@ -130,53 +131,6 @@ fn config_check_reports_all_errors() {
     let places: Vec<_> = said.lines().map(|line| line.split(", ").nth(1)).collect();
     let expected = ["line 1", "line 1", "line 3", "line 2", "line 4"].map(Some);
     assert_eq!(places, expected, "{said}");
-}
-
-#[test]
-fn config_check_reads_the_rules_of_a_jail() {
-    let scratch = Scratch::new();
-    let list = scratch.write("list", "a.test\nnot a rule\n");
-    for (table, expected) in [
-        (
-            "rules = [\"deny a.test\"]".to_owned(),
-            "denies every request",
-        ),
-        (
-            "rules = [\"allow a.test:53\"]".to_owned(),
-            "53 is the jail's name server's",
-        ),
-        (
-            format!("contact = \"x\"\nrules = [\"allow @{list}\"]"),
-            "jail.toml, line 3, [jail]: rules allow @",
-        ),
-        (
-            format!("contact = \"x\"\nallow-tcp = [\"@{list}\"]"),
-            "jail.toml, line 3, [jail]: allow-tcp @",
-        ),
-        (
-            "inject = [\"a.test=Authorization@/nonexistent\"]".to_owned(),
-            "/nonexistent",
-        ),
-    ] {
-        let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
-        let output = run(&["config", "check", &path]);
-        let said = String::from_utf8(output.stdout).expect("text");
-        assert_eq!(output.status.code(), Some(3), "{table}: {said}");
-        assert_contains(&said, &["jail.toml", expected]);
-    }
-    for (table, expected) in [
-        ("rules = []", "line 2, rules: an empty list: name some"),
-        ("log = 3", "line 2, log: use a string"),
-        ("rules = true", "line 2, rules: use a list"),
-        ("hide = [\"none\"]", "line 2, [jail]: hide "),
-        ("allow-unix = \"none\"", "line 2, [jail]: allow-unix "),
-    ] {
-        let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
-        let said = text(&run(&["config", "check", &path]));
-        assert_contains(&said, &[expected]);
-    }
-    let path = scratch.write("jail.toml", "[jail]\nrules = [\"allow a.test\"]\n");
-    assert_eq!(run(&["config", "check", &path]).status.code(), Some(0));
 }
 
 /// Types, unknown keys and values, each with its line; and all errors of the syntax, too.

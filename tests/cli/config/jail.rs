@@ -1,0 +1,51 @@
+//! The `[jail]` table: its rules, and the files that it names.
+
+use super::{run, text};
+use crate::harness::lab::{Scratch, assert_contains};
+
+#[test]
+fn config_check_reads_the_rules_of_a_jail() {
+    let scratch = Scratch::new();
+    let list = scratch.write("list", "a.test\nnot a rule\n");
+    for (table, expected) in [
+        (
+            "rules = [\"deny a.test\"]".to_owned(),
+            "denies every request",
+        ),
+        (
+            "rules = [\"allow a.test:53\"]".to_owned(),
+            "53 is the jail's name server's",
+        ),
+        (
+            format!("contact = \"x\"\nrules = [\"allow @{list}\"]"),
+            "jail.toml, line 3, [jail]: rules allow @",
+        ),
+        (
+            format!("contact = \"x\"\nallow-tcp = [\"@{list}\"]"),
+            "jail.toml, line 3, [jail]: allow-tcp @",
+        ),
+        (
+            "inject = [\"a.test=Authorization@/nonexistent\"]".to_owned(),
+            "/nonexistent",
+        ),
+    ] {
+        let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
+        let output = run(&["config", "check", &path]);
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(3), "{table}: {said}");
+        assert_contains(&said, &["jail.toml", expected]);
+    }
+    for (table, expected) in [
+        ("rules = []", "line 2, rules: an empty list: name some"),
+        ("log = 3", "line 2, log: use a string"),
+        ("rules = true", "line 2, rules: use a list"),
+        ("hide = [\"none\"]", "line 2, [jail]: hide "),
+        ("allow-unix = \"none\"", "line 2, [jail]: allow-unix "),
+    ] {
+        let path = scratch.write("jail.toml", &format!("[jail]\n{table}\n"));
+        let said = text(&run(&["config", "check", &path]));
+        assert_contains(&said, &[expected]);
+    }
+    let path = scratch.write("jail.toml", "[jail]\nrules = [\"allow a.test\"]\n");
+    assert_eq!(run(&["config", "check", &path]).status.code(), Some(0));
+}
