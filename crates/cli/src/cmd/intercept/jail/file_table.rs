@@ -9,8 +9,6 @@ use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
 use peername_intercept::Remedy;
 
-use super::options::Args;
-
 /// The table of a file.
 #[derive(Clone, Debug)]
 pub(super) struct FileTable {
@@ -23,7 +21,13 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    pub(super) fn new(path: &Path, origin: Origin, file: &Given<Args>, line: &Given<Args>) -> Self {
+    /// Of the file at `path`, beside a command line.
+    pub(super) fn new<T: clap::Args>(
+        path: &Path,
+        origin: Origin,
+        file: &Given<T>,
+        line: &Given<T>,
+    ) -> Self {
         let option = |word: &OsString| {
             let word = word.to_string_lossy();
             word.split('=').next().unwrap_or_default().to_owned()
