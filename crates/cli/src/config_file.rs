@@ -53,7 +53,7 @@ impl Configuration {
     /// # Errors
     ///
     /// Options contradict each other.
-    pub(crate) fn with_command_line<T>(self, line: &Given<T>) -> Result<Self, Usage> {
+    pub(crate) fn with_command_line<T: clap::Args>(self, line: &Given<T>) -> Result<Self, Usage> {
         let top = self.top.with_command_line(line, &[]);
         Ok(Self {
             top: top.map_err(Usage::from_error)?.given,

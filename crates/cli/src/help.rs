@@ -62,10 +62,13 @@ fn owners(command: &Command, error: &clap::Error) -> Vec<String> {
     let Some(name) = unknown.strip_prefix("--") else {
         return Vec::new();
     };
-    let is_it = |arg: &Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
     command
         .get_subcommands()
-        .filter(|command| command.get_arguments().any(is_it))
+        .filter(|command| {
+            command
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some(name) && !arg.is_hide_set())
+        })
         .map(|command| format!("`peername {}`", command.get_name()))
         .collect()
 }

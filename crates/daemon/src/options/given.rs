@@ -51,20 +51,20 @@ impl<T: clap::Args> Given<T> {
     /// # Errors
     ///
     /// None, where both are valid.
-    pub fn with_command_line<U>(
+    pub fn with_command_line<U: clap::Args>(
         self,
         line: &Given<U>,
         added: &[&str],
     ) -> Result<Merged<T>, clap::Error> {
         let command = command::<T>();
-        let is_given = |word: &Word| line.words.iter().any(|given| given.option == word.option);
-        let is_excluded = |word: &Word| {
+        let (excluded, mut words): (Vec<_>, Vec<_>) = self.words.into_iter().partition(|word| {
             line.words
                 .iter()
                 .any(|given| conflicts(&command, &given.option, &word.option))
-        };
-        let (excluded, mut words): (Vec<_>, Vec<_>) = self.words.into_iter().partition(is_excluded);
-        words.retain(|word| added.contains(&word.option.as_str()) || !is_given(word));
+        });
+        words.retain(|word| {
+            added.contains(&word.option.as_str()) || line.words_of(&word.option).next().is_none()
+        });
         words.extend(line.words.iter().cloned());
         Ok(Merged {
             given: Self::parse(words)?,

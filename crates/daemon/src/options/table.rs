@@ -317,7 +317,7 @@ fn read_value(
             };
         }
         (ArgAction::Count, _) => return Err(wrong("use a number")),
-        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && has_meaning_without(arg) => {
+        (ArgAction::Append, DeValue::Array(all)) if all.is_empty() && is_unlike_empty(arg) => {
             return Err(wrong("an empty list: name some, or leave the key out"));
         }
         (ArgAction::Append, DeValue::Array(all)) => all.into_iter().collect(),
@@ -361,9 +361,9 @@ fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
-/// Whether no value at all is another thing than an empty list seems to say: a default, or no restriction. Such a list may be
-/// what a template has made of nothing.
-fn has_meaning_without(arg: &Arg) -> bool {
+/// Whether a missing key means something else than an empty list: a default, or no restriction. Such a list may be what a template
+/// has made of nothing.
+fn is_unlike_empty(arg: &Arg) -> bool {
     !arg.get_default_values().is_empty() || RESTRICTING.contains(&arg.get_id().as_str())
 }
 

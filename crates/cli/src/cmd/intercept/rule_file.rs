@@ -58,15 +58,11 @@ pub(super) fn read_allowed<T, E: Display>(
 
 /// A line without its comment, which begins at the start or after a space: in a word, `;` and `#` are of a path.
 pub(super) fn entry(line: &str) -> &str {
-    let is_comment = |at: usize| {
-        let before = line.get(..at).unwrap_or_default();
-        before.is_empty() || before.ends_with(char::is_whitespace)
-    };
-    let comment = line
-        .match_indices(['#', ';'])
-        .find(|(at, _)| is_comment(*at));
-    let end = comment.map_or(line.len(), |(at, _)| at);
-    line.get(..end).unwrap_or_default().trim()
+    line.match_indices(['#', ';'])
+        .filter_map(|(at, _)| line.get(..at))
+        .find(|before| before.is_empty() || before.ends_with(char::is_whitespace))
+        .unwrap_or(line)
+        .trim()
 }
 
 #[cfg(test)]

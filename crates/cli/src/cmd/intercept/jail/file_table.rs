@@ -28,14 +28,10 @@ impl FileTable {
         file: &Given<T>,
         line: &Given<T>,
     ) -> Self {
-        let option = |word: &OsString| {
-            let word = word.to_string_lossy();
-            word.split('=').next().unwrap_or_default().to_owned()
-        };
         Self {
             path: path.to_owned(),
             origin,
-            given_options: line.words_except(&[]).map(option).collect(),
+            given_options: line.words_except(&[]).map(option_of).collect(),
             has_allow: file.words_of("allow").next().is_some(),
         }
     }
@@ -84,4 +80,10 @@ impl FileTable {
             self.path.display()
         )
     }
+}
+
+/// `--option` of `--option=value`.
+fn option_of(word: &OsString) -> String {
+    let word = word.to_string_lossy();
+    word.split('=').next().unwrap_or_default().to_owned()
 }
