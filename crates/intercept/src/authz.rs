@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};

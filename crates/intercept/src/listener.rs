@@ -11,7 +11,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use peername_observe::throttle::Throttle;
 use peername_server::addr::{PeerAddr, canonical};
 use peername_server::header_limits::HeaderLimits;
 use peername_server::header_reader;
@@ -21,6 +20,7 @@ use peername_server::workers::services::ServiceHandle;
 use peername_server::workers::{Incoming, Serve, WorkerTask};
 use peername_sys::event::readiness::register_stream;
 use peername_sys::tcp::original_destination;
+use peername_sys::throttle::Throttle;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

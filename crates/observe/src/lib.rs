@@ -1,4 +1,4 @@
-//! What an operator sees of a running command: throttled log lines, escaped peer data, the admin endpoint.
+//! What an operator sees of a running command: escaped peer data, the admin endpoint.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -6,4 +6,3 @@ pub mod connections;
 pub mod encode;
 pub mod escape;
 pub mod shell;
-pub mod throttle;

@@ -10,7 +10,6 @@ pub mod clock;
 pub mod event;
 pub mod fs;
 pub mod ipc;
-pub mod log_interval;
 pub mod netlink;
 pub mod process;
 pub mod random;
@@ -18,6 +17,7 @@ pub mod resolve;
 pub mod seccomp;
 pub mod socket;
 pub mod tcp;
+pub mod throttle;
 pub mod udp;
 
 pub use error::{

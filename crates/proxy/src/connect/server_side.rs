@@ -9,12 +9,12 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use peername_observe::throttle::Throttle;
 use peername_server::addr::{Target, canonical};
 use peername_sys::Result as SysResult;
 use peername_sys::Transport;
 use peername_sys::netlink::{SocketLookup, TcpSocket};
 use peername_sys::tcp::original_destination;
+use peername_sys::throttle::Throttle;
 use tokio::net::TcpStream;
 
 use crate::backend::Backend;

@@ -10,8 +10,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use peername_observe::throttle::Throttle;
 use peername_sys::netlink::Netlink;
+use peername_sys::throttle::Throttle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 

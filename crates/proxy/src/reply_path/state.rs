@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use peername_observe::throttle::Throttle;
 use peername_sys::Transport;
 use peername_sys::netlink::{Netlink, SocketLookup};
+use peername_sys::throttle::Throttle;
 use tokio::time::Instant;
 
 use super::probe::{self, ProbeOutcome, ReplyPathError};

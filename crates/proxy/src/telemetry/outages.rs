@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use peername_sys::log_interval::LOG_INTERVAL;
+use peername_sys::throttle::LOG_INTERVAL;
 
 use crate::backend::Backend;
 

@@ -7,13 +7,13 @@
 
 use std::io::ErrorKind;
 
-use peername_observe::throttle::Throttle;
 use peername_proto::Invalid;
 use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr, Target};
 use peername_server::header_error::HeaderError;
 use peername_sys::Transport;
+use peername_sys::throttle::Throttle;
 
 use crate::backend::Backend;
 use crate::outcome::{Failure, Outcome, SessionEnd};

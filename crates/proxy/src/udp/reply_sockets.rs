@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use peername_sys::socket::transparent;
 use peername_sys::{Result, SyscallError};
 
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 
 /// The reply sockets of one worker, by the address and port that they send from.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use peername_observe::throttle::Throttle;
 use peername_sys::NameCall;
 use peername_sys::event::async_epoll::AsyncEpoll;
 use peername_sys::tcp::listener;
+use peername_sys::throttle::Throttle;
 use peername_sys::{is_broken_listener, is_per_connection_error};
 use tokio::time::sleep;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// One worker's access to the permits of all.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use peername_sys::NameCall;
 use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
-use peername_sys::log_interval::LOG_INTERVAL;
 use peername_sys::process::stderr::try_write_line;
+use peername_sys::throttle::LOG_INTERVAL;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;

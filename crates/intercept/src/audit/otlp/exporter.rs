@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 use prost::Message as _;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;

@@ -1,6 +1,6 @@
 //! The queue of spans that have not been sent, and their counters.
 
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use peername_observe::throttle::Throttle;
 use peername_sys::SyscallError;
+use peername_sys::throttle::Throttle;
 
 use super::role::Role;
 use super::table::SessionTable;

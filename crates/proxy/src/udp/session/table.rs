@@ -9,11 +9,11 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peername_observe::throttle::Throttle;
 use peername_server::addr::{ClaimedSource, LocalAddr, Target};
 use peername_sys::NameCall;
 use peername_sys::Transport;
 use peername_sys::event::async_epoll::AsyncEpoll;
+use peername_sys::throttle::Throttle;
 use peername_sys::udp;
 
 use super::Session;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use peername_observe::throttle::Throttle;
+use peername_sys::throttle::Throttle;
 
 use super::range::NameRanges;
 use crate::host::Host;

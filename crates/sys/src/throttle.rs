@@ -1,9 +1,10 @@
-//! Rate limit for log lines that could otherwise be written once per connection.
+//! How often a line of the log repeats that could otherwise be written once per connection.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use peername_sys::log_interval::LOG_INTERVAL;
+/// The interval of lines that repeat: rare enough that peers can't fill a disk. docs/logs.md names it.
+pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lets one line through per interval and counts the suppressed ones.
 #[derive(Debug)]
