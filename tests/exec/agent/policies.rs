@@ -1,6 +1,8 @@
 //! Which policy a container has, and who may announce one.
 
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -9,8 +11,8 @@ use super::containers::{assert_sees, run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Host, Lab, Scratch, assert_fails};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
+use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
 use crate::harness::rig::proxy::header_for;
 
@@ -203,13 +205,36 @@ fn other_users_can_not_announce_containers() {
         .wait_logged("by user 65534, who may not announce containers");
 }
 
+/// Each user has a share of the connections that may be open at once.
+#[test]
+fn users_can_not_keep_each_other_out() {
+    let agent = Agent::start(&["--runtime-uid=65534"]);
+    let script = "import socket, sys, time\n\
+         all = [socket.socket(socket.AF_UNIX) for _ in range(200)]\n\
+         for one in all: one.connect(sys.argv[1])\n\
+         time.sleep(60)";
+    let host = Host::new();
+    let socket = agent.socket();
+    let _idle = Process::start_through(
+        &host,
+        AS_NOBODY,
+        "/usr/bin/python3",
+        &["-c", script, &socket],
+    );
+    agent
+        .process
+        .wait_logged("its user has 128 unfinished ones already");
+    let mut announced = UnixStream::connect(&socket).expect("the agent");
+    announced.write_all(b"{}").expect("a write");
+    drop(announced);
+    agent.process.wait_logged("no container process state");
+}
+
 #[test]
 fn messages_that_announce_no_container_are_refused() {
     let agent = Agent::start(&[]);
     let send = |bytes: &[u8]| {
-        use std::io::Write as _;
-        let mut socket =
-            std::os::unix::net::UnixStream::connect(agent.socket()).expect("the agent");
+        let mut socket = UnixStream::connect(agent.socket()).expect("the agent");
         socket.write_all(bytes).expect("a write");
     };
     send(b"{}");

@@ -14,6 +14,8 @@ use super::container_state::{ContainerState, StateError, parse};
 /// A connection whose message is not complete.
 #[derive(Debug)]
 pub(super) struct Registration {
+    /// The runtime's user.
+    pub(super) user: u32,
     socket: UnixStream,
     message: Vec<u8>,
     fds: Vec<ForeignFd>,
@@ -52,11 +54,14 @@ pub(super) enum RegistrationError {
     State(#[from] StateError),
     #[error("its descriptor is no seccomp listener")]
     NotAListener,
+    #[error("its user has {0} unfinished ones already")]
+    TooMany(usize),
 }
 
 impl Registration {
-    pub(super) fn new(socket: UnixStream) -> Self {
+    pub(super) fn new(user: u32, socket: UnixStream) -> Self {
         Self {
+            user,
             socket,
             message: Vec::new(),
             fds: Vec::new(),

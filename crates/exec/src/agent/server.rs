@@ -24,6 +24,7 @@ use super::container::Container;
 use super::descriptor_store::{DescriptorStore, StoredDescriptor};
 use super::policy::AgentPolicy;
 use super::registration::Registration;
+use runtimes::RuntimeWarnings;
 use watch::PolicyWatch;
 
 /// The process of which the agent is a part: its configuration, its service manager, its store.
@@ -84,7 +85,7 @@ pub struct Agent {
     host: Box<dyn AgentHost>,
     policies: Vec<AgentPolicy>,
     /// The users whose processes may announce containers.
-    users: Vec<u32>,
+    users: BTreeSet<u32>,
     socket: UnixListener,
     /// When connections are accepted again, if they are not now.
     accept_at: Option<Instant>,
@@ -98,7 +99,7 @@ pub struct Agent {
     containers: HashMap<u64, Container>,
     /// The number of the last container or connection, of earlier agents, too.
     last: u64,
-    stranger_logged: Option<Instant>,
+    warnings: RuntimeWarnings,
     admin: Option<AgentAdmin>,
     /// `None` where only SIGHUP reloads the policies.
     watch: Option<PolicyWatch>,
@@ -113,7 +114,7 @@ impl Agent {
     /// [`AgentError`].
     pub fn new(
         host: Box<dyn AgentHost>,
-        users: Vec<u32>,
+        users: BTreeSet<u32>,
         socket: OwnedFd,
         store: Box<dyn DescriptorStore>,
         stored: Vec<StoredDescriptor>,
@@ -139,7 +140,7 @@ impl Agent {
             registrations: HashMap::new(),
             last: 0,
             containers: HashMap::new(),
-            stranger_logged: None,
+            warnings: RuntimeWarnings::default(),
             admin: None,
             watch: watch.transpose()?,
         };

@@ -1,13 +1,16 @@
 //! The connections of container runtimes.
 
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
+use std::mem::{Discriminant, discriminant};
 use std::time::Instant;
 
 use peername_sys::NameCall;
 use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
 use peername_sys::process::stderr::try_write_line;
-use peername_sys::throttle::LOG_INTERVAL;
+use peername_sys::throttle::Throttle;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;
@@ -29,9 +32,17 @@ impl Agent {
                 return self.pause_accepting();
             }
         };
-        let user = peer_user(&socket).ok();
-        if !user.is_some_and(|user| self.users.contains(&user)) {
-            return self.log_stranger(user);
+        let user = match peer_user(&socket) {
+            Ok(user) if self.users.contains(&user) => user,
+            other => return self.warnings.log_stranger(other.ok()),
+        };
+        // One user's runtimes must not keep those of the others out.
+        let share = MAX_REGISTRATIONS / self.users.len().max(1);
+        let open = self.registrations.values();
+        if open.filter(|open| open.user == user).count() >= share {
+            return self
+                .warnings
+                .log_refused(&RegistrationError::TooMany(share));
         }
         let number = self.next_number();
         let registered = socket
@@ -39,7 +50,11 @@ impl Agent {
             .call("ioctl(FIONBIO)")
             .and_then(|()| self.epoll.add(&socket, number, Interest::Readable));
         match registered {
-            Ok(()) => _ = self.registrations.insert(number, Registration::new(socket)),
+            Ok(()) => {
+                _ = self
+                    .registrations
+                    .insert(number, Registration::new(user, socket))
+            }
             Err(error) => try_write_line(&format!("peername: a runtime's connection: {error}")),
         }
     }
@@ -48,21 +63,6 @@ impl Agent {
     fn pause_accepting(&mut self) {
         let _ = self.epoll.delete(&self.socket);
         self.accept_at = Some(Instant::now() + RETRY_INTERVAL);
-    }
-
-    fn log_stranger(&mut self, user: Option<u32>) {
-        let now = Instant::now();
-        if self
-            .stranger_logged
-            .is_some_and(|at| now < at + LOG_INTERVAL)
-        {
-            return;
-        }
-        self.stranger_logged = Some(now);
-        let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
-        try_write_line(&format!(
-            "peername: refused a connection to the agent's socket by user {user}, who may not announce containers (--runtime-uid)"
-        ));
     }
 
     /// Receives what a runtime has sent.
@@ -74,7 +74,7 @@ impl Agent {
             Progress::Incomplete => return,
             Progress::Complete(announced) => self.add(announced),
             Progress::Empty => {}
-            Progress::Refused(error) => log_refused(&error),
+            Progress::Refused(error) => self.warnings.log_refused(&error),
         }
         self.registrations.remove(&number);
     }
@@ -84,7 +84,7 @@ impl Agent {
         self.registrations.retain(|_, registration| {
             let is_late = registration.deadline <= now;
             if is_late {
-                log_refused(&RegistrationError::Late);
+                self.warnings.log_refused(&RegistrationError::Late);
             }
             !is_late
         });
@@ -118,10 +118,46 @@ impl Agent {
     }
 }
 
-fn log_refused(error: &RegistrationError) {
-    try_write_line(&format!(
-        "peername: a runtime announced a container, but {error}; its accept(2) fails"
-    ));
+/// What is logged of connections that are refused; their senders may send many.
+#[derive(Debug, Default)]
+pub(super) struct RuntimeWarnings {
+    strangers: Throttle,
+    refused: HashMap<Discriminant<RegistrationError>, Throttle>,
+}
+
+impl RuntimeWarnings {
+    fn log_stranger(&self, user: Option<u32>) {
+        if let Some(suppressed) = self.strangers.pass() {
+            let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
+            try_write_line(&format!(
+                "peername: refused a connection to the agent's socket by user {user}, who may not announce containers \
+                 (--runtime-uid){}",
+                Suppressed(suppressed)
+            ));
+        }
+    }
+
+    fn log_refused(&mut self, error: &RegistrationError) {
+        let throttle = self.refused.entry(discriminant(error)).or_default();
+        if let Some(suppressed) = throttle.pass() {
+            try_write_line(&format!(
+                "peername: a runtime announced a container, but {error}; its accept(2) fails{}",
+                Suppressed(suppressed)
+            ));
+        }
+    }
+}
+
+/// How many lines like this one were not logged; nothing where there are none.
+struct Suppressed(u64);
+
+impl Display for Suppressed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(f, " ({count} more since the last line)"),
+        }
+    }
 }
 
 /// Each is a container that starts at this moment; others wait in the backlog.
