@@ -13,9 +13,9 @@ use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use peername_sys::fs::is_executable;
 use peername_sys::process::executable::{PrivilegeGain, privilege_gain};
 use peername_sys::process::launch::exit_code;
 
@@ -246,11 +246,6 @@ fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, ProgramError> {
         Some(there) => ProgramError::NotExecutable(there),
         None => ProgramError::NotFound(named),
     })
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 fn refuse_privileged(path: &Path) -> Result<(), ProgramError> {

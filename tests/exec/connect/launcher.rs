@@ -4,7 +4,7 @@ use std::process::Output;
 
 use crate::harness::addr::fresh_client_v4;
 use crate::harness::lab::{Host, Scratch};
-use crate::harness::peername::{BINARY, Peername, copy_executable, words};
+use crate::harness::peername::{AS_NOBODY, BINARY, Peername, copy_executable, words};
 use crate::harness::rig::exec::{Libc, built_connect_library, compile};
 use crate::harness::rig::exec_connect::{lossy_text, run_connect};
 
@@ -55,6 +55,43 @@ fn program_that_no_library_covers_does_not_start() {
         &run_connect(&host, fresh_client_v4(), &[], &["/etc/passwd"], ""),
         126,
         "not an executable",
+    );
+}
+
+/// As execvp(3) does, the search passes over a file that this user may not execute.
+#[test]
+fn program_is_the_first_that_this_user_may_execute() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let library = built_connect_library().display().to_string();
+    host.run("cp", &[&library, &scratch.path_text("")]);
+    for (directory, mode) in [("roots", "--mode=4700"), ("everyones", "--mode=755")] {
+        std::fs::create_dir(scratch.path(directory)).expect("a directory");
+        let tool = scratch.path_text(&format!("{directory}/tool"));
+        host.run("install", &[mode, "/bin/true", &tool]);
+    }
+    let directories = ["roots", "everyones"].map(|name| scratch.path_text(name));
+    let path = format!("PATH={}", directories.join(":"));
+    let copy = copy_executable(&host, &scratch);
+    let as_nobody = [
+        &["env", &path, "/usr/bin/setpriv"],
+        &AS_NOBODY[1..],
+        &[&copy],
+    ]
+    .concat();
+    let args = [
+        "exec",
+        "--connect",
+        "--source=192.0.2.1:1",
+        "-v",
+        "--",
+        "tool",
+    ];
+    let output = Peername::run_with_input(&host, &as_nobody, &args, "");
+    assert!(output.status.success(), "{output:?}");
+    let said = lossy_text(&output.stderr);
+    assert!(
+        said.contains("everyones/tool is dynamically linked"),
+        "{said}"
     );
 }
 

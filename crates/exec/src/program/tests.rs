@@ -1,6 +1,7 @@
 //! Tests on programs of this machine, and on files created here.
 
 use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
