@@ -3,14 +3,15 @@
 mod summary;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 pub use summary::{Peer, Summary, TopPeers};
 
@@ -52,12 +53,43 @@ pub(super) struct EventFeed {
 }
 
 /// The permits for streams of one listener, so that those of another one do not lock it out. Clones share them.
-#[derive(Clone, Debug)]
-pub(super) struct StreamPermits(Arc<Semaphore>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct StreamPermits(Arc<Mutex<Vec<Weak<StreamPermit>>>>);
 
-impl Default for StreamPermits {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_STREAMS)))
+/// The permit of an open stream. A stream whose client has stopped to read does not count.
+#[derive(Debug)]
+struct StreamPermit {
+    /// When the client took the last event.
+    read_at: Mutex<Instant>,
+}
+
+impl StreamPermits {
+    /// `None` while there are too many streams.
+    fn acquire(&self) -> Option<Arc<StreamPermit>> {
+        let mut all = self.0.lock().ok()?;
+        all.retain(|permit| permit.upgrade().is_some_and(|permit| permit.is_reading()));
+        if all.len() >= MAX_STREAMS {
+            return None;
+        }
+        let permit = Arc::new(StreamPermit {
+            read_at: Mutex::new(Instant::now()),
+        });
+        all.push(Arc::downgrade(&permit));
+        Some(permit)
+    }
+}
+
+impl StreamPermit {
+    fn note_read(&self) {
+        if let Ok(mut read_at) = self.read_at.lock() {
+            *read_at = Instant::now();
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.read_at
+            .lock()
+            .is_ok_and(|read_at| read_at.elapsed() < STALLED)
     }
 }
 
@@ -79,13 +111,14 @@ impl Default for EventFeed {
 impl EventFeed {
     /// A stream of events; `None` if there are too many.
     pub(super) fn subscribe(&self, permits: &StreamPermits) -> Option<BoxStream<'static, Bytes>> {
-        let permit = Arc::clone(&permits.0).try_acquire_owned().ok()?;
+        let permit = permits.acquire()?;
         let mut latest = self.latest.subscribe();
         // The event of this second, if there is one.
         latest.mark_changed();
         self.subscribed.notify_one();
         let events = stream::unfold(Some((latest, permit)), |open| async {
             let (mut latest, permit) = open?;
+            permit.note_read();
             loop {
                 latest.changed().await.ok()?;
                 let published = latest.borrow_and_update().clone();
@@ -121,8 +154,40 @@ impl EventFeed {
 
 /// Of one listener: far fewer than it has connections.
 const MAX_STREAMS: usize = 8;
+/// Events come each second, so a client that reads has taken one by then.
+const STALLED: Duration = Duration::from_secs(10);
 /// How long a browser waits before it connects again.
 const RETRY: &[u8] = b"retry: 2000\n\n";
 
 /// The key of the advice while no connection is accepted.
 pub const ACCEPT_PAUSED: &str = "accept_paused";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn streams_whose_clients_have_stopped_to_read_do_not_count() {
+        let (feed, permits) = (EventFeed::default(), StreamPermits::default());
+        let subscribe = || feed.subscribe(&permits);
+        let mut open: Vec<_> = (0..MAX_STREAMS)
+            .map(|_| subscribe().expect("a permit"))
+            .collect();
+        assert!(subscribe().is_none());
+        for permit in &*permits.0.lock().unwrap() {
+            let permit = permit.upgrade().expect("an open stream");
+            *permit.read_at.lock().unwrap() -= STALLED;
+        }
+        // The first one reads again.
+        feed.latest.send_replace(Some(Published {
+            bytes: Bytes::from_static(b"data: 1"),
+            is_last: false,
+        }));
+        assert_eq!(open[0].next().await.as_deref(), Some(RETRY));
+        assert_eq!(open[0].next().await.as_deref(), Some(&b"data: 1"[..]));
+        for _ in 1..MAX_STREAMS {
+            open.push(subscribe().expect("the permit of a stalled stream"));
+        }
+        assert!(subscribe().is_none());
+    }
+}
