@@ -40,8 +40,6 @@ pub(crate) enum OpeningError {
     Read(#[from] io::Error),
     #[error("not a ClientHello: {0}")]
     NotAClientHello(rustls::Error),
-    #[error("a ClientHello of more than {MAX_CLIENT_HELLO} bytes")]
-    TooLong,
     #[error("no complete ClientHello in time")]
     Late,
 }
@@ -95,7 +93,8 @@ impl Opening {
     }
 }
 
-/// Parses a ClientHello as its bytes come.
+/// Parses a ClientHello as its bytes come. A handshake message can claim 16 MiB; rustls refuses one of more than 64 KiB by
+/// its head.
 #[derive(Default)]
 pub(crate) struct ClientHelloReader {
     acceptor: Acceptor,
@@ -109,22 +108,24 @@ impl ClientHelloReader {
     ///
     /// # Errors
     ///
-    /// The bytes are no ClientHello, or more than [`MAX_CLIENT_HELLO`].
+    /// The bytes are no ClientHello, or one that is too long.
     pub(crate) fn feed(
         &mut self,
         received: &[u8],
     ) -> Result<Option<Box<ParsedClientHello>>, OpeningError> {
         let mut fresh = received.get(self.fed..).unwrap_or_default();
         while !fresh.is_empty() {
+            // At most a few KiB each time. Its buffer holds one record until `accept` takes it out.
             self.acceptor.read_tls(&mut fresh)?;
+            self.fed = received.len() - fresh.len();
+            let accepted = self.acceptor.accept();
+            if let Some(accepted) =
+                accepted.map_err(|(error, _)| OpeningError::NotAClientHello(error))?
+            {
+                return Ok(Some(Box::new(ParsedClientHello::new(accepted))));
+            }
         }
-        self.fed = received.len();
-        match self.acceptor.accept() {
-            Ok(Some(accepted)) => Ok(Some(Box::new(ParsedClientHello::new(accepted)))),
-            Ok(None) if self.fed > MAX_CLIENT_HELLO => Err(OpeningError::TooLong),
-            Ok(None) => Ok(None),
-            Err((error, _)) => Err(OpeningError::NotAClientHello(error)),
-        }
+        Ok(None)
     }
 }
 
@@ -206,8 +207,6 @@ const HANDSHAKE_RECORD: u8 = 22;
 /// Bytes of a method: UPDATEREDIRECTREF has 17 letters.
 const MAX_METHOD: usize = 24;
 const MAX_FIRST_LINE: usize = 16 * 1024;
-/// Bytes of a ClientHello. A handshake message can claim 16 MiB; what clients send has 2 KiB.
-const MAX_CLIENT_HELLO: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests;

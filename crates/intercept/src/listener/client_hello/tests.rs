@@ -115,13 +115,20 @@ fn an_endless_client_hello_is_refused() {
         bytes.resize(bytes.len() + 0x4000, 0);
     }
     let why = read_in(&bytes, 4096).err().expect("an error");
-    assert!(
-        matches!(
-            why,
-            OpeningError::TooLong | OpeningError::NotAClientHello(_) | OpeningError::Read(_)
-        ),
-        "{why}"
-    );
+    assert!(matches!(why, OpeningError::NotAClientHello(_)), "{why}");
+}
+
+/// It has more than one record, and may come at once.
+#[test]
+fn a_long_client_hello_is_parsed() {
+    let protocols: Vec<_> = (100..250).map(|number| "x".repeat(number)).collect();
+    let protocols: Vec<_> = protocols.iter().map(String::as_str).collect();
+    let bytes = client_hello("a.test", &protocols);
+    assert!(bytes.len() > 0x4000 + 0x800, "{}", bytes.len());
+    for size in [100, bytes.len()] {
+        let hello = read_in(&bytes, size).expect("a ClientHello");
+        assert!(hello.is_some(), "{size}");
+    }
 }
 
 /// A ClientHello as rustls writes it.
