@@ -8,7 +8,7 @@ fn websocket_passes_over_http1() {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let _server = rig.start_python_origin(WEBSOCKET_SERVER);
     let script = rig.scratch.write("client.py", WEBSOCKET_CLIENT);
-    let said = rig.run_python_client(&script, &[]);
+    let said = rig.run_python_client(&script, &["/chat"]);
     assert_eq!(said.trim(), "one two 100000");
     let line = &rig.wait_audit_lines("/chat", 1)[0];
     assert_eq!(
@@ -17,6 +17,11 @@ fn websocket_passes_over_http1() {
         "{line}"
     );
     assert!(line["bytes_to_upstream"].as_u64() > Some(100_000), "{line}");
+    // The audit line names the side that has cut the connection.
+    let said = rig.run_python_client(&script, &["/cut"]);
+    assert_eq!(said.trim(), "closed");
+    let line = &rig.wait_audit_lines("/cut", 1)[0];
+    assert_eq!(line["end"], "cut_by_origin", "{line}");
 }
 
 /// The client speaks extended CONNECT (RFC 8441), the server as before.

@@ -6,8 +6,8 @@
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
@@ -161,27 +161,48 @@ where
         return record.mark_cut_by_origin();
     };
     match copy(client, TokioIo::new(upstream), &record, idle_timeout).await {
-        Some(Ok(_)) => record.mark_complete(),
-        Some(Err(_)) => {}
-        None => record.mark_idle(),
+        RelayEnd::Complete => record.mark_complete(),
+        RelayEnd::ClientFailed => {}
+        RelayEnd::OriginFailed => record.mark_cut_by_origin(),
+        RelayEnd::Idle => record.mark_idle(),
     }
 }
 
-/// Copies in both directions; `None` once nothing has moved for `idle_timeout`, or up to twice as long.
+/// How a relay ended.
+enum RelayEnd {
+    Complete,
+    ClientFailed,
+    OriginFailed,
+    /// Nothing has moved for the idle timeout, or up to twice as long.
+    Idle,
+}
+
+/// Copies in both directions.
 async fn copy(
     client: impl AsyncRead + AsyncWrite + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Unpin,
     record: &AuditRecord,
     idle_timeout: Duration,
-) -> Option<io::Result<(u64, u64)>> {
-    let mut client = Counted(client, &record.sent.bytes);
-    let mut upstream = Counted(upstream, &record.received);
+) -> RelayEnd {
+    let origin_failed = AtomicBool::new(false);
+    let mut client = Counted {
+        stream: client,
+        read: &record.sent.bytes,
+        failed: &AtomicBool::new(false),
+    };
+    let mut upstream = Counted {
+        stream: upstream,
+        read: &record.received,
+        failed: &origin_failed,
+    };
     let mut copying = pin!(copy_bidirectional(&mut client, &mut upstream));
     let mut before = record.bytes_moved();
     loop {
         match timeout(idle_timeout, &mut copying).await {
-            Ok(ended) => return Some(ended),
-            Err(_) if before == record.bytes_moved() => return None,
+            Ok(Ok(_)) => return RelayEnd::Complete,
+            Ok(Err(_)) if origin_failed.load(Relaxed) => return RelayEnd::OriginFailed,
+            Ok(Err(_)) => return RelayEnd::ClientFailed,
+            Err(_) if before == record.bytes_moved() => return RelayEnd::Idle,
             Err(_) => before = record.bytes_moved(),
         }
     }
@@ -215,8 +236,21 @@ fn accept_for(key: &HeaderValue) -> String {
     BASE64.encode(hash.finish().as_ref())
 }
 
-/// Counts the bytes that are read from a stream.
-struct Counted<'a, T>(T, &'a AtomicU64);
+/// Counts the bytes that are read from a stream, and notes whether it has failed.
+struct Counted<'a, T> {
+    stream: T,
+    read: &'a AtomicU64,
+    failed: &'a AtomicBool,
+}
+
+impl<T> Counted<'_, T> {
+    fn note<R>(&self, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if let Poll::Ready(Err(_)) = result {
+            self.failed.store(true, Relaxed);
+        }
+        result
+    }
+}
 
 impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
     fn poll_read(
@@ -225,10 +259,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
-        self.1
-            .fetch_add((buffer.filled().len() - before) as u64, Relaxed);
-        Poll::Ready(Ok(()))
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let count = buffer.filled().len() - before;
+        self.read.fetch_add(count as u64, Relaxed);
+        self.note(result)
     }
 }
 
@@ -238,15 +272,18 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        let result = Pin::new(&mut self.stream).poll_flush(cx);
+        self.note(result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        let result = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.note(result)
     }
 }
 

@@ -1,9 +1,16 @@
-import asyncio, ssl, sys, websockets
+import asyncio, ssl, struct, sys, websockets
+from socket import SO_LINGER, SOL_SOCKET
 tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 tls.load_cert_chain(sys.argv[1], sys.argv[2])
 async def echo(socket):
     async for message in socket:
-        await socket.send(message)
+        if socket.path == "/cut":
+            # With a reset, not with a FIN.
+            tcp = socket.transport.get_extra_info("socket")
+            tcp.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            socket.transport.abort()
+        else:
+            await socket.send(message)
 async def main():
     async with websockets.serve(echo, "10.81.0.1", 9001, ssl=tls):
         await asyncio.Future()
