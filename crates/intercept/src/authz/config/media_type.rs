@@ -36,7 +36,9 @@ impl MediaType {
         let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         let suffix = kind.strip_prefix(&*self.0);
-        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+'))
+        suffix.is_some_and(|suffix| {
+            suffix.is_empty() || suffix.strip_prefix('+').is_some_and(is_token)
+        })
     }
 }
 
@@ -60,6 +62,7 @@ mod tests {
             ("application/grpc", true),
             ("Application/gRPC+proto; x=y", true),
             ("application/grpc-web", false),
+            ("application/grpc+proto, text/html", false),
             ("text/plain", false),
             ("", false),
         ] {
