@@ -266,6 +266,29 @@ fn tproxy_rules_are_added_shown_and_removed() {
     assert_eq!(host.run("nft", &["list", "ruleset"]), before);
 }
 
+/// Another process removes a table before its rules are listed, and another one before it is deleted.
+#[test]
+fn table_that_another_process_has_removed_meanwhile_is_no_error() {
+    let (host, scratch) = (Host::new(), Scratch::new());
+    let nft = scratch.path_text("nft");
+    host.run("cp", &["/usr/sbin/nft", &nft]);
+    let late = format!(
+        "#!/bin/sh\ncase \"$*\" in\n\
+         'list tables inet') echo 'table inet peername_tproxy_1'; echo 'table inet peername_tproxy_2';;\n\
+         *peername_tproxy_2) echo '        tcp dport 53 accept';;\n*) exec {nft} \"$@\";;\nesac\n"
+    );
+    let late = scratch.write("late", &late);
+    host.run("chmod", &["+x", &late]);
+    let mount = format!("mount --bind {late} /usr/sbin/nft && exec \"$@\"");
+    let with_others = ["unshare", "--mount", "sh", "-c", &mount, "sh", BINARY];
+    let removed = Peername::run_with_input(&host, &with_others, &["routes", "remove"], "");
+    assert!(removed.status.success(), "{removed:?}");
+    assert_contains(
+        &String::from_utf8_lossy(&removed.stdout),
+        &["removed table inet peername_tproxy_2"],
+    );
+}
+
 /// A kernel without nf_tables has no tables of peername's; its routing rules are removed all the same.
 #[test]
 fn removing_rules_needs_no_nf_tables() {

@@ -112,10 +112,7 @@ pub async fn add_filter(rules: &FilterRules) -> Result<(), Error> {
 ///
 /// [`Error::NftPermission`] where tables can't be listed.
 pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
-    Ok(nftables::find()?
-        .into_iter()
-        .map(RoutingEntry::from_table)
-        .collect())
+    Ok(Inventory::of_filters()?.found)
 }
 
 /// Lists the rules and routes of this host that carry [`PROTOCOL`], with their owners. Needs no capability.
@@ -124,7 +121,7 @@ pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
 ///
 /// A netlink call fails.
 pub async fn list() -> SysResult<Vec<RoutingEntry>> {
-    Ok(Inventory::read(&Netlink::open()?).await?.found)
+    Ok(Inventory::of_routing(&Netlink::open()?).await?.found)
 }
 
 /// Removes the administrator's rules and routes, and those left behind by a [`Keeper`] that was killed. With `Scope::All`
@@ -135,14 +132,8 @@ pub async fn list() -> SysResult<Vec<RoutingEntry>> {
 /// [`Error`]: the kernel refuses.
 pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    let mut inventory = Inventory::read(&netlink).await?;
-    inventory
-        .found
-        .retain(|entry| scope == Scope::All || entry.owner != EntryOwner::RunningProxy);
-    for entry in &inventory.found {
-        entry.delete(&netlink).await?;
-    }
-    Ok(inventory.found)
+    let inventory = Inventory::of_routing(&netlink).await?;
+    inventory.remove(scope, &netlink).await
 }
 
 /// Removes peername's packet filter tables but, with [`Scope::Idle`], those of running proxies, and returns them.
@@ -152,12 +143,7 @@ pub async fn remove(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
 /// [`Error::NftPermission`] where tables can't be listed.
 pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     let netlink = Netlink::open()?;
-    let mut tables = list_filters()?;
-    tables.retain(|table| scope == Scope::All || table.owner != EntryOwner::RunningProxy);
-    for table in &tables {
-        table.delete(&netlink).await?;
-    }
-    Ok(tables)
+    Inventory::of_filters()?.remove(scope, &netlink).await
 }
 
 /// The command that installs what `target` needs, for error texts.

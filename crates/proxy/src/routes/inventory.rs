@@ -1,15 +1,16 @@
 //! Finds peername's rules, routes and tables on this host, and removes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::{LocalRoute, Netlink, Rule, Selector};
 
+use super::Scope;
 use super::error::Error;
 use super::install::ignore_missing;
-use super::nftables::NftTable;
+use super::nftables::{self, NftTable};
 use super::table_slot::{PROTOCOL, SlotLock, TableSlot};
 
 /// A rule, a route or a packet filter table of peername's, found on this host. Displayed in the syntax of `ip rule`,
@@ -66,21 +67,21 @@ impl RoutingEntry {
             if matches!(rule.selector, Selector::Mark { .. }))
     }
 
-    /// The entry of a packet filter table.
-    pub(super) fn from_table(found: NftTable) -> Self {
-        Self {
-            owner: found
-                .owner()
-                .map_or(EntryOwner::Administrator, |table| owner(table).0),
-            kind: EntryKind::Filter(found),
-        }
-    }
-
     /// Removes it. That it does not exist any more is no error.
     pub(super) async fn delete(&self, netlink: &Netlink) -> Result<(), Error> {
         match &self.kind {
             EntryKind::Routing(what) => Ok(what.delete(netlink).await?),
             EntryKind::Filter(table) => table.delete(),
+        }
+    }
+}
+
+impl EntryKind {
+    /// The routing table of its owner; `None` for a packet filter table of the administrator.
+    fn owner_table(&self) -> Option<u32> {
+        match self {
+            Self::Routing(what) => Some(what.table()),
+            Self::Filter(table) => table.owner(),
         }
     }
 }
@@ -105,7 +106,7 @@ impl fmt::Display for EntryOwner {
     }
 }
 
-/// All rules and routes that carry [`PROTOCOL`], with their owners.
+/// What was found of peername's, with its owners.
 #[derive(Debug)]
 pub(super) struct Inventory {
     pub(super) found: Vec<RoutingEntry>,
@@ -114,42 +115,83 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    pub(super) async fn read(netlink: &Netlink) -> SysResult<Self> {
-        let marked = find_entries(netlink).await?;
-        let tables: BTreeSet<u32> = marked.iter().map(RuleOrRoute::table).collect();
-        let mut owners = BTreeMap::new();
-        let mut locks = Vec::new();
-        for table in tables {
-            let (owner, lock) = owner(table);
-            owners.insert(table, owner);
-            locks.extend(lock);
+    /// All rules and routes that carry [`PROTOCOL`].
+    pub(super) async fn of_routing(netlink: &Netlink) -> SysResult<Self> {
+        let found = find_entries(netlink).await?;
+        Ok(Self::new(found.into_iter().map(EntryKind::Routing)))
+    }
+
+    /// All packet filter tables of peername's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NftPermission`] where tables can't be listed.
+    pub(super) fn of_filters() -> Result<Self, Error> {
+        let found = nftables::find()?;
+        Ok(Self::new(found.into_iter().map(EntryKind::Filter)))
+    }
+
+    /// Removes what this scope has, and returns it.
+    pub(super) async fn remove(
+        mut self,
+        scope: Scope,
+        netlink: &Netlink,
+    ) -> Result<Vec<RoutingEntry>, Error> {
+        self.found
+            .retain(|entry| scope == Scope::All || entry.owner != EntryOwner::RunningProxy);
+        for entry in &self.found {
+            entry.delete(netlink).await?;
         }
-        let found = marked
-            .into_iter()
-            .map(|what| RoutingEntry {
-                owner: owners[&what.table()],
-                kind: EntryKind::Routing(what),
+        Ok(self.found)
+    }
+
+    fn new(found: impl Iterator<Item = EntryKind>) -> Self {
+        let mut owners = BTreeMap::new();
+        let found = found
+            .map(|kind| RoutingEntry {
+                owner: match kind.owner_table() {
+                    Some(table) => {
+                        owners
+                            .entry(table)
+                            .or_insert_with(|| SlotOwner::of(table))
+                            .owner
+                    }
+                    None => EntryOwner::Administrator,
+                },
+                kind,
             })
             .collect();
-        Ok(Self {
+        let locks = owners.into_values().filter_map(|owner| owner.lock);
+        Self {
             found,
-            _locks: locks,
-        })
+            _locks: locks.collect(),
+        }
     }
 }
 
-/// Returns a table's owner, and the lock of its slot if the owner has exited. In doubt (a slot of another version, a
-/// lock that can't be tried) the owner counts as running: its entries can still be removed later.
-fn owner(table: u32) -> (EntryOwner, Option<SlotLock>) {
-    let Some(slot) = TableSlot::of_table(table) else {
-        return (EntryOwner::RunningProxy, None);
-    };
-    if slot == TableSlot::PERSISTENT {
-        return (EntryOwner::Administrator, None);
-    }
-    match slot.try_lock() {
-        Ok(Some(lock)) => (EntryOwner::ExitedProxy, Some(lock)),
-        Ok(None) | Err(_) => (EntryOwner::RunningProxy, None),
+/// The owner of a routing table, and the lock of its slot if the owner has exited.
+struct SlotOwner {
+    owner: EntryOwner,
+    lock: Option<SlotLock>,
+}
+
+impl SlotOwner {
+    /// In doubt (a slot of another version, a lock that can't be tried) the owner counts as running: its entries can still be
+    /// removed later.
+    fn of(table: u32) -> Self {
+        let slot = TableSlot::of_table(table);
+        if slot == Some(TableSlot::PERSISTENT) {
+            return Self {
+                owner: EntryOwner::Administrator,
+                lock: None,
+            };
+        }
+        let lock = slot.and_then(|slot| slot.try_lock().ok()?);
+        let owner = match lock {
+            Some(_) => EntryOwner::ExitedProxy,
+            None => EntryOwner::RunningProxy,
+        };
+        Self { owner, lock }
     }
 }
 
@@ -204,4 +246,21 @@ async fn find_entries(netlink: &Netlink) -> SysResult<Vec<RuleOrRoute>> {
     Ok(rules
         .chain(routes.into_iter().map(RuleOrRoute::Route))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new proxy that took the slot would have its own rules removed.
+    #[test]
+    fn slots_of_exited_proxies_are_locked_while_their_entries_are_at_hand() {
+        let slot = TableSlot::running().nth(61).expect("a slot");
+        let left = NftTable::untracked_of(slot.table());
+        let inventory = Inventory::new([EntryKind::Filter(left)].into_iter());
+        assert_eq!(inventory.found[0].owner, EntryOwner::ExitedProxy);
+        assert!(slot.try_lock().unwrap().is_none());
+        drop(inventory);
+        assert!(slot.try_lock().unwrap().is_some());
+    }
 }

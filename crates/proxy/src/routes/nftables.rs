@@ -71,8 +71,7 @@ impl FilterRules {
     /// [`Error::NoNft`], [`Error::NftPermission`] or [`Error::Nft`].
     pub(super) fn install(&self) -> Result<(), Error> {
         let name = self.name();
-        // `add` first, because `delete` fails where there is no table.
-        let anew = format!("add table inet {name}\ndelete table inet {name}\n");
+        let anew = deletion(&name);
         nft(
             &["-f", "-"],
             &format!("{anew}table inet {name} {{\n{self}}}\n"),
@@ -196,6 +195,14 @@ pub(super) struct NftTable {
 }
 
 impl NftTable {
+    #[cfg(test)]
+    pub(super) fn untracked_of(owner: u32) -> Self {
+        Self {
+            name: format!("{TABLE_PREFIX}{UNTRACKED}{owner}"),
+            rules: Vec::new(),
+        }
+    }
+
     pub(super) fn tproxy_port(&self) -> Option<u16> {
         let number = self.name.strip_prefix(TABLE_PREFIX)?.strip_prefix(TPROXY)?;
         number.parse().ok()
@@ -221,7 +228,7 @@ impl NftTable {
     }
 
     pub(super) fn delete(&self) -> Result<(), Error> {
-        nft(&["delete", "table", "inet", &self.name], "").map(drop)
+        delete(&self.name)
     }
 }
 
@@ -263,10 +270,18 @@ impl KeptTable {
 
     /// Deletes the table, if it exists.
     pub(super) fn delete(&self) -> Result<(), Error> {
-        let name = self.rules.name();
-        let text = format!("add table inet {name}\ndelete table inet {name}\n");
-        nft(&["-f", "-"], &text).map(drop)
+        delete(&self.rules.name())
     }
+}
+
+/// Deletes a table, if it exists.
+fn delete(name: &str) -> Result<(), Error> {
+    nft(&["-f", "-"], &deletion(name)).map(drop)
+}
+
+/// The commands for that. `add` first, because `delete` fails where there is no table.
+fn deletion(name: &str) -> String {
+    format!("add table inet {name}\ndelete table inet {name}\n")
 }
 
 fn list(name: &str) -> Result<String, Error> {
@@ -288,12 +303,14 @@ pub(super) fn find() -> Result<Vec<NftTable>, Error> {
         .lines()
         .filter_map(|line| line.strip_prefix("table inet "))
         .filter(|name| name.starts_with(TABLE_PREFIX));
-    ours.map(|name| {
-        let listed = list(name)?;
-        Ok(NftTable {
+    ours.filter_map(|name| match list(name) {
+        Ok(listing) => Some(Ok(NftTable {
             name: name.to_owned(),
-            rules: rules(&listed).map(str::to_owned).collect(),
-        })
+            rules: rules(&listing).map(str::to_owned).collect(),
+        })),
+        // Its owner has removed it meanwhile.
+        Err(Error::Nft(said)) if said.contains(NO_TABLE) => None,
+        Err(error) => Some(Err(error)),
     })
     .collect()
 }
@@ -366,6 +383,8 @@ const NO_NF_TABLES: &str = "not supported";
 /// 0` excludes such requests: the proxy's reply socket is transparent, and if it is closed, there is no socket to
 /// match.
 const OWN_ANSWERS: &str = "ct direction reply socket transparent 0";
+/// ENOENT, as nft(8) prints it.
+const NO_TABLE: &str = "No such file or directory";
 /// EPERM, as nft(8) prints it.
 const NOT_PERMITTED: &str = "Operation not permitted";
 /// After connection tracking, before the routing decision.
