@@ -251,20 +251,22 @@ fn settings_are_read_only_at_each_mount() {
     assert_prints(&output, "written\n");
 }
 
-/// By them a program types into what is outside, stops the machine, or reaches another one. Here each is the null device.
+/// By them a program types into what is outside, stops the machine, or reaches another one. Here each is the null device. One
+/// is also mounted where its name tells nothing.
 #[test]
 fn devices_that_act_outside_are_covered() {
     let rig = JailRig::new();
     let dev = rig.scratch().path_text("dev");
     fs::create_dir(&dev).expect("a directory");
+    let mounted = rig.scratch().write("mounted", "");
     let jail = rig.scratch().path_text("peername");
     let names = "uinput uhid input/event7 watchdog watchdog0 ipmi0 vboxguest vboxuser xen/privcmd xen/xenbus vmbus/hv_kvp \
-         vport1p1 vhost-vsock kmsg nvme0 sg0 bsg/0:0:0:0";
+         vport1p1 vhost-vsock kmsg nvme0 nvme-fabrics sg0 nst0 mtd0 bsg/0:0:0:0";
     let script = format!(
         "mount -t tmpfs x {dev} && cd {dev} && mkdir input xen vmbus bsg shm pts && \
          for name in {names} full null zero random urandom tty; do mknod -m 666 $name c 1 3; done && \
-         mount --move {dev} /dev && cd / && {jail} jail -q -- \
-         sh -c 'cd /dev; for name in {names} full; do test -c $name && echo $name; done; true'"
+         mount --bind uinput {mounted} && mount --move {dev} /dev && cd / && {jail} jail -q -- \
+         sh -c 'cd /dev; for name in {names} {mounted} full; do test -c $name && echo $name; done; true'"
     );
     let output = rig.run_outside(User::Root, &script);
     assert_prints(&output, "full\n");

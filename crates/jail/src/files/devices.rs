@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, FileType};
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use peername_sys::NameCall;
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
 
@@ -35,14 +37,24 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
     }
     let directories: BTreeSet<_> = all
         .iter()
-        .filter(|mount| mount.is_one_of(&["devtmpfs"]))
+        .filter(|mount| mount.is_one_of(&["devtmpfs"]) && mount.point.is_dir())
         .map(|mount| mount.point.as_path())
         .chain([Path::new("/dev")])
         .collect();
-    directories
-        .into_iter()
-        .flat_map(covered_devices)
-        .try_for_each(|device| cover_existing(&device, empty))
+    for directory in directories {
+        for device in covered_devices(directory)? {
+            cover_existing(&device, empty)?;
+        }
+    }
+    all.iter()
+        .filter(|mount| is_covered_device_file(mount))
+        .try_for_each(|mount| cover_existing(&mount.point, empty))
+}
+
+/// Whether the mount is that of a single device, which has its name where it is mounted from: containers are given devices so.
+fn is_covered_device_file(mount: &Mount) -> bool {
+    fs::symlink_metadata(&mount.point)
+        .is_ok_and(|about| is_covered_device(about.file_type(), &mount.root))
 }
 
 /// What is read-only of a mount.
@@ -62,23 +74,29 @@ fn settings(mount: &Mount) -> Vec<PathBuf> {
     }
 }
 
-/// Disks, and what else is covered, in this directory and below it.
-fn covered_devices(dir: &Path) -> Vec<PathBuf> {
+/// What is covered in this directory and below it.
+fn covered_devices(dir: &Path) -> Result<Vec<PathBuf>, JailError> {
+    let unread = |failed| JailError::cover(dir, failed);
+    let entries = match fs::read_dir(dir) {
+        // The program is of the same user, and can't read the names either.
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => return Ok(Vec::new()),
+        opened => opened.call("open(2)").map_err(unread)?,
+    };
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    for entry in entries {
+        let entry = entry.call("getdents64(2)").map_err(unread)?;
         let path = entry.path();
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)),
-            Ok(kind) if kind.is_block_device() || is_covered_device(kind, &path) => {
-                found.push(path);
-            }
+            Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)?),
+            Ok(kind) if is_covered_device(kind, &path) => found.push(path),
+            // It is of no interest, or was removed meanwhile.
             _ => {}
         }
     }
-    found
+    Ok(found)
 }
 
-/// Whether it is a character device by which a program acts outside of the jail, known by its name.
+/// Whether it is a disk, or a character device, known by its name, by which a program acts outside of the jail.
 fn is_covered_device(kind: FileType, path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_named = DEVICES.contains(&&*name)
@@ -87,7 +105,7 @@ fn is_covered_device(kind: FileType, path: &Path) -> bool {
             .filter_map(|prefix| name.strip_prefix(prefix))
             .any(|number| number.starts_with(|c: char| c.is_ascii_digit()));
     let is_bsg = path.parent().is_some_and(|folder| folder.ends_with("bsg"));
-    kind.is_char_device() && (is_named || is_bsg)
+    kind.is_block_device() || kind.is_char_device() && (is_named || is_bsg)
 }
 
 /// File systems that are settings of the kernel as a whole.
@@ -122,9 +140,9 @@ const PROC_SETTINGS: [&str; 13] = [
     "xen",
 ];
 /// Sockets of virtual machines, whose host is reached by them (vsock), and other channels to that host (VirtualBox, Xen,
-/// Hyper-V); new disks; the kernel's log; the processor's states; devices that make input, as a keyboard does, for the terminals
+/// Hyper-V); new disks, also those of other machines; the kernel's log; the processor's states; devices that make input, as a keyboard does, for the terminals
 /// and windows outside; the watchdog, which restarts the machine when it is no longer fed.
-const DEVICES: [&str; 18] = [
+const DEVICES: [&str; 19] = [
     "vhost-vsock",
     "vmci",
     "vboxguest",
@@ -138,15 +156,19 @@ const DEVICES: [&str; 18] = [
     "hv_vss",
     "hv_fcopy",
     "loop-control",
+    "nvme-fabrics",
     "kmsg",
     "cpu_dma_latency",
     "uinput",
     "uhid",
     "watchdog",
 ];
-/// Devices that take commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`, `nvme0`); a channel to a virtual
+/// Devices that take commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`, `nvme0`); tapes (`st0`, and
+/// `nst0`, which is not rewound); flash memory, such as that of the firmware (`mtd0`); a channel to a virtual
 /// machine's host (`vport1p1`); input (`input/event0`), which can be written, too; watchdogs; the machine's own controller.
-const NUMBERED_DEVICES: [&str; 7] = ["sg", "ng", "nvme", "vport", "event", "watchdog", "ipmi"];
+const NUMBERED_DEVICES: [&str; 10] = [
+    "sg", "ng", "nvme", "st", "nst", "mtd", "vport", "event", "watchdog", "ipmi",
+];
 
 #[cfg(test)]
 mod tests {
@@ -157,6 +179,7 @@ mod tests {
         let kind = fs::metadata("/dev/null").unwrap().file_type();
         for path in [
             "/dev/sg0",
+            "/dev/nst0a",
             "/dev/ng0n1",
             "/dev/uinput",
             "/dev/bsg/0:0:0:0",
