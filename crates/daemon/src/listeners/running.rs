@@ -2,8 +2,8 @@
 //! changed.
 //!
 //! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
-//! removed drain theirs before they close. UDP listeners that an overlapping address replaces end instead: while they
-//! drained, they would get and refuse the new listener's clients.
+//! removed drain theirs before they close. UDP listeners with an overlapping address beside them end instead: while they
+//! drained, they would get and refuse the clients of that one.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -284,7 +284,7 @@ impl RunningListeners {
         let gone: Vec<_> = self.groups.extract_if(.., goes).collect();
         for group in gone {
             self.workers.release_descriptors(group.descriptors);
-            if change.opened.groups.iter().any(|new| group.overlaps(new)) {
+            if group.overlaps(&change.wanted) {
                 group.drain_guard.end().await;
             }
         }
@@ -293,11 +293,12 @@ impl RunningListeners {
 }
 
 impl RunningUdpGroup {
-    fn overlaps(&self, new: &UdpGroup) -> bool {
-        let mut pairs = new
-            .addresses()
-            .flat_map(|new| self.addresses.iter().map(move |&old| (old, new)));
-        pairs.any(|(old, new)| overlap(old, new))
+    /// Whether one of these listeners receives what this group would.
+    fn overlaps(&self, wanted: &HashSet<ListenerKey>) -> bool {
+        wanted
+            .iter()
+            .filter(|(transport, _)| *transport == Transport::Udp)
+            .any(|&(_, other)| self.addresses.iter().any(|&own| overlap(own, other)))
     }
 
     /// The tasks that workers run for a group, and the group, which drains them when it is dropped.

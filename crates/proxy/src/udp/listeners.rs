@@ -15,8 +15,7 @@ use super::handover::ReceivedState;
 use peername_server::addr::LocalAddr;
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{
-    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, SocketOpener,
-    open_per_worker,
+    BindError, InheritedSockets, ListenAddr, OpenRequest, SocketOpener, open_per_worker,
 };
 
 /// The listening sockets of each worker, in the order of the listeners.
@@ -43,7 +42,7 @@ impl UdpListeners {
     /// [`BindError`]: the address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
-        beside: &ExistingListeners,
+        beside: &[SocketAddr],
         workers: usize,
         dialect: Option<Dialect>,
         given: &mut InheritedSockets,

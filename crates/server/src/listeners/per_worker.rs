@@ -1,6 +1,5 @@
 //! Opens a socket on each address for each worker.
 
-use std::collections::HashSet;
 use std::io;
 use std::iter;
 use std::net::{IpAddr, SocketAddr};
@@ -9,28 +8,12 @@ use peername_sys::socket::BindOptions;
 
 use super::bind_error::BindError;
 
-/// Addresses that this process listens on already, by the same protocol.
-#[derive(Clone, Debug, Default)]
-pub struct ExistingListeners {
-    /// Those that stay open.
-    pub staying: Vec<SocketAddr>,
-    /// Those that are about to be closed.
-    pub closing: Vec<SocketAddr>,
-}
-
-impl ExistingListeners {
-    fn overlaps(&self, addr: SocketAddr) -> bool {
-        let mut all = self.staying.iter().chain(&self.closing);
-        all.any(|&other| overlap(addr, other))
-    }
-}
-
 /// The request for [`open_per_worker`].
 pub struct OpenRequest<'a> {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// What this process listens on already.
-    pub existing: &'a ExistingListeners,
+    /// What this process listens on already, by the same protocol.
+    pub existing: &'a [SocketAddr],
     /// How many workers get a socket on each address.
     pub workers: usize,
 }
@@ -79,46 +62,42 @@ pub fn open_per_worker<O: SocketOpener>(
     for &addr in &request.listen {
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
         // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
-        if !request.existing.overlaps(addr) {
+        let is_own = request.existing.iter().any(|&own| overlap(addr, own));
+        if !is_own {
             opener
                 .check_free(addr)
                 .map_err(|failed| BindError::new(addr, failed))?;
         }
     }
-    let staying = &request.existing.staying;
-    let first = open_all(&request.listen, staying, opener)?;
+    let first = open_all(&request.listen, opener)?;
     let chosen: Vec<_> = first
         .iter()
         .filter_map(|socket| O::local_addr(socket).ok())
         .collect();
     iter::once(Ok(first))
-        .chain((1..request.workers).map(|_| open_all(&chosen, staying, opener)))
+        .chain((1..request.workers).map(|_| open_all(&chosen, opener)))
         .collect()
 }
 
-/// Opens a socket on each address. `staying` are the addresses that this process listens on beside them.
+/// Opens a socket on each address.
 fn open_all<O: SocketOpener>(
     addrs: &[SocketAddr],
-    staying: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    let v4_ports: HashSet<_> = addrs
+    let options = BindOptions {
+        // Even with one worker: a reload may replace this socket by one on another address.
+        reuse_port: true,
+        // `[::]` accepts IPv4 also beside `0.0.0.0`, which the kernel prefers: a reload may close that.
+        v6_only: false,
+    };
+    addrs
         .iter()
-        .chain(staying)
-        .filter(|addr| addr.is_ipv4())
-        .map(SocketAddr::port)
-        .collect();
-    let mut sockets = Vec::new();
-    for &addr in addrs {
-        let options = BindOptions {
-            // Even with one worker: a reload may replace this socket by one on another address.
-            reuse_port: true,
-            v6_only: v4_ports.contains(&addr.port()),
-        };
-        let socket = opener.open(addr, options);
-        sockets.push(socket.map_err(|failed| BindError::new(addr, failed))?);
-    }
-    Ok(sockets)
+        .map(|&addr| {
+            opener
+                .open(addr, options)
+                .map_err(|failed| BindError::new(addr, failed))
+        })
+        .collect()
 }
 
 /// Whether a socket on one address conflicts with one on the other.
