@@ -65,6 +65,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["write --allow @/etc/hosts"],
         ),
         (
+            "exec --unit=nginx --trust=any --check",
+            3,
+            &["the same command without --check writes it"],
+        ),
+        (
             "exec --unit=nosuchunit --remove",
             1,
             &["nosuchunit.service"],

@@ -161,7 +161,11 @@ fn check(unit: &ServiceUnit, path: &Path, launcher: &Launcher) -> anyhow::Result
     } else {
         vec!["no such drop-in".to_owned()]
     };
-    Ok(report_missing(path, &missing)?)
+    let code = report_missing(path, &missing)?;
+    if !missing.is_empty() {
+        eprintln!("peername: the same command without --check writes it");
+    }
+    Ok(code)
 }
 
 fn remove(unit: &str) -> anyhow::Result<ExitCode> {
