@@ -140,8 +140,8 @@ const PROC_SETTINGS: [&str; 13] = [
     "xen",
 ];
 /// Sockets of virtual machines, whose host is reached by them (vsock), and other channels to that host (VirtualBox, Xen,
-/// Hyper-V); new disks, also those of other machines; the kernel's log; the processor's states; devices that make input, as a keyboard does, for the terminals
-/// and windows outside; the watchdog, which restarts the machine when it is no longer fed.
+/// Hyper-V); new disks, also those of other machines; the kernel's log; the processor's states; devices that make input, as a
+/// keyboard does, for the terminals and windows outside; the watchdog, which restarts the machine when it is no longer fed.
 const DEVICES: [&str; 19] = [
     "vhost-vsock",
     "vmci",
@@ -164,8 +164,8 @@ const DEVICES: [&str; 19] = [
     "watchdog",
 ];
 /// Devices that take commands for a disk: of SCSI (`sg0`, `bsg/0:0:0:0`), or of NVMe (`ng0n1`, `nvme0`); tapes (`st0`, and
-/// `nst0`, which is not rewound); flash memory, such as that of the firmware (`mtd0`); a channel to a virtual
-/// machine's host (`vport1p1`); input (`input/event0`), which can be written, too; watchdogs; the machine's own controller.
+/// `nst0`, which is not rewound); flash memory, such as that of the firmware (`mtd0`); a channel to a virtual machine's host
+/// (`vport1p1`); input (`input/event0`), which can be written, too; watchdogs; the machine's own controller.
 const NUMBERED_DEVICES: [&str; 10] = [
     "sg", "ng", "nvme", "st", "nst", "mtd", "vport", "event", "watchdog", "ipmi",
 ];
