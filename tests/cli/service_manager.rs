@@ -155,6 +155,22 @@ fn activated_sockets_survive_a_restart() {
     }
 }
 
+/// The manager's socket has no SO_REUSEPORT, and stays: `[::]` leaves IPv4 to it.
+#[test]
+fn own_listener_on_all_addresses_leaves_ipv4_to_an_activated_socket() {
+    let (backends, scratch) = (Backends::new(), Scratch::new());
+    let args = [
+        &[BINARY],
+        PROXY_ARGS,
+        &["--protocol=both", "--listen=[::]:8443"],
+    ]
+    .concat();
+    let sockets = ["8443/tcp", "8443/udp"];
+    let _activator = activate(&backends.lab.server, &scratch, &sockets, &args);
+    scratch.write("start-0", "");
+    backends.assert_serves(10, fresh_client_v4());
+}
+
 /// With passed sockets `forward` and `intercept` listen on a port below 1024 without a capability.
 #[test]
 fn forward_and_intercept_use_activated_sockets() {

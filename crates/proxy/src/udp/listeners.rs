@@ -207,10 +207,14 @@ impl SocketOpener for UdpOpener<'_> {
     type Socket = UdpSocket;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.given.contains_key(&addr) {
+        if self.is_given(addr) {
             return Ok(());
         }
         udp::check_address_free(addr)
+    }
+
+    fn is_given(&self, addr: SocketAddr) -> bool {
+        self.given.contains_key(&addr)
     }
 
     fn open(&mut self, addr: SocketAddr, options: BindOptions) -> peername_sys::Result<UdpSocket> {

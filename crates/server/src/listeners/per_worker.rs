@@ -1,5 +1,6 @@
 //! Opens a socket on each address for each worker.
 
+use std::collections::HashSet;
 use std::io;
 use std::iter;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,9 @@ pub trait SocketOpener {
     ///
     /// EADDRINUSE if one does.
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()>;
+
+    /// Whether a service manager has opened a socket on this address.
+    fn is_given(&self, addr: SocketAddr) -> bool;
 
     /// Opens a socket on the address, or takes one that another process has opened.
     ///
@@ -84,15 +88,21 @@ fn open_all<O: SocketOpener>(
     addrs: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    let options = BindOptions {
-        // Even with one worker: a reload may replace this socket by one on another address.
-        reuse_port: true,
-        // `[::]` accepts IPv4 also beside `0.0.0.0`, which the kernel prefers: a reload may close that.
-        v6_only: false,
-    };
+    let given_v4_ports: HashSet<_> = addrs
+        .iter()
+        .filter(|addr| addr.is_ipv4() && opener.is_given(**addr))
+        .map(SocketAddr::port)
+        .collect();
     addrs
         .iter()
         .map(|&addr| {
+            let options = BindOptions {
+                // Even with one worker: a reload may replace this socket by one on another address.
+                reuse_port: true,
+                // `[::]` accepts IPv4 also beside `0.0.0.0`, which the kernel prefers, because a reload may close that. A
+                // socket of a service manager stays, and may be without SO_REUSEPORT.
+                v6_only: given_v4_ports.contains(&addr.port()),
+            };
             opener
                 .open(addr, options)
                 .map_err(|failed| BindError::new(addr, failed))

@@ -58,10 +58,14 @@ impl SocketOpener for TcpOpener<'_> {
     type Socket = net::TcpListener;
 
     fn check_free(&self, addr: SocketAddr) -> peername_sys::Result<()> {
-        if self.inherited.contains_key(&addr) || self.previous.has(addr) {
+        if self.is_given(addr) || self.previous.has(addr) {
             return Ok(());
         }
         listener::check_address_free(addr)
+    }
+
+    fn is_given(&self, addr: SocketAddr) -> bool {
+        self.inherited.contains_key(&addr)
     }
 
     fn open(
