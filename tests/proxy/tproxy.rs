@@ -275,7 +275,7 @@ fn table_that_another_process_has_removed_meanwhile_is_no_error() {
     let late = format!(
         "#!/bin/sh\ncase \"$*\" in\n\
          'list tables inet') echo 'table inet peername_tproxy_1'; echo 'table inet peername_tproxy_2';;\n\
-         *peername_tproxy_2) echo '        tcp dport 53 accept';;\n*) exec {nft} \"$@\";;\nesac\n"
+         '-s list table inet peername_tproxy_2') echo '        tcp dport 53 accept';;\n*) exec {nft} \"$@\";;\nesac\n"
     );
     let late = scratch.write("late", &late);
     host.run("chmod", &["+x", &late]);

@@ -11,7 +11,7 @@ use std::ops::RangeFrom;
 use anyhow::bail;
 use peername_proxy::udp::{Dialect, MAX_REPLY_SOCKETS, UdpConfig, UdpListeners};
 use peername_server::listeners::ListenerId;
-use peername_server::listeners::{InheritedSockets, ListenAddr, Listeners};
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::Transport;
 
 use crate::descriptors;
@@ -163,7 +163,7 @@ impl OpenedListeners {
         }
         let all_udp = wanted_udp.iter().map(|(wanted, _)| wanted.len());
         let addresses = wanted_tcp.len() + all_udp.sum::<usize>();
-        let beside = open_already(there, Transport::Tcp);
+        let beside = open_already(there, plans, Transport::Tcp);
         let mut tcp = Listeners::open(&wanted_tcp, &beside, workers, given)?;
         for plan in plans.iter().filter(|plan| plan.transparent) {
             let ids = wanted_tcp
@@ -178,7 +178,7 @@ impl OpenedListeners {
             wanted_tcp,
         };
         let share = group_share(descriptors_of_udp, addresses * workers, wanted_udp.len());
-        let mut beside = open_already(there, Transport::Udp);
+        let mut beside = open_already(there, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
             let (asked, transparent) = (plan.datagrams, plan.transparent);
             // For datagrams that TPROXY rules redirect, the kernel selects the socket by the sender's port, not by the
@@ -189,7 +189,7 @@ impl OpenedListeners {
                 true => UdpGroup::transparent(wanted, sockets.into_transparent()?, asked, share),
                 false => UdpGroup::new(wanted, sockets, asked, share),
             };
-            beside.extend(group.addresses());
+            beside.staying.extend(group.addresses());
             open.groups.push(group);
         }
         Ok(open)
@@ -301,12 +301,18 @@ impl UdpGroup {
     }
 }
 
-fn open_already(there: &ListenerIds, transport: Transport) -> Vec<SocketAddr> {
-    there
-        .keys()
-        .filter(|(of, _)| *of == transport)
+fn open_already(
+    there: &ListenerIds,
+    plans: &[&ListenPlan],
+    transport: Transport,
+) -> ExistingListeners {
+    let wanted = plans.iter().flat_map(|plan| plan.listen(transport));
+    let wanted: HashSet<_> = wanted.copied().collect();
+    let of = there.keys().filter(|(of, _)| *of == transport);
+    let (staying, closing) = of
         .map(|&(_, addr)| addr)
-        .collect()
+        .partition(|addr| wanted.contains(addr));
+    ExistingListeners { staying, closing }
 }
 
 /// The protocols of listeners.
@@ -320,8 +326,16 @@ mod tests {
     #[test]
     fn sockets_for_answers_have_descriptors_of_their_own() {
         let wanted = vec![(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-        let open =
-            || UdpListeners::open(&wanted, &[], 1, None, &mut InheritedSockets::default()).unwrap();
+        let open = || {
+            UdpListeners::open(
+                &wanted,
+                &ExistingListeners::default(),
+                1,
+                None,
+                &mut InheritedSockets::default(),
+            )
+            .unwrap()
+        };
         let asked = UdpConfig {
             sessions: 4096,
             ..UdpConfig::default()

@@ -18,7 +18,9 @@ use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
 
 pub use bind_error::BindError;
-pub use per_worker::{OpenRequest, SocketOpener, open_per_worker, overlap};
+pub use per_worker::{
+    ExistingListeners, OpenRequest, SocketOpener, covers, open_per_worker, overlap,
+};
 use tcp_opener::{PreviousSockets, TcpOpener};
 pub(crate) use worker_listener::Listener;
 pub use worker_listener::{ListenAddr, ListenerId, number_listeners};
@@ -76,24 +78,20 @@ pub struct Listeners {
 
 impl Listeners {
     /// Opens a socket on each address for each of `workers`, so that an address that can't be listened on is known
-    /// before anything is served. `existing` are the addresses that this process listens on already. An inherited socket is
-    /// shared by all workers.
+    /// before anything is served. An inherited socket is shared by all workers.
     ///
     /// # Errors
     ///
     /// The address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
-        existing: &[SocketAddr],
+        existing: &ExistingListeners,
         workers: usize,
         inherited: &mut InheritedSockets,
     ) -> Result<Self, BindError> {
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
-        let existing: Vec<_> = existing
-            .iter()
-            .chain(inherited.previous_tcp.keys())
-            .copied()
-            .collect();
+        let mut existing = existing.clone();
+        existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,
             previous,

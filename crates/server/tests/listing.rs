@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use futures_util::StreamExt;
 use peername_observe::connections::ConnectionSource;
-use peername_server::listeners::{InheritedSockets, ListenerId, Listeners};
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
 use peername_server::workers::{self, Capacity, Incoming, Serve};
 use peername_sys::event::readiness::register_stream;
@@ -38,8 +38,8 @@ impl Serve for Echo {
 #[test]
 fn listing_does_not_pause_the_worker() -> Result<()> {
     let wanted = [(ListenerId(0), SocketAddr::from(([0, 0, 0, 0], 0)))];
-    let mut inherited = InheritedSockets::default();
-    let listeners = Listeners::open(&wanted, &[], 1, &mut inherited)?;
+    let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 1, &mut inherited)?;
     let port = listeners.addrs()[0].port();
     let capacity = Capacity {
         connections: 60_000,

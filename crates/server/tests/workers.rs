@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use peername_server::listeners::{InheritedSockets, ListenerId, Listeners};
+use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenerId, Listeners};
 use peername_server::workers::connections::ConnectionEntry;
 use peername_server::workers::{self, Capacity, Incoming, Serve, WorkerTask, Workers};
 use peername_sys::event::readiness::register_stream;
@@ -147,8 +147,8 @@ async fn every_exit_is_reported_once() -> Result<()> {
 
 fn start_two(census: &Arc<Census>) -> Result<(Workers, SocketAddr)> {
     let wanted = [(ListenerId(0), SocketAddr::from(([127, 0, 0, 1], 0)))];
-    let mut inherited = InheritedSockets::default();
-    let listeners = Listeners::open(&wanted, &[], 2, &mut inherited)?;
+    let (existing, mut inherited) = (ExistingListeners::default(), InheritedSockets::default());
+    let listeners = Listeners::open(&wanted, &existing, 2, &mut inherited)?;
     let addr = listeners.addrs()[0];
     let capacity = Capacity {
         connections: 1000,

@@ -83,10 +83,10 @@ pub fn copy_symlink(from: &File, to: &File, name: &OsStr) -> io::Result<()> {
     Ok(symlinkat(target, to, name)?)
 }
 
-/// Whether this process may execute the file (faccessat(2) with AT_EACCESS): execvp(3) passes over others.
+/// Whether this process's real user may execute the file (access(2)): execvp(3) passes over others.
 #[must_use]
 pub fn is_executable(path: &Path) -> bool {
-    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && path.is_file()
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).is_ok() && path.is_file()
 }
 
 /// Whether this process's real user may write to the file, or change the entries of the directory (access(2)).

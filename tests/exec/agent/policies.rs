@@ -205,7 +205,7 @@ fn other_users_can_not_announce_containers() {
         .wait_logged("by user 65534, who may not announce containers");
 }
 
-/// Each user has a share of the connections that may be open at once.
+/// A user of `--runtime-uid` has a share of the connections that may be open at once.
 #[test]
 fn users_can_not_keep_each_other_out() {
     let agent = Agent::start(&["--runtime-uid=65534"]);
@@ -223,7 +223,7 @@ fn users_can_not_keep_each_other_out() {
     );
     agent
         .process
-        .wait_logged("its user has 128 unfinished ones already");
+        .wait_logged("user 65534 has 128 unfinished ones already");
     let mut announced = UnixStream::connect(&socket).expect("the agent");
     announced.write_all(b"{}").expect("a write");
     drop(announced);

@@ -1,7 +1,8 @@
 //! A reload replaces a specific listening address with a wider one that overlaps it, and the reverse, in one
 //! step.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 
 use rustix::process::Signal;
 
@@ -90,6 +91,19 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_contains(&said, &["another program listens there"]);
     }
+}
+
+/// IPv4 is accepted at the addresses that are listed, and at no other.
+#[test]
+fn all_ipv6_addresses_beside_one_of_ipv4_open_no_other_of_ipv4() {
+    let lab = Lab::new();
+    let target = format!("--target={TARGET_V4}");
+    let listen = ["--listen=127.0.0.1:8443", "--listen=[::]:8443"];
+    let args = [&["proxy", "--trust=any", &target], &listen[..]].concat();
+    let _proxy = Peername::start(&lab.server, &args, &["[::1]:8443".parse().unwrap()]);
+    let refused = lab.balancer.enter(|| TcpStream::connect(LISTEN_V4));
+    let error = refused.expect_err("nothing listens there").kind();
+    assert_eq!(error, ErrorKind::ConnectionRefused);
 }
 
 #[test]

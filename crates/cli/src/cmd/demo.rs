@@ -24,7 +24,7 @@ use peername_relay::{Limits, Method};
 use peername_server::access::network_set::NetworkSet;
 use peername_server::header_limits::HeaderLimits;
 use peername_server::listeners::number_listeners;
-use peername_server::listeners::{InheritedSockets, Listeners};
+use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
 use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::{self, Capacity, Workers};
 use peername_sys::netlink::Netlink;
@@ -119,7 +119,12 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
         number_listeners(0, &listen).collect(),
         number_listeners(2, &listen).collect(),
     );
-    let listeners = Listeners::open(&tcp, &[], 1, &mut InheritedSockets::default())?;
+    let listeners = Listeners::open(
+        &tcp,
+        &ExistingListeners::default(),
+        1,
+        &mut InheritedSockets::default(),
+    )?;
     let reply_path = Arc::new(ReplyPathMonitor::new([V4.backend.parse::<SocketAddr>()?]));
     let counters = Arc::<Counters>::default();
     let rules = Rules {
@@ -134,7 +139,7 @@ async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
     let datagrams = UdpConfig::default();
     let sockets = UdpListeners::open(
         &udp,
-        &[],
+        &ExistingListeners::default(),
         1,
         Some(datagrams.dialect),
         &mut InheritedSockets::default(),

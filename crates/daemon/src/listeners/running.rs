@@ -2,8 +2,8 @@
 //! changed.
 //!
 //! Listeners that stay keep their sockets, so that no connection in their accept backlogs is lost; listeners that are
-//! removed drain theirs before they close. UDP listeners with an overlapping address beside them end instead: while they
-//! drained, they would get and refuse the clients of that one.
+//! removed drain theirs before they close. UDP listeners that an overlapping address replaces, or whose clients one that
+//! stays gets, end instead: while they drained, they would get and refuse the other listener's clients.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use peername_proxy::udp::{UdpConfig, UdpWorkers};
-use peername_server::listeners::{InheritedSockets, overlap};
+use peername_server::listeners::{InheritedSockets, covers, overlap};
 use peername_server::workers::phases::{self, DrainGuard};
 use peername_server::workers::{self, Serve, WorkerTask, Workers};
 use peername_sys::Transport;
@@ -284,7 +284,8 @@ impl RunningListeners {
         let gone: Vec<_> = self.groups.extract_if(.., goes).collect();
         for group in gone {
             self.workers.release_descriptors(group.descriptors);
-            if group.overlaps(&change.wanted) {
+            let is_replaced = change.opened.groups.iter().any(|new| group.overlaps(new));
+            if is_replaced || group.is_covered(&change.wanted) {
                 group.drain_guard.end().await;
             }
         }
@@ -293,12 +294,19 @@ impl RunningListeners {
 }
 
 impl RunningUdpGroup {
-    /// Whether one of these listeners receives what this group would.
-    fn overlaps(&self, wanted: &HashSet<ListenerKey>) -> bool {
+    fn overlaps(&self, new: &UdpGroup) -> bool {
+        let mut pairs = new
+            .addresses()
+            .flat_map(|new| self.addresses.iter().map(move |&old| (old, new)));
+        pairs.any(|(old, new)| overlap(old, new))
+    }
+
+    /// Whether one of these listeners gets the clients of this group.
+    fn is_covered(&self, wanted: &HashSet<ListenerKey>) -> bool {
         wanted
             .iter()
             .filter(|(transport, _)| *transport == Transport::Udp)
-            .any(|&(_, other)| self.addresses.iter().any(|&own| overlap(own, other)))
+            .any(|&(_, wide)| self.addresses.iter().any(|&own| covers(wide, own)))
     }
 
     /// The tasks that workers run for a group, and the group, which drains them when it is dropped.

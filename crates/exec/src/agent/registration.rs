@@ -54,8 +54,8 @@ pub(super) enum RegistrationError {
     State(#[from] StateError),
     #[error("its descriptor is no seccomp listener")]
     NotAListener,
-    #[error("its user has {0} unfinished ones already")]
-    TooMany(usize),
+    #[error("user {user} has {share} unfinished ones already")]
+    TooMany { user: u32, share: usize },
 }
 
 impl Registration {

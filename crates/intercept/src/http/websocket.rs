@@ -188,12 +188,12 @@ async fn copy(
     let mut client = Counted {
         stream: client,
         read: &record.sent.bytes,
-        failed: &AtomicBool::new(false),
+        failed: None,
     };
     let mut upstream = Counted {
         stream: upstream,
         read: &record.received,
-        failed: &origin_failed,
+        failed: Some(&origin_failed),
     };
     let mut copying = pin!(copy_bidirectional(&mut client, &mut upstream));
     let mut before = record.bytes_moved();
@@ -236,17 +236,17 @@ fn accept_for(key: &HeaderValue) -> String {
     BASE64.encode(hash.finish().as_ref())
 }
 
-/// Counts the bytes that are read from a stream, and notes whether it has failed.
+/// Counts the bytes that are read from a stream, and notes that it has failed.
 struct Counted<'a, T> {
     stream: T,
     read: &'a AtomicU64,
-    failed: &'a AtomicBool,
+    failed: Option<&'a AtomicBool>,
 }
 
 impl<T> Counted<'_, T> {
     fn note<R>(&self, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if let Poll::Ready(Err(_)) = result {
-            self.failed.store(true, Relaxed);
+        if let (Poll::Ready(Err(_)), Some(failed)) = (&result, self.failed) {
+            failed.store(true, Relaxed);
         }
         result
     }

@@ -53,8 +53,11 @@ pub(super) fn protect(empty: &Path, all: &[Mount]) -> Result<(), JailError> {
 
 /// Whether the mount is that of a single device, which has its name where it is mounted from: containers are given devices so.
 fn is_covered_device_file(mount: &Mount) -> bool {
-    fs::symlink_metadata(&mount.point)
-        .is_ok_and(|about| is_covered_device(about.file_type(), &mount.root))
+    // Nothing is asked of a network file system, which may hang.
+    let may_be_device = mount.is_one_of(&["devtmpfs", "tmpfs"]) && mount.root != Path::new("/");
+    may_be_device
+        && fs::symlink_metadata(&mount.point)
+            .is_ok_and(|about| is_covered_device(about.file_type(), &mount.root))
 }
 
 /// What is read-only of a mount.

@@ -59,7 +59,7 @@ pub(super) struct StreamPermits(Arc<Mutex<Vec<Weak<StreamPermit>>>>);
 /// The permit of an open stream. A stream whose client has stopped to read does not count.
 #[derive(Debug)]
 struct StreamPermit {
-    /// When the client took the last event.
+    /// When the connection took the last event. Where the client does not read, it takes events until its buffers are full.
     read_at: Mutex<Instant>,
 }
 
@@ -67,8 +67,12 @@ impl StreamPermits {
     /// `None` while there are too many streams.
     fn acquire(&self) -> Option<Arc<StreamPermit>> {
         let mut all = self.0.lock().ok()?;
-        all.retain(|permit| permit.upgrade().is_some_and(|permit| permit.is_reading()));
-        if all.len() >= MAX_STREAMS {
+        all.retain(|permit| permit.strong_count() > 0);
+        let reading = all
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|permit| permit.is_reading());
+        if reading.count() >= MAX_STREAMS {
             return None;
         }
         let permit = Arc::new(StreamPermit {
@@ -154,7 +158,7 @@ impl EventFeed {
 
 /// Of one listener: far fewer than it has connections.
 const MAX_STREAMS: usize = 8;
-/// Events come each second, so a client that reads has taken one by then.
+/// Events come each second, so the connection of a client that reads has taken one by then.
 const STALLED: Duration = Duration::from_secs(10);
 /// How long a browser waits before it connects again.
 const RETRY: &[u8] = b"retry: 2000\n\n";

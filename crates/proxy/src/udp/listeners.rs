@@ -15,7 +15,8 @@ use super::handover::ReceivedState;
 use peername_server::addr::LocalAddr;
 use peername_server::listeners::ListenerId;
 use peername_server::listeners::{
-    BindError, InheritedSockets, ListenAddr, OpenRequest, SocketOpener, open_per_worker,
+    BindError, ExistingListeners, InheritedSockets, ListenAddr, OpenRequest, SocketOpener,
+    open_per_worker,
 };
 
 /// The listening sockets of each worker, in the order of the listeners.
@@ -42,7 +43,7 @@ impl UdpListeners {
     /// [`BindError`]: the address that failed, with what to do about it.
     pub fn open(
         wanted: &[ListenAddr],
-        beside: &[SocketAddr],
+        beside: &ExistingListeners,
         workers: usize,
         dialect: Option<Dialect>,
         given: &mut InheritedSockets,

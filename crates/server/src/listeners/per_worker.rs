@@ -3,18 +3,34 @@
 use std::collections::HashSet;
 use std::io;
 use std::iter;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use peername_sys::socket::BindOptions;
 
 use super::bind_error::BindError;
 
+/// Addresses that this process listens on already, by the same protocol.
+#[derive(Clone, Debug, Default)]
+pub struct ExistingListeners {
+    /// Those that stay open.
+    pub staying: Vec<SocketAddr>,
+    /// Those that are about to be closed.
+    pub closing: Vec<SocketAddr>,
+}
+
+impl ExistingListeners {
+    fn overlaps(&self, addr: SocketAddr) -> bool {
+        let mut all = self.staying.iter().chain(&self.closing);
+        all.any(|&other| overlap(addr, other))
+    }
+}
+
 /// The request for [`open_per_worker`].
 pub struct OpenRequest<'a> {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// What this process listens on already, by the same protocol.
-    pub existing: &'a [SocketAddr],
+    /// What this process listens on already.
+    pub existing: &'a ExistingListeners,
     /// How many workers get a socket on each address.
     pub workers: usize,
 }
@@ -66,56 +82,58 @@ pub fn open_per_worker<O: SocketOpener>(
     for &addr in &request.listen {
         // With SO_REUSEPORT a second proxy would get some of the first one's clients. An overlapping listener of this
         // process is allowed: of 127.0.0.1 and 0.0.0.0, the kernel prefers the more specific one as long as it is open.
-        let is_own = request.existing.iter().any(|&own| overlap(addr, own));
-        if !is_own {
+        if !request.existing.overlaps(addr) {
             opener
                 .check_free(addr)
                 .map_err(|failed| BindError::new(addr, failed))?;
         }
     }
-    let first = open_all(&request.listen, opener)?;
+    let staying = &request.existing.staying;
+    let first = open_all(&request.listen, staying, opener)?;
     let chosen: Vec<_> = first
         .iter()
         .filter_map(|socket| O::local_addr(socket).ok())
         .collect();
     iter::once(Ok(first))
-        .chain((1..request.workers).map(|_| open_all(&chosen, opener)))
+        .chain((1..request.workers).map(|_| open_all(&chosen, staying, opener)))
         .collect()
 }
 
-/// Opens a socket on each address.
+/// Opens a socket on each address. `staying` are the addresses that this process listens on beside them.
 fn open_all<O: SocketOpener>(
     addrs: &[SocketAddr],
+    staying: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    let given_v4_ports: HashSet<_> = addrs
+    // Ports on which `[::]` leaves IPv4 to others: it would accept connections to addresses that are not listed, or conflict
+    // with a socket without SO_REUSEPORT. Not for a `0.0.0.0` of our own, which the kernel prefers, and a reload may close.
+    let v4_ports: HashSet<_> = addrs
         .iter()
-        .filter(|addr| addr.is_ipv4() && opener.is_given(**addr))
+        .chain(staying)
+        .filter(|addr| addr.is_ipv4())
+        .filter(|addr| !addr.ip().is_unspecified() || opener.is_given(**addr))
         .map(SocketAddr::port)
         .collect();
-    addrs
-        .iter()
-        .map(|&addr| {
-            let options = BindOptions {
-                // Even with one worker: a reload may replace this socket by one on another address.
-                reuse_port: true,
-                // `[::]` accepts IPv4 also beside `0.0.0.0`, which the kernel prefers, because a reload may close that. A
-                // socket of a service manager stays, and may be without SO_REUSEPORT.
-                v6_only: given_v4_ports.contains(&addr.port()),
-            };
-            opener
-                .open(addr, options)
-                .map_err(|failed| BindError::new(addr, failed))
-        })
-        .collect()
+    let mut sockets = Vec::new();
+    for &addr in addrs {
+        let options = BindOptions {
+            // Even with one worker: a reload may replace this socket by one on another address.
+            reuse_port: true,
+            v6_only: v4_ports.contains(&addr.port()),
+        };
+        let socket = opener.open(addr, options);
+        sockets.push(socket.map_err(|failed| BindError::new(addr, failed))?);
+    }
+    Ok(sockets)
 }
 
 /// Whether a socket on one address conflicts with one on the other.
 pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    // `[::]` may accept IPv4, too.
-    let covers = |wide: IpAddr, narrow: IpAddr| {
-        wide.is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
-    };
-    let (a, b) = (one.ip(), other.ip());
-    one.port() == other.port() && (a == b || covers(a, b) || covers(b, a))
+    covers(one, other) || covers(other, one)
+}
+
+/// Whether a socket on the wide address gets what is sent to the narrow one, where no other does. `[::]` may accept IPv4, too.
+pub fn covers(wide: SocketAddr, narrow: SocketAddr) -> bool {
+    let is_wider = wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4());
+    wide.port() == narrow.port() && (wide.ip() == narrow.ip() || is_wider)
 }

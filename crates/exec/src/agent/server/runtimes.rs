@@ -10,6 +10,7 @@ use peername_sys::NameCall;
 use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
 use peername_sys::process::stderr::try_write_line;
+use peername_sys::process::user::effective_uid;
 use peername_sys::throttle::Throttle;
 
 use super::{Agent, RETRY_INTERVAL};
@@ -36,13 +37,11 @@ impl Agent {
             Ok(user) if self.users.contains(&user) => user,
             other => return self.warnings.log_stranger(other.ok()),
         };
-        // One user's runtimes must not keep those of the others out.
-        let share = MAX_REGISTRATIONS / self.users.len().max(1);
+        let share = self.share(user);
         let open = self.registrations.values();
         if open.filter(|open| open.user == user).count() >= share {
-            return self
-                .warnings
-                .log_refused(&RegistrationError::TooMany(share));
+            let error = RegistrationError::TooMany { user, share };
+            return self.warnings.log_refused(&error);
         }
         let number = self.next_number();
         let registered = socket
@@ -56,6 +55,14 @@ impl Agent {
                     .insert(number, Registration::new(user, socket))
             }
             Err(error) => try_write_line(&format!("peername: a runtime's connection: {error}")),
+        }
+    }
+
+    /// How many of a user's connections may be open. Those of `--runtime-uid` must not keep root's and the agent's own out.
+    fn share(&self, user: u32) -> usize {
+        match user == 0 || user == effective_uid() {
+            true => MAX_REGISTRATIONS,
+            false => (MAX_REGISTRATIONS / self.users.len().max(1)).max(1),
         }
     }
 

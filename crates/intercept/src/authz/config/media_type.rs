@@ -34,11 +34,12 @@ impl MediaType {
             return false;
         };
         let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
+        if kind.contains(',') {
+            return false;
+        }
         let kind = kind.split(';').next().unwrap_or_default().trim();
         let suffix = kind.strip_prefix(&*self.0);
-        suffix.is_some_and(|suffix| {
-            suffix.is_empty() || suffix.strip_prefix('+').is_some_and(is_token)
-        })
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+'))
     }
 }
 
@@ -63,6 +64,7 @@ mod tests {
             ("Application/gRPC+proto; x=y", true),
             ("application/grpc-web", false),
             ("application/grpc+proto, text/html", false),
+            ("application/grpc;x=y, text/html", false),
             ("text/plain", false),
             ("", false),
         ] {
