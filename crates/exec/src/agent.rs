@@ -23,6 +23,7 @@ pub mod descriptor_store;
 pub mod holder;
 mod policy;
 mod registration;
+mod runtime_warnings;
 mod server;
 
 pub use container_state::{DEFAULT_POLICY, is_policy_name};

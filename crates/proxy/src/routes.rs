@@ -30,7 +30,7 @@ use peername_sys::netlink::Netlink;
 pub use crate::backend::Backend;
 pub use error::Error;
 pub use fwmark::LOCAL_FWMARK;
-pub use inventory::{EntryOwner, RoutingEntry};
+pub use inventory::{EntryOwner, RoutingEntry, Scope};
 pub use keeper::{Keeper, KeeperReports, run_keeper};
 pub use location::{BackendLocation, locate_backend};
 pub use nftables::FilterRules;
@@ -158,13 +158,4 @@ pub fn add_command(target: impl Into<Backend>) -> String {
         "`peername routes add --target {}{protocol}`",
         quote(&address)
     )
-}
-
-/// What [`remove`] removes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// What no running proxy needs.
-    Idle,
-    /// Everything of peername's.
-    All,
 }

@@ -24,7 +24,7 @@ use super::container::Container;
 use super::descriptor_store::{DescriptorStore, StoredDescriptor};
 use super::policy::AgentPolicy;
 use super::registration::Registration;
-use runtimes::RuntimeWarnings;
+use super::runtime_warnings::RuntimeWarnings;
 use watch::PolicyWatch;
 
 /// The process of which the agent is a part: its configuration, its service manager, its store.

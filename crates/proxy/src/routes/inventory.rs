@@ -7,7 +7,6 @@ use std::num::NonZeroU32;
 use peername_sys::Result as SysResult;
 use peername_sys::netlink::{LocalRoute, Netlink, Rule, Selector};
 
-use super::Scope;
 use super::error::Error;
 use super::install::ignore_missing;
 use super::nftables::{self, NftTable};
@@ -104,6 +103,15 @@ impl fmt::Display for EntryOwner {
             Self::ExitedProxy => "left behind",
         })
     }
+}
+
+/// What is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What no running proxy needs.
+    Idle,
+    /// Everything of peername's.
+    All,
 }
 
 /// What was found of peername's, with its owners.

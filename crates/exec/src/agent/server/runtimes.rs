@@ -1,9 +1,6 @@
 //! The connections of container runtimes.
 
-use std::collections::HashMap;
-use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
-use std::mem::{Discriminant, discriminant};
 use std::time::Instant;
 
 use peername_sys::NameCall;
@@ -11,7 +8,6 @@ use peername_sys::event::epoll::Interest;
 use peername_sys::ipc::seqpacket::peer_user;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::process::user::effective_uid;
-use peername_sys::throttle::Throttle;
 
 use super::{Agent, RETRY_INTERVAL};
 use crate::agent::container::Container;
@@ -50,9 +46,8 @@ impl Agent {
             .and_then(|()| self.epoll.add(&socket, number, Interest::Readable));
         match registered {
             Ok(()) => {
-                _ = self
-                    .registrations
-                    .insert(number, Registration::new(user, socket))
+                let registration = Registration::new(user, socket);
+                self.registrations.insert(number, registration);
             }
             Err(error) => try_write_line(&format!("peername: a runtime's connection: {error}")),
         }
@@ -121,48 +116,6 @@ impl Agent {
             Err(error) => try_write_line(&format!(
                 "peername: container {id}: {error}; its accept(2) fails"
             )),
-        }
-    }
-}
-
-/// What is logged of connections that are refused; their senders may send many.
-#[derive(Debug, Default)]
-pub(super) struct RuntimeWarnings {
-    strangers: Throttle,
-    refused: HashMap<Discriminant<RegistrationError>, Throttle>,
-}
-
-impl RuntimeWarnings {
-    fn log_stranger(&self, user: Option<u32>) {
-        if let Some(suppressed) = self.strangers.pass() {
-            let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
-            try_write_line(&format!(
-                "peername: refused a connection to the agent's socket by user {user}, who may not announce containers \
-                 (--runtime-uid){}",
-                Suppressed(suppressed)
-            ));
-        }
-    }
-
-    fn log_refused(&mut self, error: &RegistrationError) {
-        let throttle = self.refused.entry(discriminant(error)).or_default();
-        if let Some(suppressed) = throttle.pass() {
-            try_write_line(&format!(
-                "peername: a runtime announced a container, but {error}; its accept(2) fails{}",
-                Suppressed(suppressed)
-            ));
-        }
-    }
-}
-
-/// How many lines like this one were not logged; nothing where there are none.
-struct Suppressed(u64);
-
-impl Display for Suppressed {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            count => write!(f, " ({count} more since the last line)"),
         }
     }
 }

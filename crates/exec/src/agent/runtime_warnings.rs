@@ -1,0 +1,52 @@
+//! The log lines about connections that the agent refuses.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
+use std::mem::{Discriminant, discriminant};
+
+use peername_sys::process::stderr::try_write_line;
+use peername_sys::throttle::Throttle;
+
+use super::registration::RegistrationError;
+
+/// What is logged of connections that are refused; their senders may send many.
+#[derive(Debug, Default)]
+pub(super) struct RuntimeWarnings {
+    strangers: Throttle,
+    refused: HashMap<Discriminant<RegistrationError>, Throttle>,
+}
+
+impl RuntimeWarnings {
+    pub(super) fn log_stranger(&self, user: Option<u32>) {
+        if let Some(suppressed) = self.strangers.pass() {
+            let user = user.map_or_else(|| "?".to_owned(), |user| user.to_string());
+            try_write_line(&format!(
+                "peername: refused a connection to the agent's socket by user {user}, who may not announce containers \
+                 (--runtime-uid){}",
+                Suppressed(suppressed)
+            ));
+        }
+    }
+
+    pub(super) fn log_refused(&mut self, error: &RegistrationError) {
+        let throttle = self.refused.entry(discriminant(error)).or_default();
+        if let Some(suppressed) = throttle.pass() {
+            try_write_line(&format!(
+                "peername: a runtime announced a container, but {error}; its accept(2) fails{}",
+                Suppressed(suppressed)
+            ));
+        }
+    }
+}
+
+/// How many lines like this one were not logged; nothing where there are none.
+struct Suppressed(u64);
+
+impl Display for Suppressed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(f, " ({count} more since the last line)"),
+        }
+    }
+}
