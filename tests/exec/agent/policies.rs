@@ -44,6 +44,8 @@ fn containers_have_the_policy_that_their_profile_names() {
             .process
             .wait_logged("container one: refused a connection");
     }
+    // Its socket is not taken for that of the next one.
+    lab.balancer.wait_connection_refused(LISTEN_V4);
     let container = Container::new("two", &scratch, agent.profile("banned"));
     let _server = run(&container, &lab, "level");
     let header = header_for(fresh_client_v4());
