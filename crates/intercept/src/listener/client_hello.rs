@@ -118,11 +118,10 @@ impl ClientHelloReader {
             // At most a few KiB each time. Its buffer holds one record until `accept` takes it out.
             self.acceptor.read_tls(&mut fresh)?;
             self.fed = received.len() - fresh.len();
-            let accepted = self.acceptor.accept();
-            if let Some(accepted) =
-                accepted.map_err(|(error, _)| OpeningError::NotAClientHello(error))?
-            {
-                return Ok(Some(Box::new(ParsedClientHello::new(accepted))));
+            match self.acceptor.accept() {
+                Ok(Some(accepted)) => return Ok(Some(Box::new(ParsedClientHello::new(accepted)))),
+                Ok(None) => {}
+                Err((error, _)) => return Err(OpeningError::NotAClientHello(error)),
             }
         }
         Ok(None)

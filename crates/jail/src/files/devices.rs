@@ -2,14 +2,14 @@
 //! their kernel code compares user ids and asks for no capability.
 
 use std::collections::BTreeSet;
-use std::fs::{self, FileType};
-use std::io::ErrorKind::{NotFound, PermissionDenied};
+use std::fs::{self, DirEntry, FileType};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use peername_sys::NameCall;
 use peername_sys::fs::mounts;
 use peername_sys::process::user;
+use peername_sys::{NameCall, SyscallError};
 
 use super::cover::cover_existing;
 use super::mount_table::Mount;
@@ -79,15 +79,9 @@ fn settings(mount: &Mount) -> Vec<PathBuf> {
 
 /// What is covered in this directory and below it.
 fn covered_devices(dir: &Path) -> Result<Vec<PathBuf>, JailError> {
-    let unread = |failed| JailError::cover(dir, failed);
-    let entries = match fs::read_dir(dir) {
-        // The program is of the same user, and can't read the names either.
-        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => return Ok(Vec::new()),
-        opened => opened.call("open(2)").map_err(unread)?,
-    };
+    let entries = readable_entries(dir).map_err(|failed| JailError::cover(dir, failed))?;
     let mut found = Vec::new();
     for entry in entries {
-        let entry = entry.call("getdents64(2)").map_err(unread)?;
         let path = entry.path();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => found.extend(covered_devices(&path)?),
@@ -97,6 +91,24 @@ fn covered_devices(dir: &Path) -> Result<Vec<PathBuf>, JailError> {
         }
     }
     Ok(found)
+}
+
+/// The entries of a directory, unless it does not exist or this user can't read it: then the program can't either.
+fn readable_entries(dir: &Path) -> Result<Vec<DirEntry>, SyscallError> {
+    match fs::read_dir(dir) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::PermissionDenied
+            ) =>
+        {
+            Ok(Vec::new())
+        }
+        opened => opened
+            .call("open(2)")?
+            .collect::<io::Result<_>>()
+            .call("getdents64(2)"),
+    }
 }
 
 /// Whether it is a disk, or a character device, known by its name, by which a program acts outside of the jail.

@@ -3,13 +3,14 @@
 mod summary;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
@@ -66,7 +67,7 @@ struct StreamPermit {
 impl StreamPermits {
     /// `None` while there are too many streams.
     fn acquire(&self) -> Option<Arc<StreamPermit>> {
-        let mut all = self.0.lock().ok()?;
+        let mut all = self.0.lock();
         all.retain(|permit| permit.strong_count() > 0);
         let reading = all
             .iter()
@@ -85,15 +86,11 @@ impl StreamPermits {
 
 impl StreamPermit {
     fn note_read(&self) {
-        if let Ok(mut read_at) = self.read_at.lock() {
-            *read_at = Instant::now();
-        }
+        *self.read_at.lock() = Instant::now();
     }
 
     fn is_reading(&self) -> bool {
-        self.read_at
-            .lock()
-            .is_ok_and(|read_at| read_at.elapsed() < STALLED)
+        self.read_at.lock().elapsed() < STALLED
     }
 }
 
@@ -173,14 +170,13 @@ mod tests {
     #[tokio::test]
     async fn streams_whose_clients_have_stopped_to_read_do_not_count() {
         let (feed, permits) = (EventFeed::default(), StreamPermits::default());
-        let subscribe = || feed.subscribe(&permits);
         let mut open: Vec<_> = (0..MAX_STREAMS)
-            .map(|_| subscribe().expect("a permit"))
+            .map(|_| feed.subscribe(&permits).expect("a permit"))
             .collect();
-        assert!(subscribe().is_none());
-        for permit in &*permits.0.lock().unwrap() {
+        assert!(feed.subscribe(&permits).is_none());
+        for permit in &*permits.0.lock() {
             let permit = permit.upgrade().expect("an open stream");
-            *permit.read_at.lock().unwrap() -= STALLED;
+            *permit.read_at.lock() -= STALLED;
         }
         // The first one reads again.
         feed.latest.send_replace(Some(Published {
@@ -190,8 +186,9 @@ mod tests {
         assert_eq!(open[0].next().await.as_deref(), Some(RETRY));
         assert_eq!(open[0].next().await.as_deref(), Some(&b"data: 1"[..]));
         for _ in 1..MAX_STREAMS {
-            open.push(subscribe().expect("the permit of a stalled stream"));
+            let stream = feed.subscribe(&permits);
+            open.push(stream.expect("the permit of a stalled stream"));
         }
-        assert!(subscribe().is_none());
+        assert!(feed.subscribe(&permits).is_none());
     }
 }

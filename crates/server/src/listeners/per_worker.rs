@@ -105,7 +105,7 @@ fn open_all<O: SocketOpener>(
     staying: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    // Ports on which `[::]` leaves IPv4 to others: it would accept connections to addresses that are not listed, or conflict
+    // Ports on which `[::]` leaves IPv4 to these listeners: it would accept connections to addresses that are not listed, or conflict
     // with a socket without SO_REUSEPORT. Not for a `0.0.0.0` of our own, which the kernel prefers, and a reload may close.
     let v4_ports: HashSet<_> = addrs
         .iter()

@@ -34,8 +34,8 @@ impl Agent {
             other => return self.warnings.log_stranger(other.ok()),
         };
         let share = self.share(user);
-        let open = self.registrations.values();
-        if open.filter(|open| open.user == user).count() >= share {
+        let open = self.registrations.values().filter(|open| open.user == user);
+        if open.count() >= share {
             let error = RegistrationError::TooMany { user, share };
             return self.warnings.log_refused(&error);
         }
@@ -57,7 +57,7 @@ impl Agent {
     fn share(&self, user: u32) -> usize {
         match user == 0 || user == effective_uid() {
             true => MAX_REGISTRATIONS,
-            false => (MAX_REGISTRATIONS / self.users.len().max(1)).max(1),
+            false => (MAX_REGISTRATIONS / self.users.len()).max(1),
         }
     }
 

@@ -171,7 +171,13 @@ impl Rule {
     /// Whether this rule, which allows, allows all that the other one denies. A denial of addresses is for more forms of them than
     /// this rule is; that counts where a further rule may allow them, and not where nothing does (`is_last_word`).
     pub(super) fn overrules(&self, denial: &Self, is_last_word: bool) -> bool {
-        let covers_host = || match (&self.host, &denial.host) {
+        !self.is_partial()
+            && self.port.is_none_or(|port| denial.port == Some(port))
+            && self.covers_hosts_of(denial, is_last_word)
+    }
+
+    fn covers_hosts_of(&self, denial: &Self, is_last_word: bool) -> bool {
+        match (&self.host, &denial.host) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(host), Some(denied)) => {
@@ -182,10 +188,7 @@ impl Rule {
                 };
                 (is_name || is_last_word) && host.covers(denied)
             }
-        };
-        !self.is_partial()
-            && self.port.is_none_or(|port| denial.port == Some(port))
-            && covers_host()
+        }
     }
 
     pub(super) fn matches_request(
