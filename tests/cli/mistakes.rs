@@ -70,6 +70,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["the same command without --check writes it"],
         ),
         (
+            "exec --mode=netns --trust=any --ports=80 --max-connections=9 -- true",
+            2,
+            &["--max-connections is not for --mode netns"],
+        ),
+        (
             "exec --unit=nosuchunit --remove",
             1,
             &["nosuchunit.service"],

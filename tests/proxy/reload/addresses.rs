@@ -54,15 +54,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
     for workers in ["--workers=1", "--workers=2"] {
         let (lab, scratch) = (Lab::new(), Scratch::new());
         let backend = Backend::listen(&lab.server, TARGET_V4);
-        let file = |addresses: &[&str]| {
-            let content = format!(
-                "[[listen]]\naddress = {addresses:?}\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
-            );
-            scratch.write("proxy.toml", &content)
-        };
-        let config = format!("--config={}", file(&["10.81.0.1:8443"]));
-        let args = ["proxy", "--log-format=json", &config, workers];
-        let proxy = Peername::start_udp(&lab.server, &args);
+        let (proxy, put) = rig(&lab, &scratch, workers, "tcp");
         let open = |to: SocketAddr| {
             let client = fresh_client_v4();
             let down = Conn::connect_and_send(&lab.balancer, to, &header_for(client));
@@ -71,7 +63,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         };
         let (down, up) = open(LISTEN_V4);
         for (times, addresses) in (1..).zip(OVERLAPPING) {
-            file(addresses);
+            put(addresses);
             proxy.signal(Signal::HUP);
             wait_until(&format!("{addresses:?}"), || {
                 let log = proxy.log();
@@ -87,6 +79,7 @@ fn reload_replaces_an_address_with_an_overlapping_one() {
         // Another program still has the address.
         drop(proxy);
         let _other = Backend::listen(&lab.server, LISTEN_V4);
+        let config = format!("--config={}", scratch.path_text("proxy.toml"));
         let output = Peername::run(&lab.server, &["proxy", &config, workers]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_contains(&said, &["another program listens there"]);
@@ -122,7 +115,7 @@ fn reload_replaces_an_overlapping_address_over_udp() {
         };
         let earlier = fresh_client_v4();
         echo(earlier);
-        // But the last: a session that is open by `[::]` keeps the client's port from one by the more specific address.
+        // Without the last change: the client's session at `[::]` goes on, and has the port that another one would need.
         for (times, addresses) in (1..).zip(&OVERLAPPING[..6]) {
             put(addresses);
             proxy.signal(Signal::HUP);
