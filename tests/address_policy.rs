@@ -9,6 +9,7 @@ use std::fmt::{Display, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use peername_identity::Network;
+use peername_intercept::authz::AccessRules;
 use peername_intercept::host::HostPort;
 use peername_intercept::policy::destination::{Destinations, Requested, SharedRules};
 use peername_proto::{HostAddress, SourcePolicy};
@@ -130,6 +131,7 @@ impl Policies {
                 .collect(),
             ports: Vec::new(),
             rules: SharedRules::default(),
+            relayed: AccessRules::deny_others(Vec::new()),
             is_loopback_one: false,
             own: self.own.clone(),
             listening: vec![OWN_PORT],

@@ -210,6 +210,22 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     assert_eq!(added, ["+b.test", "+b.test:9999"]);
     let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // A list begins empty.
+    let empty = rig.scratch().write("empty.txt", "# none yet\n");
+    for check in [
+        &[][..],
+        &["--check=http://127.0.0.1:1/", "--on-check-failure=allow"],
+    ] {
+        let options = [&["--check-list", &empty], check].concat();
+        let output = rig.run(User::Nobody, &options, script);
+        assert_eq!(output.status.code(), Some(122), "{output:?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let added: Vec<_> = errors
+            .lines()
+            .filter(|line| line.starts_with('+'))
+            .collect();
+        assert_eq!(added, ["+a.test", "+b.test", "+b.test:9999"], "{errors}");
+    }
     // What a rule denies is not what the list lacks.
     let denied = ["--deny=a.test", "--allow=c.test", "--check-list", &list];
     let output = rig.run(User::Nobody, &denied, "curl -sS https://a.test/echo");

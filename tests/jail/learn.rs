@@ -108,6 +108,39 @@ fn server_on_localhost_is_learned_with_the_options_that_are_named() {
     assert_eq!(rig.succeeds(User::Root, &options, script), "served\n");
 }
 
+/// The one option that standard error names opens the port and the private address, and the list is the same rule.
+#[test]
+fn private_host_at_another_port_is_learned_with_the_option_that_is_named() {
+    let rig = JailRig::without_destinations();
+    let args = [
+        "TCP-LISTEN:5433,bind=10.81.0.1,fork,reuseaddr",
+        "SYSTEM:echo served",
+    ];
+    let server = Process::start(&rig.stage.lab.server, "socat", &args);
+    let _server = server.wait_listening(&[v4([10, 81, 0, 1], 5433)]);
+    for host in ["a.test", "10.81.0.1"] {
+        let file = rig.scratch().path_text(&format!("list of {host}"));
+        let script = format!("timeout 10 bash -c 'cat </dev/tcp/{host}/5433'");
+        let denied = rig.run(User::Root, &["--learn", &file], &script);
+        let option = format!("--allow-tcp={host}:5433");
+        let said = String::from_utf8_lossy(&denied.stderr);
+        assert_contains(&said, &[&option.replace('=', " ")]);
+        let options = ["-q", "--learn", &file, &option];
+        assert_eq!(rig.succeeds(User::Root, &options, &script), "served\n");
+        let list = rig.scratch().read(&format!("list of {host}"));
+        assert!(list.ends_with(&format!("\n{host}:5433\n")), "{list}");
+        let allow = format!("--allow=@{file}");
+        let printed = rig.succeeds(User::Root, &["-q", &allow], &script);
+        assert_eq!(printed, "served\n");
+    }
+    // Only an exact name or address is its own destination.
+    let script = "timeout 10 bash -c 'cat </dev/tcp/a.test/5433'";
+    let check = "--check=http://127.0.0.1:1/";
+    let options = ["--on-check-failure=allow", check, "--allow-tcp=*:5433"];
+    let output = rig.run(User::Root, &options, script);
+    assert_eq!(output.stdout, b"", "{output:?}");
+}
+
 /// The name of a list without its `@` is a host, and every other one is denied.
 #[test]
 fn list_without_its_at_sign_is_noticed() {

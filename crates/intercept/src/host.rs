@@ -196,7 +196,8 @@ impl HostPort {
     }
 
     /// The same port of `localhost`.
-    pub(crate) fn at_localhost(&self) -> Self {
+    #[must_use]
+    pub fn at_localhost(&self) -> Self {
         Self {
             host: Host(Kind::Name("localhost".into())),
             port: self.port,

@@ -55,6 +55,17 @@ pub(crate) struct Naming {
     pub(crate) host_and_port: bool,
 }
 
+impl Naming {
+    /// What either of two lists names.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            host: self.host || other.host,
+            port: self.port || other.port,
+            host_and_port: self.host_and_port || other.host_and_port,
+        }
+    }
+}
+
 /// A rule that denies nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Overruled<'a> {
@@ -158,6 +169,12 @@ impl AccessRules {
             port: is_named(|rule| rule.port().is_some()),
             host_and_port: is_named(|rule| rule.names_one_host() && rule.port().is_some()),
         }
+    }
+
+    /// Whether a rule that allows this destination names its host and its port, not only a domain, a network or every host.
+    #[must_use]
+    pub fn names_exactly(&self, to: &HostPort) -> bool {
+        self.naming(to).host_and_port
     }
 
     /// The rule that would allow what no rule decides on. It is for the method and the path of the request where others are allowed

@@ -16,7 +16,7 @@ use super::client_hello::Opening;
 use super::connect_proxy;
 use super::tunnel::{Tunnel, TunnelCheck};
 use crate::audit::AuditRecord;
-use crate::authz::{ParseRuleError, Rule};
+use crate::authz::{AccessRules, ParseRuleError, Rule};
 use crate::host::{Host, HostPort, ParseHostError};
 use crate::http::client_connection::ClientConnection;
 use crate::http::in_flight::InFlightRecord;
@@ -91,16 +91,17 @@ impl TunnelledDestination {
         Some(Self { rule, port })
     }
 
+    /// Access lists that deny everything but these destinations.
+    #[must_use]
+    pub fn as_rules(tunnelled: &[Self]) -> AccessRules {
+        let rules = tunnelled.iter().map(|listed| listed.rule.clone());
+        AccessRules::deny_others(rules.collect())
+    }
+
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
-    }
-
-    /// The rule that allows it.
-    #[must_use]
-    pub fn rule(&self) -> &Rule {
-        &self.rule
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Destinations {
     pub ports: Vec<u16>,
     /// The access lists: a rule that allows one host by its name or address also admits it as a destination.
     pub rules: SharedRules,
+    /// What a jail relays unopened beside what the access lists name (`--allow-tcp`): admitted like what they name.
+    pub relayed: AccessRules,
     /// Whether a request for one address of this host's loopback may go to the other one: where neither rules nor a check have decided
     /// on it.
     pub is_loopback_one: bool,
@@ -160,9 +162,8 @@ impl Destinations {
 
     fn naming(&self, to: &HostPort) -> Naming {
         let rules = self.rules.0.load();
-        rules
-            .as_ref()
-            .map_or_else(Naming::default, |rules| rules.naming(to))
+        let by_rules = rules.as_ref().map(|rules| rules.naming(to));
+        by_rules.unwrap_or_default().or(self.relayed.naming(to))
     }
 
     /// Whether a rule that names one host opens this address, or what it stands for. An address is what the rule says. A name is
@@ -241,6 +242,7 @@ mod tests {
             allowed: DestinationList::default(),
             ports: Vec::new(),
             rules: SharedRules::new(AccessRules::new(rules.collect()).unwrap().map(Arc::new)),
+            relayed: AccessRules::deny_others(Vec::new()),
             is_loopback_one: false,
             own: OwnAddresses::fixed([(own, HostAddress::Own)]),
             listening: vec![3128],

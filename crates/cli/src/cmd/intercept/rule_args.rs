@@ -29,13 +29,15 @@ struct RuleFile {
     /// As it was given, such as `--allow @FILE`.
     given: String,
     path: PathBuf,
-    action: Action,
+    kind: ListKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    Allow,
-    Deny,
+enum ListKind {
+    Allowed,
+    Denied,
+    /// Of `--check-list`.
+    Checked,
 }
 
 impl RuleArgs {
@@ -52,7 +54,11 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        AccessRules::new(rules).map_err(Usage::from_error)
+        match rules.is_empty() && !self.rules.is_empty() {
+            // An empty list of `--check-list`.
+            true => Ok(Some(AccessRules::deny_others(rules))),
+            false => AccessRules::new(rules).map_err(Usage::from_error),
+        }
     }
 
     /// Adds the rules of the file of `--check-list`.
@@ -60,7 +66,7 @@ impl RuleArgs {
         self.rules.push(Entry::File(RuleFile {
             given: format!("--check-list {}", path.display()),
             path: path.to_owned(),
-            action: Action::Allow,
+            kind: ListKind::Checked,
         }));
     }
 
@@ -87,9 +93,10 @@ impl RuleArgs {
 
 impl RuleFile {
     fn read(&self) -> Result<Vec<Rule>, Usage> {
-        match self.action {
-            Action::Allow => rule_file::read_allowed(&self.given, &self.path, Rule::allow),
-            Action::Deny => rule_file::read(&self.given, &self.path, Rule::deny),
+        match self.kind {
+            ListKind::Allowed => rule_file::read_allowed(&self.given, &self.path, Rule::allow),
+            ListKind::Denied => rule_file::read_some(&self.given, &self.path, Rule::deny),
+            ListKind::Checked => rule_file::read_check_list(&self.given, &self.path, Rule::allow),
         }
     }
 }
@@ -99,16 +106,12 @@ impl Entry {
     fn parse(rule: &str, given: String) -> Result<Self, ParseRuleError> {
         let file = rule.split_once(' ').and_then(|(action, rest)| {
             let path = list_file(rest.trim())?.to_owned();
-            let action = match action {
-                ALLOW => Action::Allow,
-                DENY => Action::Deny,
+            let kind = match action {
+                ALLOW => ListKind::Allowed,
+                DENY => ListKind::Denied,
                 _ => return None,
             };
-            Some(RuleFile {
-                given,
-                path,
-                action,
-            })
+            Some(RuleFile { given, path, kind })
         });
         file.map_or_else(|| rule.parse().map(Self::Rule), |file| Ok(Self::File(file)))
     }

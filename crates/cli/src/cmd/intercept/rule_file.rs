@@ -12,48 +12,82 @@ use peername_sys::fs::text_file;
 ///
 /// # Errors
 ///
-/// It can't be read, an entry is invalid, or there is none: an empty list of rules decides nothing, so that everything would be
-/// allowed. Nothing of the file is quoted: it may be the wrong one.
+/// It can't be read, or an entry is invalid. Nothing of the file is quoted: it may be the wrong one.
 pub(super) fn read<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
-    let parsed = (1_u32..)
+    (1_u32..)
         .zip(text.lines().map(entry))
         .filter(|(_, entry)| !entry.is_empty())
         .map(|(number, entry)| {
             parse(entry).map_err(|error| Usage(format!("{name}, line {number}: {error}")))
         })
-        .collect::<Result<Vec<_>, _>>()?;
-    if parsed.is_empty() {
-        let comments = match text.trim().is_empty() {
-            true => "",
-            false => ": all of its lines are comments; remove the beginning of those that you want",
-        };
-        return Err(Usage(format!("{name}: the file lists no rule{comments}")));
+        .collect()
+}
+
+/// The same for a file that has to list something: no rule at all would allow everything.
+///
+/// # Errors
+///
+/// As [`read`]; or it lists nothing.
+pub(super) fn read_some<T, E: Display>(
+    name: &str,
+    path: &Path,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, Usage> {
+    let parsed = read(name, path, parse)?;
+    match parsed.is_empty() {
+        true => Err(Usage(format!(
+            "{name}: the file lists no rule: lines that begin with # are comments"
+        ))),
+        false => Ok(parsed),
     }
-    Ok(parsed)
 }
 
 /// The same for a list of what is allowed, which a jail can write.
+///
+/// # Errors
+///
+/// As [`read_some`].
 pub(super) fn read_allowed<T, E: Display>(
     name: &str,
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
-    if matches!(path.try_exists(), Ok(false)) {
-        let place = match env::current_dir() {
-            Ok(directory) if path.is_relative() => format!(" in {}", directory.display()),
-            _ => String::new(),
-        };
-        return Err(Usage(format!(
-            "{name}: no such file{place}; make it: peername jail --learn {} -- CMD",
-            quote(path)
-        )));
-    }
+    require_file(name, path)?;
+    read_some(name, path, parse)
+}
+
+/// The list of `--check-list`, which may be empty: everything is denied then, and the denials say what to add.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(super) fn read_check_list<T, E: Display>(
+    name: &str,
+    path: &Path,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, Usage> {
+    require_file(name, path)?;
     read(name, path, parse)
+}
+
+/// Says where a list comes from that does not exist.
+fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
+    if !matches!(path.try_exists(), Ok(false)) {
+        return Ok(());
+    }
+    let place = match env::current_dir() {
+        Ok(directory) if path.is_relative() => format!(" in {}", directory.display()),
+        _ => String::new(),
+    };
+    Err(Usage(format!(
+        "{name}: no such file{place}; make it: peername jail --learn {} -- CMD",
+        quote(path)
+    )))
 }
 
 /// A line without its comment, which begins at the start or after a space: in a word, `;` and `#` are of a path.
@@ -82,7 +116,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let read_text = |text: &str| {
             fs::write(&path, text).unwrap();
-            read("--allow @FILE", &path, Rule::allow)
+            read_some("--allow @FILE", &path, Rule::allow)
         };
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
@@ -96,7 +130,7 @@ mod tests {
         );
         let error = read_text("# none yet\n").unwrap_err().0;
         assert!(
-            error.contains("no rule: all of its lines are comments; "),
+            error.contains("no rule: lines that begin with # are comments"),
             "{error}"
         );
         fs::remove_file(&path).unwrap();

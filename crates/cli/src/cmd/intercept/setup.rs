@@ -13,7 +13,7 @@ use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_intercept::authz::{AccessRules, CheckConfig, CheckService, Overruled, rule_for};
 use peername_intercept::ca::{Authority, CaError};
-use peername_intercept::listener::jail::JailListener;
+use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{ListenerKind, ListenerService};
 use peername_intercept::otlp::SpanExporter;
 use peername_intercept::policy::destination::{Destinations, SharedRules};
@@ -273,6 +273,12 @@ impl Setup {
         self.jail.as_ref().map_or(&[], |jail| &jail.addresses)
     }
 
+    fn tunnelled(&self) -> &[TunnelledDestination] {
+        self.jail
+            .as_ref()
+            .map_or(&[], |jail| &jail.listener.tunnelled)
+    }
+
     /// The service of each listener, by this state.
     pub(crate) fn services(
         &self,
@@ -308,6 +314,7 @@ impl Setup {
             allowed: self.options.allowed_destinations(),
             ports: self.jail.iter().flat_map(JailPlan::ports).collect(),
             rules: SharedRules::new(self.lists.rules.clone()),
+            relayed: TunnelledDestination::as_rules(self.tunnelled()),
             is_loopback_one: self.jail.as_ref().is_some_and(|jail| jail.learns),
             own: own.clone(),
             listening: bound

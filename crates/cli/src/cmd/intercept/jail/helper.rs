@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use peername_daemon::usage::Usage;
 use peername_daemon::usage::error_text::with_causes;
+use peername_intercept::listener::jail::TunnelledDestination;
 use peername_sys::ipc::fd_passing::{send_bytes, seqpacket_pair};
 use peername_sys::process::daemonize;
 use peername_sys::process::secrets;
@@ -39,9 +40,11 @@ impl Helper {
         let Some(path) = &args.learn else {
             return Ok(None);
         };
+        let ports = args.jail_ports(None)?;
         let network = LearningNetwork {
-            http_ports: args.http_ports(None),
             allowed: args.intercept().allowed_destinations(),
+            relayed: TunnelledDestination::as_rules(&ports.tunnelled),
+            http_ports: ports.opened,
             resolve: |name| resolve::lookup(name).unwrap_or_default(),
         };
         let list = LearnedList::open(path, &args.command, network)?;

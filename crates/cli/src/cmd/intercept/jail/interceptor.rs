@@ -23,10 +23,10 @@ use peername_intercept::AUDIT_TARGET;
 use peername_intercept::authz::{AccessRules, Approver, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
-use peername_intercept::listener::jail::JailListener;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
+use peername_intercept::listener::jail::{JailListener, TunnelledDestination};
 use peername_intercept::listener::{CurrentState, Intercept};
 use peername_intercept::otlp::SpanExporter;
 use peername_jail::network::{DNS_PORT, alternate_ports, is_jailed};
@@ -92,7 +92,8 @@ impl Interceptor {
         let rules = options.access_rules()?;
         let ports = args.jail_ports(rules.as_deref())?;
         let interceptor = Self {
-            fallback: (!args.has_helper()).then(|| ports.as_rules()),
+            fallback: (!args.has_helper())
+                .then(|| TunnelledDestination::as_rules(&ports.tunnelled)),
             options,
             process,
             authority,

@@ -261,6 +261,7 @@ const MAX_COMMAND: usize = 1000;
 
 #[cfg(test)]
 mod tests {
+    use peername_intercept::authz::AccessRules;
     use peername_server::destination_list::AllowedDestination;
 
     use super::*;
@@ -279,6 +280,7 @@ mod tests {
         let network = LearningNetwork {
             http_ports: [80, 443, 8080, 9000].into(),
             allowed: [allowed].into_iter().collect(),
+            relayed: AccessRules::deny_others(vec![Rule::allow("10.3.0.7:5433").unwrap()]),
             resolve: |name| match name {
                 "private.test" => vec![[10, 1, 0, 1].into()],
                 "listed.test" => vec![[10, 2, 0, 1].into()],
@@ -335,6 +337,7 @@ mod tests {
             "localhost:443",
             "localhost:6379",
             "10.2.0.7:80",
+            "10.3.0.7:5433",
             "169.254.169.254:80",
             "127.0.0.1:8080",
             "10.2.0.7:80",
@@ -345,6 +348,7 @@ mod tests {
         let text = learn(None, &asked).unwrap();
         let expected = [
             "10.2.0.7",
+            "10.3.0.7:5433",
             "2600::1",
             "[2600::1]:22",
             "a.test",

@@ -114,12 +114,6 @@ pub(super) struct JailPorts {
 }
 
 impl JailPorts {
-    /// Access lists that deny everything but the destinations of `--allow-tcp`.
-    pub(super) fn as_rules(&self) -> AccessRules {
-        let tunnelled = self.tunnelled.iter().map(TunnelledDestination::rule);
-        AccessRules::deny_others(tunnelled.cloned().collect())
-    }
-
     /// All of them.
     pub(super) fn all(&self) -> BTreeSet<u16> {
         let tunnelled = self.tunnelled.iter().map(TunnelledDestination::port);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use peername_intercept::authz::rule_for;
+use peername_intercept::authz::{AccessRules, rule_for};
 use peername_intercept::host::{HostPort, LOOPBACK};
 use peername_proto::{Special, meanings, special};
 use peername_server::destination_list::DestinationList;
@@ -14,6 +14,8 @@ pub(crate) struct LearningNetwork {
     pub(crate) http_ports: BTreeSet<u16>,
     /// Destinations that are open without a rule (`--allow-destination`).
     pub(crate) allowed: DestinationList,
+    /// Destinations that are relayed without a rule (`--allow-tcp`).
+    pub(crate) relayed: AccessRules,
     /// Resolves a name; no addresses where that fails.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
 }
@@ -29,8 +31,11 @@ pub(super) struct NeededRule {
 
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let is_allowed = |ip| self.allowed.allows(ip, to.port);
-        if to.host.is_loopback() || to.host.is_localhost() {
+        let is_localhost = to.host.is_loopback() || to.host.is_localhost();
+        let is_named = self.relayed.names_exactly(to)
+            || is_localhost && self.relayed.names_exactly(&to.at_localhost());
+        let is_allowed = |ip| is_named || self.allowed.allows(ip, to.port);
+        if is_localhost {
             return NeededRule {
                 text: format!("localhost:{}", to.port),
                 names_port: true,
