@@ -165,10 +165,16 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
         let Some(read) = read.await? else {
             break Ending::Stopped;
         };
-        let plan = read.and_then(|(files, plan)| {
-            watch.replace(files);
-            plan
-        });
+        let plan = match read {
+            Ok((files, plan)) => {
+                watch.replace(files);
+                plan
+            }
+            Err(error) => {
+                watch.await_event();
+                Err(error)
+            }
+        };
         let applied = match plan {
             Ok(plan) => command.apply(&mut listeners, plan).await,
             Err(error) => Err(error),

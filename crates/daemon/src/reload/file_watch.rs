@@ -33,6 +33,8 @@ pub struct FileWatch {
     /// A directory in which files change all the time must not put a report off for ever.
     max_delay: Duration,
     read: Fingerprints,
+    /// Whether what was read counts only once an event has come.
+    awaits_event: bool,
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
     sender: UnboundedSender<()>,
@@ -85,6 +87,7 @@ impl FileWatch {
             quiet,
             max_delay,
             read: Fingerprints::default(),
+            awaits_event: false,
             watcher: None,
             directories: BTreeSet::new(),
             sender,
@@ -115,10 +118,17 @@ impl FileWatch {
     /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
     pub fn replace(&mut self, read: Fingerprints) {
         self.read = read;
+        self.awaits_event = false;
         match self.watcher {
             None if !self.read.0.is_empty() => self.start(),
             _ => self.watch_directories(),
         }
+    }
+
+    /// Tries again at the next event, not at once: a change could not be read. Where the file system hangs, each try leaves a thread
+    /// behind.
+    pub fn await_event(&mut self) {
+        self.awaits_event = true;
     }
 
     /// Waits until a file differs from what was read, and no further event has come for a moment. Cancel-safe.
@@ -127,7 +137,7 @@ impl FileWatch {
             return std::future::pending().await;
         }
         loop {
-            if !self.are_current().await {
+            if !self.awaits_event && !self.are_current().await {
                 self.wait_quiet().await;
                 if !self.are_current().await {
                     return;
@@ -135,6 +145,7 @@ impl FileWatch {
             }
             // It can't fail: this holds a sender.
             let _ = self.events.recv().await;
+            self.awaits_event = false;
             self.wait_quiet().await;
         }
     }
@@ -232,3 +243,32 @@ const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
 /// As the kernel's limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a file that hangs is read again as soon as a try has ended.
+    #[tokio::test]
+    async fn change_that_could_not_be_read_waits_for_an_event() {
+        let name = format!(
+            "peername-watch-{:016x}",
+            peername_sys::random::words::<1>().unwrap()[0]
+        );
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        let file = directory.join("list");
+        fs::write(&file, "old").unwrap();
+        let mut read = Fingerprints::default();
+        read.note(&file);
+        fs::write(&file, "changed").unwrap();
+        let mut watch = FileWatch::of_configuration(true, read);
+        watch.start();
+        watch.changed().await;
+        watch.await_event();
+        assert!(timeout(QUIET * 3, watch.changed()).await.is_err());
+        fs::write(&file, "changed again").unwrap();
+        watch.changed().await;
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -43,7 +43,8 @@ impl SendBatch {
     ///
     /// # Errors
     ///
-    /// The error of the first message, when none was sent: EAGAIN, EMSGSIZE beyond the path MTU, EIO where a device
+    /// Nothing is sent where a message has parts that are not in `slices` (InvalidInput). Else the error of the first message, when none
+    /// was sent: EAGAIN, EMSGSIZE beyond the path MTU, EIO where a device
     /// can't segment, ECONNREFUSED and other ICMP errors of a connected socket, ENOBUFS.
     pub fn send(
         &mut self,
@@ -66,7 +67,9 @@ impl SendBatch {
         for (((header, message), name), (control, used)) in
             filled.zip(&self.names).zip(&mut self.controls)
         {
-            let parts = slices.get(message.parts.clone()).unwrap_or_default();
+            // Without its bytes it would be an empty datagram, which means something to many protocols.
+            let parts = slices.get(message.parts.clone());
+            let parts = parts.ok_or(io::ErrorKind::InvalidInput)?;
             let header = &mut header.write(EMPTY).msg_hdr;
             if let Some(name) = name {
                 header.msg_name = name.as_ptr().cast_mut().cast();

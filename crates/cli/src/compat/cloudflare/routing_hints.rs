@@ -46,7 +46,7 @@ fn print_rules(preflight: &Preflight) {
         );
         let routes = stdout_of("ip", &format!("{family}route show table {table}"));
         let route = format!("ip {family}route add local {everything} dev lo table {table}");
-        print_verdict(&route, routes.contains("default"));
+        print_verdict(&route, has_local_default(&routes));
     }
 }
 
@@ -81,6 +81,13 @@ async fn try_target(target: SocketAddr, mark: u32) -> Vec<String> {
 fn is_among(rules: &str, mark: u32, table: u32) -> bool {
     let rule = format!("fwmark {mark:#x} lookup {table} ");
     rules.lines().any(|line| format!("{line} ").contains(&rule))
+}
+
+/// Whether `ip route show` lists a route that delivers everything to this host, not one to a gateway.
+fn has_local_default(routes: &str) -> bool {
+    routes
+        .lines()
+        .any(|line| line.starts_with("local default "))
 }
 
 fn print_verdict(rule: &str, there: bool) {
@@ -134,6 +141,19 @@ mod tests {
             ("32765:\tfrom all fwmark 0x7b2 lookup 100 \n", false),
         ] {
             assert_eq!(is_among(listed, 0x7b, 100), there, "{listed}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_delivers_nothing_to_this_host() {
+        for (listed, there) in [
+            ("local default dev lo scope host \n", true),
+            ("local default dev lo metric 1024 pref medium\n", true),
+            ("default via 192.0.2.1 dev eth0 \n", false),
+            ("local 192.0.2.7 dev lo scope host \n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_local_default(listed), there, "{listed}");
         }
     }
 }
