@@ -182,6 +182,15 @@ fn unknown_names_are_answered_with_the_known_ones() {
             "tip: it is an option of `peername proxy`, `peername doctor`\n",
         ),
         (
+            "forward --target=127.0.0.1:80",
+            "tip: `peername forward` has --to\n\nFor more",
+        ),
+        (
+            "proxy --to=127.0.0.1:80",
+            "tip: `peername proxy` has --target\n",
+        ),
+        ("proxy --backend=a", "tip: `peername proxy` has --target\n"),
+        (
             "jail --trust=any -- true",
             "tip: it is an option of `peername proxy`, ",
         ),

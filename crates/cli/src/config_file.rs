@@ -149,7 +149,7 @@ pub(crate) struct Problems(pub(crate) Vec<String>);
 ///
 /// # Errors
 ///
-/// All errors of syntax, keys and values; or there is no table of these kinds.
+/// The first errors of syntax, or all errors in keys and values; or there is no table of these kinds.
 pub(crate) fn read(
     path: &Path,
     kinds: &[Kind],
@@ -192,8 +192,10 @@ fn no_table(kinds: &[Kind]) -> String {
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     let names = names.join(" or ");
     match kinds {
-        [Kind::Jail | Kind::Agent] => format!("no {names} table"),
-        _ => format!("no {names} table: there is nothing to listen on"),
+        [Kind::Jail | Kind::Agent] => format!("no {names} table; docs/config.md has examples"),
+        _ => {
+            format!("no {names} table: there is nothing to listen on; docs/config.md has examples")
+        }
     }
 }
 

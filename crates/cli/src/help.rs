@@ -35,15 +35,12 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
             error.insert(ContextKind::Suggested, tips);
         }
         ErrorKind::UnknownArgument => {
-            let owners = owners(command, &error);
-            if !owners.is_empty() {
-                // Nothing similar is meant.
+            if let Some(tip) = tip_for_unknown(command, &error, argv) {
+                // Nothing similar is meant, which the usage would show, too.
                 error.remove(ContextKind::SuggestedArg);
-                let tip = format!("it is an option of {}", owners.join(", "));
-                error.insert(
-                    ContextKind::Suggested,
-                    ContextValue::StyledStrs(vec![tip.into()]),
-                );
+                error.remove(ContextKind::Usage);
+                let tips = ContextValue::StyledStrs(vec![tip.into()]);
+                error.insert(ContextKind::Suggested, tips);
             } else if error.get(ContextKind::SuggestedArg).is_some() {
                 // To pass the word as a value.
                 error.remove(ContextKind::Suggested);
@@ -54,33 +51,48 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
     error
 }
 
-/// The commands that have the option that another one does not know.
-fn owners(command: &Command, error: &clap::Error) -> Vec<String> {
+/// What is meant by an option that the command does not know: its own for the server behind it, or that of other commands.
+fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
-        return Vec::new();
+        return None;
     };
-    let Some(name) = unknown.strip_prefix("--") else {
-        return Vec::new();
-    };
-    command
+    let name = unknown.strip_prefix("--")?;
+    if FOR_THE_SERVER.contains(&name) {
+        let named = named_command(command, argv);
+        let own = FOR_THE_SERVER.into_iter().find(|own| has(named, own));
+        if let Some(own) = own {
+            return Some(format!("`peername {}` has --{own}", named.get_name()));
+        }
+    }
+    let owners: Vec<_> = command
         .get_subcommands()
-        .filter(|command| {
-            command
-                .get_arguments()
-                .any(|arg| arg.get_long() == Some(name) && !arg.is_hide_set())
-        })
+        .filter(|command| has(command, name))
         .map(|command| format!("`peername {}`", command.get_name()))
-        .collect()
+        .collect();
+    (!owners.is_empty()).then(|| format!("it is an option of {}", owners.join(", ")))
 }
 
-/// The subcommands of the command that these words name.
-fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {
+fn has(command: &Command, option: &str) -> bool {
+    let mut arguments = command.get_arguments();
+    arguments.any(|arg| arg.get_long() == Some(option) && !arg.is_hide_set())
+}
+
+/// The command that these words name.
+fn named_command<'a>(command: &'a Command, argv: &[OsString]) -> &'a Command {
     let mut words = argv.iter().skip(1);
     let mut named = command;
     while let Some(next) = words.next().and_then(|word| named.find_subcommand(word)) {
         named = next;
     }
-    let shown = named
+    named
+}
+
+/// Names of the option for the server behind a proxy, here and elsewhere.
+const FOR_THE_SERVER: [&str; 4] = ["target", "to", "backend", "upstream"];
+
+/// The subcommands of the command that these words name.
+fn subcommands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a str> {
+    let shown = named_command(command, argv)
         .get_subcommands()
         .filter(|command| !command.is_hide_set());
     shown

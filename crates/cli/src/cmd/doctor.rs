@@ -171,7 +171,7 @@ async fn examine_proxy(args: &Args) -> bool {
 }
 
 fn wrong_configuration(problem: String) -> Finding {
-    Finding::fail("configuration", problem, "see docs/config.md")
+    Finding::broken("configuration", problem)
 }
 
 /// The listeners and backends to check, beside the host.

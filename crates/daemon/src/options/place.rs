@@ -82,7 +82,7 @@ impl Mistake {
         Self {
             at: error.span().map_or(0, |span| span.start),
             key: None,
-            why: error.message().to_owned(),
+            why: format!("not TOML: {}", error.message()),
         }
     }
 

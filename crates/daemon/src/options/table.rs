@@ -111,10 +111,12 @@ impl<'t> Tables<'t> {
         })
     }
 
-    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it.
+    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it. A file of another
+    /// format has one in each line, so the first ones are enough.
     pub fn parse(&mut self) -> DeTable<'t> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
-        self.mistakes.extend(errors.iter().map(Mistake::of_syntax));
+        let reported = errors.iter().take(MAX_SYNTAX_ERRORS);
+        self.mistakes.extend(reported.map(Mistake::of_syntax));
         match errors.is_empty() {
             true => table.into_inner(),
             false => DeTable::new(),
@@ -436,3 +438,6 @@ fn contradictions<'e, 'c>(
     }
     found
 }
+
+/// The errors of syntax that are reported.
+const MAX_SYNTAX_ERRORS: usize = 3;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf, absolute};
 use std::time::Duration;
@@ -112,7 +113,7 @@ impl FileWatch {
                 self.is_enabled = false;
             }
         }
-        self.watch_directories();
+        self.watch_directories(self.read.directories());
     }
 
     /// Watches these files from now on. Begins the watch, unless it is disabled or there are none.
@@ -121,7 +122,7 @@ impl FileWatch {
         self.awaits_event = false;
         match self.watcher {
             None if !self.read.0.is_empty() => self.start(),
-            _ => self.watch_directories(),
+            _ => self.watch_directories(self.read.directories()),
         }
     }
 
@@ -147,7 +148,18 @@ impl FileWatch {
             let _ = self.events.recv().await;
             self.awaits_event = false;
             self.wait_quiet().await;
+            // A directory that was missing may be there now.
+            let wanted = self.wanted_directories().await;
+            if wanted != self.directories {
+                self.watch_directories(wanted);
+            }
         }
+    }
+
+    async fn wanted_directories(&self) -> BTreeSet<PathBuf> {
+        let read = self.read.clone();
+        let wanted = spawn_blocking(move || read.directories()).await;
+        wanted.unwrap_or_else(|_| self.directories.clone())
     }
 
     /// Compares on a thread of its own: a network file system may hang.
@@ -164,11 +176,10 @@ impl FileWatch {
         let _ = timeout_at(end, quiet).await;
     }
 
-    fn watch_directories(&mut self) {
+    fn watch_directories(&mut self, wanted: BTreeSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let wanted = self.read.directories();
         for gone in self.directories.difference(&wanted) {
             // It may have been deleted.
             let _ = watcher.unwatch(gone);
@@ -194,7 +205,7 @@ fn fingerprint(path: &Path) -> Option<Fingerprint> {
 }
 
 /// The directories in which a change of an entry may change the file: those of the file, and of each symbolic link on the
-/// way to it.
+/// way to it. Of a directory that is missing, that in which it would be.
 fn directories(file: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut current = PathBuf::from("/");
@@ -216,6 +227,10 @@ fn directories(file: &Path) -> BTreeSet<PathBuf> {
                 let mut rest = self::names(&target);
                 rest.append(&mut names);
                 names = rest;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                found.insert(current);
+                return found;
             }
             _ if names.is_empty() => {
                 found.insert(current.clone());
@@ -248,19 +263,37 @@ const MAX_LINKS: usize = 40;
 mod tests {
     use super::*;
 
+    /// A directory of its own, which is removed.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Self {
+            let [number] = peername_sys::random::words().unwrap();
+            let path = std::env::temp_dir().join(format!("peername-watch-{number:016x}"));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn noted(file: &Path) -> Fingerprints {
+        let mut read = Fingerprints::default();
+        read.note(file);
+        read
+    }
+
     /// Else a file that hangs is read again as soon as a try has ended.
     #[tokio::test]
     async fn change_that_could_not_be_read_waits_for_an_event() {
-        let name = format!(
-            "peername-watch-{:016x}",
-            peername_sys::random::words::<1>().unwrap()[0]
-        );
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir(&directory).unwrap();
-        let file = directory.join("list");
+        let scratch = Scratch::new();
+        let file = scratch.0.join("list");
         fs::write(&file, "old").unwrap();
-        let mut read = Fingerprints::default();
-        read.note(&file);
+        let read = noted(&file);
         fs::write(&file, "changed").unwrap();
         let mut watch = FileWatch::of_configuration(true, read);
         watch.start();
@@ -269,6 +302,18 @@ mod tests {
         assert!(timeout(QUIET * 3, watch.changed()).await.is_err());
         fs::write(&file, "changed again").unwrap();
         watch.changed().await;
-        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn file_in_a_directory_that_was_missing_is_watched() {
+        let scratch = Scratch::new();
+        let directory = scratch.0.join("missing/lists");
+        let file = directory.join("banned");
+        let mut watch = FileWatch::of_configuration(true, noted(&file));
+        watch.start();
+        fs::create_dir_all(&directory).unwrap();
+        assert!(timeout(QUIET * 5, watch.changed()).await.is_err());
+        fs::write(&file, "192.0.2.7").unwrap();
+        watch.changed().await;
     }
 }
