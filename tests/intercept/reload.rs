@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 
 use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::peername::BINARY;
 use crate::harness::rig::intercept::{InterceptLab, InterceptRig, PROXY_ADDR};
@@ -137,6 +138,28 @@ fn open_connection_reaches_no_destination_of_an_old_rule() {
     open.send(get);
     open.recv_text_until(|text| text.ends_with("hello\n"));
     reload(&rig, &rules("\"allow any\""), "\"reloaded\"");
+    open.send(get);
+    open.recv_text_until(|text| text.contains("destination_not_public"));
+}
+
+/// The same for a connection to the origin that is in use during the reload.
+#[test]
+fn connection_in_use_serves_no_request_of_an_old_rule() {
+    let rig = start_with_file("-v");
+    let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 8099));
+    let rules = |rules: &str| {
+        file(&rig, &format!("rules = [{rules}]\n"))
+            .replace("allow-destination = [\"10.81.0.0/24\"]\n", "")
+    };
+    reload(&rig, &rules("\"allow 10.81.0.1:8099\""), "\"reloaded\"");
+    let open = Conn::connect(&rig.lab.client, PROXY_ADDR);
+    let get = b"GET http://10.81.0.1:8099/ HTTP/1.1\r\nHost: 10.81.0.1:8099\r\n\r\n";
+    open.send(get);
+    let to_origin = origin.accept();
+    to_origin.recv_text_until(|text| text.ends_with("\r\n\r\n"));
+    reload(&rig, &rules("\"allow any\""), "\"reloaded\"");
+    to_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    open.recv_text_until(|text| text.ends_with("hello\n"));
     open.send(get);
     open.recv_text_until(|text| text.contains("destination_not_public"));
 }

@@ -214,6 +214,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let empty = rig.scratch().write("empty.txt", "# none yet\n");
     for check in [
         &[][..],
+        &["--deny=c.test"],
         &["--check=http://127.0.0.1:1/", "--on-check-failure=allow"],
     ] {
         let options = [&["--check-list", &empty], check].concat();

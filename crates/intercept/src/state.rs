@@ -293,15 +293,12 @@ impl InterceptState {
         client: &'a ClientInfo,
         target: &'a Arc<RequestTarget>,
     ) -> Authorizer<'a> {
-        let rules = self.lists.load().rules.clone();
-        let relays_tunnel =
-            rules.is_some() && self.rules.passes_through(client.addr.ip(), &target.to.host);
         Authorizer {
-            rules,
+            rules: self.lists.load().rules.clone(),
             approver: self.approver.clone(),
             admissions: self.admissions.clone(),
             check: self.check(),
-            relays_tunnel,
+            relays_tunnel: false,
             client,
             target,
         }

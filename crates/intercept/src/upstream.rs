@@ -100,12 +100,12 @@ impl Upstream {
         Ok(Self::with_dialer(Dialer::new(config, tls)))
     }
 
-    /// Replaces the access lists by which destinations are admitted, for connections of clients that are open, too: idle
-    /// connections, which the old lists have admitted, are closed. Returns the lists for the successor, which shares them.
+    /// Replaces the access lists by which destinations are admitted, for connections of clients that are open, too: connections to
+    /// origins, which the old lists have admitted, take no further request. Returns the lists for the successor, which shares them.
     pub(crate) fn replace_rules(&self, rules: Option<Arc<AccessRules>>) -> SharedRules {
         let shared = &self.config().destinations.rules;
         shared.store(rules);
-        self.dialer.close_idle();
+        self.dialer.renew_connections();
         shared.clone()
     }
 

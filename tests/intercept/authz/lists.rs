@@ -1,10 +1,13 @@
 //! Access lists (`--allow`, `--deny`): which rule decides, and that no spelling of a request goes around one.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::decisions::{ASKED, SERVICE, start};
 use crate::harness::addr::v4;
+use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Process, assert_contains, wait_until};
 use crate::harness::peername::{Peername, words};
@@ -155,6 +158,19 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
             assert_eq!(line["rule"], "allow a.test:443", "{line}");
         }
     }
+}
+
+/// The same where the ClientHello names the other name of the loopback, which is passed through, and CONNECT did not.
+#[test]
+fn relayed_tunnel_is_decided_on_as_one() {
+    let rig = InterceptRig::new(&["--passthrough=localhost", "--allow=127.0.0.1:8443/public"]);
+    let origin = Backend::listen(&rig.lab.balancer, v4([127, 0, 0, 1], 8443));
+    let url = "https://localhost:8443/";
+    let other_name = ["--connect-to", "localhost:8443:127.0.0.1:8443", url];
+    assert!(!rig.try_curl(&other_name).status.success());
+    let line = &rig.wait_audit_lines("", 1)[0];
+    assert_eq!(line["decision"], "denied", "{line}");
+    assert!(origin.accept_within(Duration::from_millis(1)).is_none());
 }
 
 /// Nothing but TLS and HTTP can be decided on by its requests.

@@ -32,7 +32,7 @@ fn concurrent_clients_get_one_certificate() {
 #[test]
 fn one_client_may_open_a_thousand_hosts() {
     let (_names, rig) = InterceptLab::new().start_with_unknown_names(&["--admin=127.0.0.1:9300"]);
-    let answers = request_many(&rig, 1000);
+    let answers = request_many(&rig, 1000, &[]);
     assert!(
         answers.iter().all(|answer| answer == "200 502"),
         "{answers:?}"
@@ -46,7 +46,7 @@ fn one_client_may_open_a_thousand_hosts() {
 #[test]
 fn mint_rate_limit_answers_429() {
     let rig = InterceptRig::new(&["--certificates-per-client=5"]);
-    let answers = request_many(&rig, 100);
+    let answers = request_many(&rig, 100, &[]);
     let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
     // Five at once and five a second for some seconds.
     assert!((15..=60).contains(&count("200 502")), "{answers:?}");
@@ -66,11 +66,23 @@ fn mint_rate_limit_answers_429() {
     );
 }
 
+/// A client that names another host in its ClientHello than in its CONNECT gets a certificate for that one.
+#[test]
+fn mint_rate_limit_counts_the_names_of_client_hellos() {
+    let rig = InterceptRig::new(&["--certificates-per-client=5"]);
+    // The certificate for the name in CONNECT exists.
+    assert_eq!(rig.curl(&["https://a.test/"]), "hello\n");
+    let answers = request_many(&rig, 100, &["--connect-to", "::a.test:443"]);
+    let count = |what: &str| answers.iter().filter(|answer| *answer == what).count();
+    assert!((15..=60).contains(&count("200 403")), "{answers:?}");
+    assert_eq!(count("200 403") + count("200 000"), 100, "{answers:?}");
+}
+
 /// For each host: the status of the CONNECT, and that of the request inside.
-fn request_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
+fn request_many(rig: &InterceptRig, hosts: usize, options: &[&str]) -> Vec<String> {
     rig.lab.client.add_addresses("eth0", &["203.0.113.10/24"]);
     let hosts = format!("https://h[1-{hosts}].example/");
-    let output = rig.try_curl(&[
+    let usual = [
         "--interface",
         "203.0.113.9",
         "-Z",
@@ -82,7 +94,8 @@ fn request_many(rig: &InterceptRig, hosts: usize) -> Vec<String> {
         "-w",
         "%{http_connect} %{http_code}\n",
         &hosts,
-    ]);
+    ];
+    let output = rig.try_curl(&[&usual, options].concat());
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(str::to_owned).collect()
 }

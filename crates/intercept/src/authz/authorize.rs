@@ -80,7 +80,7 @@ pub(crate) struct Authorizer<'a> {
     pub(crate) admissions: Option<Arc<dyn AdmissionLog>>,
     /// `None` where no check service is configured.
     pub(crate) check: Option<authz::CheckClient>,
-    /// Whether a tunnel to the target is relayed unopened.
+    /// Whether the request is for a tunnel that is relayed unopened, so that no request in it is decided on.
     pub(crate) relays_tunnel: bool,
     pub(crate) client: &'a ClientInfo,
     pub(crate) target: &'a Arc<RequestTarget>,
@@ -111,10 +111,10 @@ impl Authorizer<'_> {
         connect: &Parts,
         record: &mut AuditRecord,
     ) -> Result<AllowedTunnel, Denied> {
-        let (target, client) = (self.target, self.client.addr);
+        let (target, client, is_relayed) = (self.target, self.client.addr, self.relays_tunnel);
         let decided = self.decide(RequestKind::Connect, connect, NO_BODY, record);
         decided.await?;
-        Ok(AllowedTunnel::new(target, client))
+        Ok(AllowedTunnel::new(target, client, is_relayed))
     }
 
     /// Decides, and records what is admitted. Returns the header changes that the check service wants made; `None` where no check

@@ -7,7 +7,7 @@ use http::header::HeaderName;
 use moka::Expiry;
 
 use super::config::sent_headers::SentHeaders;
-use super::request::AuthzRequest;
+use super::request::{AuthzRequest, BodyPrefix};
 use super::response::AuthzResponse;
 use super::verdict::{AuthzError, Decision};
 use crate::request::trace_context::is_trace_header;
@@ -98,9 +98,10 @@ impl Cache {
 }
 
 impl CacheKey {
-    /// `None` if part of a body is in the request.
+    /// `None` if the request has a body, though nothing of it has come so far: it would be let through unseen.
     pub(crate) fn new(request: &AuthzRequest<'_>, sent: &SentHeaders) -> Option<Self> {
-        if request.body.is_some_and(|body| !body.bytes.is_empty()) {
+        let has_body = |body: BodyPrefix<'_>| !body.bytes.is_empty() || body.truncated;
+        if request.body.is_some_and(has_body) {
             return None;
         }
         let mut key = Vec::with_capacity(512);

@@ -108,7 +108,8 @@ impl ConnectProxy {
         };
         let target = Arc::new(RequestTarget::plain(to.clone(), Some(to.clone())));
         record.set_target(&target);
-        let authorizer = self.state.authorizer(client, &target);
+        let mut authorizer = self.state.authorizer(client, &target);
+        authorizer.relays_tunnel = self.state.rules.passes_through(client.addr.ip(), &to.host);
         match authorizer.authorize_tunnel(&parts, &mut record).await {
             // A browser shows nothing of a response to CONNECT; it gets the denial inside the tunnel.
             Err(denied) if !is_browser(&parts.headers) => {

@@ -17,6 +17,7 @@ use crate::audit::tls_version;
 use crate::authz::authorize::{Denied, connect_head};
 use crate::authz::{AllowedTunnel, HTTP_PORTS};
 use crate::ca::mint::error::MintError;
+use crate::host::HostPort;
 use crate::http::http_server::HttpServer;
 use crate::http::in_flight::InFlightRecord;
 use crate::http::transparent_http;
@@ -162,8 +163,6 @@ impl Tunnel {
         let target = self.destination.to_target();
         let is_relayed = state.relays(&target.to) && !state.inspects_requests();
         if is_relayed && self.check.denied_connect().is_none() {
-            // A CONNECT was decided on as one for requests that would be seen.
-            self.check = TunnelCheck::Pending;
             return self.relay_unopened(state, stream, target).await;
         }
         if state.has_policy() {
@@ -191,10 +190,9 @@ impl Tunnel {
         self.record.connection().set_opening(false);
         let target = Arc::new(target);
         let decided = match std::mem::take(&mut self.check) {
-            TunnelCheck::Allowed(allowed) => Ok(allowed),
-            TunnelCheck::Pending | TunnelCheck::Denied(_) => {
-                authorize_relay(state, &target, &mut self.record).await
-            }
+            TunnelCheck::Allowed(allowed) if allowed.is_relayed() => Ok(allowed),
+            // A CONNECT may have been decided on as one for requests that would be seen.
+            _ => authorize_relay(state, &target, &mut self.record).await,
         };
         let allowed = match decided {
             Ok(allowed) => allowed,
@@ -244,10 +242,11 @@ async fn finish_handshake(
         false => &[b"http/1.1"],
     };
     let (ip, host) = (client.addr.ip(), &target.to.host);
-    // A CONNECT was admitted before it was answered.
-    let admitted = match target.connect {
-        Some(_) => Ok(()),
-        None => state.mint.admit(ip, host).await,
+    // The name of a CONNECT was admitted before it was answered.
+    let is_admitted = |connect: &HostPort| connect.host == *host;
+    let admitted = match target.connect.as_ref().is_some_and(is_admitted) {
+        true => Ok(()),
+        false => state.mint.admit(ip, host).await,
     };
     let config = match admitted {
         Ok(()) => {

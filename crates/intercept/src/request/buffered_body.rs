@@ -89,7 +89,9 @@ impl BufferedBody {
         max: usize,
         pause: Duration,
     ) -> hyper::Result<BufferedPrefix> {
+        // One buffer, however small the client's frames are: each would take the memory of a frame.
         let mut bytes = BytesMut::new();
+        let mut rest = None;
         let mut truncated = false;
         while !truncated && !self.lock().body.is_end_stream() {
             let next = poll_fn(|cx| Pin::new(&mut self.lock().body).poll_frame(cx));
@@ -100,14 +102,23 @@ impl BufferedBody {
             let Some(frame) = next.transpose()? else {
                 break;
             };
-            let data = frame.data_ref().map_or(&[][..], Bytes::as_ref);
-            let seen = data.len().min(max - bytes.len());
-            bytes.extend_from_slice(data.get(..seen).unwrap_or_default());
-            let mut remainder = self.lock();
-            truncated = seen < data.len() || bytes.len() == max && !remainder.body.is_end_stream();
-            remainder.buffered.push_back(frame);
+            match frame.into_data() {
+                Ok(mut data) => {
+                    let seen = data.split_to(data.len().min(max - bytes.len()));
+                    bytes.extend_from_slice(&seen);
+                    let is_full = bytes.len() == max && !self.lock().body.is_end_stream();
+                    truncated = is_full || !data.is_empty();
+                    rest = truncated.then(|| Frame::data(data));
+                }
+                Err(trailers) => rest = Some(trailers),
+            }
         }
         let bytes = bytes.freeze();
+        let mut remainder = self.lock();
+        if !bytes.is_empty() {
+            remainder.buffered.push_back(Frame::data(bytes.clone()));
+        }
+        remainder.buffered.extend(rest);
         Ok(BufferedPrefix { bytes, truncated })
     }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
@@ -42,11 +43,13 @@ use crate::stream::origin_socket::{OriginSocket, UnnotifiedEnd};
 pub(super) struct Dialer {
     config: UpstreamConfig,
     tls: OriginTls,
-    generation: u64,
+    /// Connections of another one are not reused.
+    generation: AtomicU64,
+    generations: Arc<AtomicU64>,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
-    /// Why handshakes with an origin failed recently.
-    diagnoses: Cache<HostPort, Diagnosis>,
+    /// Why handshakes with an origin failed recently, by the origin and the address that a redirected client has chosen for it.
+    diagnoses: Cache<(HostPort, Option<IpAddr>), Diagnosis>,
 }
 
 impl Dialer {
@@ -55,7 +58,8 @@ impl Dialer {
             tls,
             cap: Arc::new(ConnectionCap::new(config.max_connections)),
             resolver: Arc::default(),
-            generation: 0,
+            generation: AtomicU64::new(0),
+            generations: Arc::default(),
             config,
             diagnoses: diagnoses(),
         }
@@ -67,7 +71,8 @@ impl Dialer {
             tls,
             cap: Arc::clone(&self.cap),
             resolver: Arc::clone(&self.resolver),
-            generation: self.generation + 1,
+            generation: AtomicU64::new(self.next_generation()),
+            generations: Arc::clone(&self.generations),
             config,
             diagnoses: diagnoses(),
         }
@@ -77,7 +82,7 @@ impl Dialer {
     pub(super) fn request_key(&self, request: &Allowed) -> PoolKey {
         let target = request.target();
         PoolKey {
-            generation: self.generation,
+            generation: self.generation.load(Relaxed),
             to: target.to.clone(),
             tls: target.tls,
             http2: request.http2() && target.tls,
@@ -90,7 +95,7 @@ impl Dialer {
     /// The key of a connection for this tunnel, which is in no pool.
     fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
         PoolKey {
-            generation: self.generation,
+            generation: self.generation.load(Relaxed),
             to: tunnel.target().to.clone(),
             tls: true,
             http2: false,
@@ -109,8 +114,15 @@ impl Dialer {
         registry.register_collector(Box::new(PoolCollector(Arc::clone(&self.cap))));
     }
 
-    pub(super) fn close_idle(&self) {
+    /// Reuses no connection that exists: idle ones are closed, and those in use are not taken again.
+    pub(super) fn renew_connections(&self) {
+        self.generation.store(self.next_generation(), Relaxed);
         self.cap.close_idle();
+    }
+
+    /// A number that no generation has, of this value and of those after reloads.
+    fn next_generation(&self) -> u64 {
+        1 + self.generations.fetch_add(1, Relaxed)
     }
 
     /// Adds a pool: its idle connections may be evicted for new ones.
@@ -145,7 +157,7 @@ impl Dialer {
         // An origin that could not be asked is asked the next time.
         let found = self
             .diagnoses
-            .optionally_get_with_by_ref(&key.to, diagnose)
+            .optionally_get_with((key.to.clone(), key.via), diagnose)
             .await;
         match found {
             Some(Diagnosis(Some(cause))) => UpstreamError::Incompatible(cause),
@@ -419,7 +431,7 @@ fn in_proxy(error: &UpstreamError) -> UpstreamError {
 #[derive(Clone, Debug)]
 struct Diagnosis(Option<Incompatibility>);
 
-fn diagnoses() -> Cache<HostPort, Diagnosis> {
+fn diagnoses() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
     Cache::builder()
         .max_capacity(MAX_DIAGNOSES)
         .time_to_live(DIAGNOSIS_LIFETIME)

@@ -16,7 +16,7 @@ use crate::request::id::Id;
 /// The requests that a connection may be used for. The dialer makes it of an allowed request or tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
-    /// The number of reloads before its configuration: another one may verify or reach origins in another way.
+    /// Of the configuration and its access lists: others may verify or reach origins in another way, or not at all.
     pub(super) generation: u64,
     pub(super) to: HostPort,
     pub(super) tls: bool,

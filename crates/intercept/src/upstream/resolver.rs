@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use peername_server::access::client_limit::client_prefix;
 use peername_sys::resolve::{self, ResolveError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -17,7 +18,7 @@ use crate::host::Host;
 /// The resolver, with its lookups in flight.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    /// The permits of each client that has a lookup in flight.
+    /// The permits of each client, or network of one (IPv6), that has a lookup in flight.
     client_permits: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
     /// Single flight: lookups of one name at the same time share one result.
     in_flight: Arc<Mutex<InFlight>>,
@@ -89,6 +90,7 @@ impl Resolver {
     }
 
     fn permits(&self, client: IpAddr) -> Arc<Semaphore> {
+        let client = client_prefix(client);
         let mut all = self.client_permits.lock();
         if let Some(permits) = all.get(&client).and_then(Weak::upgrade) {
             return permits;
@@ -117,12 +119,21 @@ mod tests {
     #[tokio::test]
     async fn finished_lookups_are_not_remembered() {
         let resolver = Resolver::default();
-        let [client, another] = [1, 2].map(|last| [192, 0, 2, last].into());
+        let [client, another]: [IpAddr; 2] = [1, 2].map(|last| [192, 0, 2, last].into());
         let host = Host::parse("localhost").unwrap();
         let limit = Duration::from_secs(10);
         assert!(resolver.resolve(&host, client, limit).await.is_ok());
         assert!(resolver.in_flight.lock().is_empty());
         let _permits = resolver.permits(another);
         assert!(!resolver.client_permits.lock().contains_key(&client));
+    }
+
+    /// One host has all addresses of its network.
+    #[test]
+    fn permits_are_those_of_an_ipv6_network() {
+        let resolver = Resolver::default();
+        let [one, other, stranger] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
+            .map(|client| resolver.permits(client.parse().unwrap()));
+        assert!(Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one, &stranger));
     }
 }

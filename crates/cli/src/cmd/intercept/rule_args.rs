@@ -54,11 +54,17 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        match rules.is_empty() && !self.rules.is_empty() {
-            // An empty list of `--check-list`.
+        match self.has_check_list() {
             true => Ok(Some(AccessRules::deny_others(rules))),
             false => AccessRules::new(rules).map_err(Usage::from_error),
         }
+    }
+
+    /// Whether everything but the rules is denied, if there are none as well.
+    fn has_check_list(&self) -> bool {
+        let is_check_list =
+            |entry: &Entry| matches!(entry, Entry::File(file) if file.kind == ListKind::Checked);
+        self.rules.iter().any(is_check_list)
     }
 
     /// Adds the rules of the file of `--check-list`.

@@ -158,14 +158,21 @@ impl Allowed {
 pub struct AllowedTunnel {
     target: Arc<RequestTarget>,
     client: SocketAddr,
+    is_relayed: bool,
 }
 
 impl AllowedTunnel {
-    pub(super) fn new(target: &Arc<RequestTarget>, client: SocketAddr) -> Self {
+    pub(super) fn new(target: &Arc<RequestTarget>, client: SocketAddr, is_relayed: bool) -> Self {
         Self {
             target: Arc::clone(target),
             client,
+            is_relayed,
         }
+    }
+
+    /// Whether it was decided on as one that is relayed unopened, not by the rules for requests in it.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.is_relayed
     }
 
     pub(crate) fn target(&self) -> &RequestTarget {

@@ -11,7 +11,7 @@ use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
 
 use super::file_table::FileTable;
-use super::learn::NOT_PUBLIC;
+use super::learn::{NOT_PUBLIC, is_refused_anyway};
 use super::options::Args;
 
 /// How denials are reported.
@@ -126,7 +126,7 @@ fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
     let to = &denied.to;
     match remedy {
         // As in a learned list: the program has chosen the address, and a rule would open it.
-        Remedy::Allow(rule) if to.host.as_ip().and_then(special).is_some() => {
+        Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_anyway) => {
             format!("+{NOT_PUBLIC}{rule}")
         }
         Remedy::Allow(rule) => format!("+{rule}"),

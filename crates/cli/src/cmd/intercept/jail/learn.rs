@@ -21,8 +21,8 @@ use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
 use crate::cmd::intercept::rule_file::entry;
-pub(super) use needed_rule::LearningNetwork;
 use needed_rule::NeededRule;
+pub(super) use needed_rule::{LearningNetwork, is_refused_anyway};
 
 /// The file, and what is written at its beginning.
 pub(super) struct LearnedList {
@@ -280,9 +280,13 @@ mod tests {
         let network = LearningNetwork {
             http_ports: [80, 443, 8080, 9000].into(),
             allowed: [allowed].into_iter().collect(),
-            relayed: AccessRules::deny_others(vec![Rule::allow("10.3.0.7:5433").unwrap()]),
+            relayed: AccessRules::deny_others(
+                ["10.3.0.7:5433", "named.test:80"]
+                    .map(|rule| Rule::allow(rule).unwrap())
+                    .to_vec(),
+            ),
             resolve: |name| match name {
-                "private.test" => vec![[10, 1, 0, 1].into()],
+                "private.test" | "named.test" => vec![[10, 1, 0, 1].into()],
                 "listed.test" => vec![[10, 2, 0, 1].into()],
                 _ => vec![[11, 0, 0, 1].into()],
             },
@@ -339,6 +343,8 @@ mod tests {
             "10.2.0.7:80",
             "10.3.0.7:5433",
             "169.254.169.254:80",
+            // The same behind NAT64.
+            "[64:ff9b::a9fe:a9fe]:80",
             "127.0.0.1:8080",
             "10.2.0.7:80",
             "c.test:8080",
@@ -361,6 +367,7 @@ mod tests {
             "# not public, remove this beginning to allow: localhost:443",
             "# not public, remove this beginning to allow: localhost:6379",
             "# not public, remove this beginning to allow: 169.254.169.254",
+            "# not public, remove this beginning to allow: 64:ff9b::a9fe:a9fe",
         ];
         assert_eq!(rules_of(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
@@ -375,11 +382,13 @@ mod tests {
             "private.test:443",
             "listed.test:80",
             "listed.test:80",
+            "named.test:80",
             "public.test:80",
         ];
         let text = learn(None, &asked).unwrap();
         let expected = [
             "listed.test:80",
+            "named.test:80",
             "private.test",
             "public.test",
             "# not public, remove this beginning to allow: private.test:80",

@@ -1,7 +1,7 @@
 //! The rule that a destination needs, by what decides on it besides rules.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
 use peername_intercept::authz::{AccessRules, rule_for};
 use peername_intercept::host::{HostPort, LOOPBACK};
@@ -42,10 +42,8 @@ impl LearningNetwork {
                 opens_refused: !LOOPBACK.into_iter().any(is_allowed),
             };
         }
-        let opens_refused = to
-            .host
-            .as_ip()
-            .is_some_and(|ip| special(ip).is_some() && !is_allowed(ip));
+        let is_refused = |ip| is_refused_anyway(ip) && !is_allowed(ip);
+        let opens_refused = to.host.as_ip().is_some_and(is_refused);
         let without_port = NeededRule {
             text: rule_for(to),
             // Another port is open only if it is named.
@@ -63,7 +61,7 @@ impl LearningNetwork {
         NeededRule {
             text: to.to_string(),
             names_port: true,
-            opens_refused: !private.all(|ip| self.allowed.allows(ip, to.port)),
+            opens_refused: !private.all(is_allowed),
         }
     }
 
@@ -73,6 +71,16 @@ impl LearningNetwork {
             .into_iter()
             .filter(move |ip| meanings(*ip).any(is_private))
     }
+}
+
+/// Whether an address, or what it stands for, takes a rule of its own: it is not public, or this host's.
+pub(crate) fn is_refused_anyway(ip: IpAddr) -> bool {
+    meanings(ip).any(|ip| special(ip).is_some()) || is_own(ip)
+}
+
+/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL).
+fn is_own(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// The ports that every jail opens.
