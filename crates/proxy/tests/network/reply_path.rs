@@ -123,6 +123,26 @@ fn route_of_another_local_address_is_looked_up_with_its_port() -> Result<()> {
     })
 }
 
+/// Hosts that discard bogons have such a route for the address that stands for any client: the replies are lost all the same.
+#[test]
+fn blackhole_route_is_no_way_back() -> Result<()> {
+    in_namespace(async || {
+        add_address("10.9.0.1", "24").await?;
+        add_address("fd09::1", "64").await?;
+        for kind in ["blackhole", "prohibit", "unreachable", "throw"] {
+            for (family, target) in [("-4", "10.9.0.1:443"), ("-6", "[fd09::1]:443")] {
+                ip(&format!("{family} route replace {kind} default"))?;
+                let broken = probe(address(target)).await.unwrap_err();
+                assert!(
+                    matches!(broken, ReplyPathError::NotRouted { .. }),
+                    "{kind}: {broken}"
+                );
+            }
+        }
+        Ok(())
+    })
+}
+
 /// The result of the route lookup must agree with the path of real packets.
 #[test]
 fn backend_on_another_address_of_this_host_is_reached_from_a_spoofed_address() -> Result<()> {

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::route::{
 };
 
 use super::handle::{Family, LOOPBACK, Netlink, collect_dump, is_family_disabled, with_call};
-use crate::{NameCall, Result, Transport};
+use crate::{Result, SyscallError, Transport};
 
 /// A route that makes every address local in its table: `local 0.0.0.0/0 dev lo` or `local ::/0 dev lo`.
 ///
@@ -130,7 +130,11 @@ impl Netlink {
     ///
     /// Those of the netlink socket: none in normal operation.
     pub async fn is_local_address(&self, address: IpAddr) -> Result<bool> {
-        if self.is_local(route_request(address)).await? {
+        if self
+            .is_local(route_request(address))
+            .await
+            .or_else(not_local_if_blackhole)?
+        {
             return Ok(true);
         }
         let addresses = self.addresses().await?;
@@ -145,7 +149,7 @@ impl Netlink {
     pub async fn is_mark_delivered_locally(&self, to: IpAddr, mark: u32) -> Result<bool> {
         let mut request = route_request(to);
         request.attributes.push(RouteAttribute::Mark(mark));
-        self.is_local(request).await
+        self.is_local(request).await.or_else(not_local_if_blackhole)
     }
 
     /// Whether a packet from `from`, an address of this host, to `to` by this protocol would be delivered
@@ -177,24 +181,38 @@ impl Netlink {
         request
             .attributes
             .extend(mark.map(|mark| RouteAttribute::Mark(mark.get())));
-        self.is_local(request).await
+        match self.is_local(request).await {
+            // A route by another interface, which the kernel refuses to a loopback source; or a blackhole.
+            Err(error)
+                if error.errno() == Some(libc::EINVAL)
+                    && (from.ip().is_loopback() || self.is_local_address(from.ip()).await?) =>
+            {
+                Ok(false)
+            }
+            answer => answer,
+        }
     }
 
+    /// # Errors
+    ///
+    /// EINVAL for a blackhole route, and for a source that is not an address of this host or not of the route's interface.
     async fn is_local(&self, request: RouteMessage) -> Result<bool> {
-        let from_loopback = request.attributes.iter().any(is_loopback_source);
         let answers =
             collect_dump(self.handle.route().get(request).execute(), "RTM_GETROUTE").await;
         match answers {
             Ok(routes) => Ok(routes
                 .first()
                 .is_some_and(|route| route.header.kind == RouteType::Local)),
-            // No route: not local.
-            Err(error) if matches!(error.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+            // No route, or one of the type unreachable or prohibit: not local.
+            Err(error)
+                if matches!(
+                    error.errno(),
+                    Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES)
+                ) =>
+            {
                 Ok(false)
             }
-            // A route by another interface, which the kernel refuses to a loopback source: not local.
-            Err(error) if from_loopback && error.errno() == Some(libc::EINVAL) => Ok(false),
-            Err(error) => Err(error.source).call("RTM_GETROUTE"),
+            Err(error) => Err(error),
         }
     }
 }
@@ -210,11 +228,11 @@ pub(super) fn route_request(to: IpAddr) -> RouteMessage {
     message
 }
 
-fn is_loopback_source(attribute: &RouteAttribute) -> bool {
-    match attribute {
-        RouteAttribute::Source(RouteAddress::Inet(source)) => source.is_loopback(),
-        RouteAttribute::Source(RouteAddress::Inet6(source)) => source.is_loopback(),
-        _ => false,
+/// The answer to a request without a source, for which EINVAL means a route of the type blackhole.
+fn not_local_if_blackhole(error: SyscallError) -> Result<bool> {
+    match error.errno() {
+        Some(libc::EINVAL) => Ok(false),
+        _ => Err(error),
     }
 }
 
