@@ -270,3 +270,24 @@ fn header_of_many_kilobytes_is_read() {
         assert_eq!(conn.wait_closed().0, End::Reset);
     }
 }
+
+/// After a reset the kernel knows no peer any more, and the local address still.
+#[test]
+fn addresses_after_a_reset_are_those_that_the_kernel_has() {
+    let script = r"import errno, socket
+conn, _ = socket.create_server(('10.81.0.1', 8443)).accept()
+conn.sendall(b'accepted')
+try: conn.recv(1)
+except ConnectionResetError: pass
+try: conn.getpeername()
+except OSError as error: print(errno.errorcode[error.errno], *conn.getsockname())";
+    for mechanism in MECHANISMS {
+        let program =
+            ProgramRig::with_mode(mechanism, &["--dst"], &["/usr/bin/python3", "-uc", script]);
+        let conn = Conn::connect_and_send(&program.lab.balancer, LISTEN_V4, &v2(fresh_client_v4()));
+        conn.recv_text_until(|text| text == "accepted");
+        conn.reset();
+        let seen = format!("ENOTCONN {} {}", FRONT_V4.ip(), FRONT_V4.port());
+        program.process.wait_printed(&seen);
+    }
+}

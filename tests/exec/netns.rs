@@ -42,7 +42,7 @@ impl Private {
             true => ([AS_NOBODY, NO_CAPABILITIES].concat(), copy.as_str()),
             false => (vec![], BINARY),
         };
-        let options = words("exec --mode=netns --ports=8443 --trust=10.81.0.0/24");
+        let options = words("exec --mode=netns --ports=8443,8443 --trust=10.81.0.0/24");
         let usual = ["--trust=fd81::/64", "-v", "--"];
         let args = [&options[..], more, &usual, program].concat();
         let process = Process::start_through(&lab.server, &through, binary, &args);

@@ -244,7 +244,7 @@ fn messages_that_announce_no_container_are_refused() {
     send(br#"{"fds":["seccompFd"],"metadata":"","state":{"id":"web"}}"#);
     agent
         .process
-        .wait_logged("its descriptor is no seccomp listener");
+        .wait_logged("no descriptor came with its message");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use peername_sys::SyscallError;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::seccomp;
@@ -52,6 +53,12 @@ pub(super) enum RegistrationError {
     Late,
     #[error("its message: {0}")]
     State(#[from] StateError),
+    #[error("its message: {0}")]
+    Receive(#[from] SyscallError),
+    #[error(
+        "no descriptor came with its message: it sent none, or this process can open no more files (LimitNOFILE)"
+    )]
+    NoDescriptor,
     #[error("its descriptor is no seccomp listener")]
     NotAListener,
     #[error("user {user} has {share} unfinished ones already")]
@@ -92,7 +99,9 @@ impl Registration {
                         false => Progress::Incomplete,
                     };
                 }
-                Err(_) => return self.complete(),
+                // The message may be whole.
+                Err(_) if parse(&self.message).is_ok() => return self.complete(),
+                Err(error) => return Progress::Refused(error.into()),
             }
         }
     }
@@ -106,6 +115,9 @@ impl Registration {
 
     fn announced(&mut self) -> Result<Announced, RegistrationError> {
         let state = parse(&self.message)?;
+        if self.fds.is_empty() {
+            return Err(RegistrationError::NoDescriptor);
+        }
         let is_there = state.listener < self.fds.len();
         let calls = is_there.then(|| self.fds.swap_remove(state.listener));
         match calls.filter(|calls| seccomp::is_listener(calls)) {

@@ -87,14 +87,9 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Usage> {
             SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
         ]
     };
-    let addrs: Vec<_> = args
-        .rules
-        .ports
-        .iter()
-        .cloned()
-        .flatten()
-        .flat_map(everywhere)
-        .collect();
+    // Ranges may overlap.
+    let ports: BTreeSet<u16> = args.rules.ports.iter().cloned().flatten().collect();
+    let addrs: Vec<_> = ports.into_iter().flat_map(everywhere).collect();
     if addrs.is_empty() {
         let text = "--mode netns opens the ports itself: set --ports (such as 443) or --listen";
         return Err(Usage(text.to_owned()));

@@ -1,5 +1,7 @@
 //! The program's descriptors, and getpeername(2) and getsockname(2) of its connections.
 
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 
@@ -8,6 +10,7 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{AddressBuffer, Endpoint, Notification};
+use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
 
 use super::Supervisor;
@@ -55,7 +58,7 @@ impl Supervisor {
             Endpoint::Local => identity.destination,
         };
         let answer = buffer.capacity().and_then(|room| {
-            let addr = as_socket_family(named, socket_info::peer_addr(socket)?.is_ipv6());
+            let addr = as_socket_family(named, real_addr(socket, end)?.is_ipv6());
             match self.supervised.calls.is_pending(id) {
                 true => buffer.write(addr, room),
                 false => Ok(()),
@@ -65,6 +68,14 @@ impl Supervisor {
             Ok(()) => self.supervised.calls.succeed(id),
             Err(error) => self.supervised.calls.fail(id, &error),
         }
+    }
+}
+
+/// The address that the kernel would answer with: after a reset a socket has no peer any more, and its local address still.
+fn real_addr(socket: &ForeignFd, end: Endpoint) -> io::Result<SocketAddr> {
+    match end {
+        Endpoint::Peer => socket_info::peer_addr(socket),
+        Endpoint::Local => local_addr(socket).map_err(|error| error.source),
     }
 }
 

@@ -46,6 +46,9 @@ pub enum ParseRequiredTlvError {
     /// The value of an id is not a number.
     #[error("the id is a decimal number")]
     Id,
+    /// The value is no id of a VPC endpoint.
+    #[error("the id of a VPC endpoint is vpce- and letters, digits and hyphens")]
+    VpcEndpoint,
     /// The value is empty.
     #[error("the value is empty")]
     Empty,
@@ -55,7 +58,7 @@ impl FromStr for RequiredTlv {
     type Err = ParseRequiredTlvError;
 
     fn from_str(text: &str) -> Result<Self, ParseRequiredTlvError> {
-        use ParseRequiredTlvError::{Empty, Form, Hex, Id};
+        use ParseRequiredTlvError::{Empty, Form, Hex, Id, VpcEndpoint};
         let (name, value) = text.split_once('=').ok_or(Form)?;
         if value.is_empty() && !name.starts_with("0x") {
             return Err(Empty);
@@ -63,7 +66,16 @@ impl FromStr for RequiredTlv {
         let (kind, expected) = match name {
             "alpn" => (kind::ALPN, Expected::Bytes(value.into())),
             "authority" => (kind::AUTHORITY, Expected::HostName(value.to_owned())),
-            "aws-vpce-id" => (kind::AWS, Expected::AwsVpcEndpoint(value.to_owned())),
+            "aws-vpce-id" => {
+                let expected = Expected::AwsVpcEndpoint(value.to_owned());
+                let sent = [b"\x01", value.as_bytes()].concat();
+                let (kind, value) = (kind::AWS, sent.as_slice());
+                // Another form matches no header.
+                if !expected.is(Tlv { kind, value }) {
+                    return Err(VpcEndpoint);
+                }
+                (kind, expected)
+            }
             "azure-linkid" => {
                 let id = value.parse().map_err(|_| Id)?;
                 (kind::AZURE, Expected::AzureLinkId(id))
@@ -188,6 +200,10 @@ mod tests {
         let aws = with_tlvs(&[(0xea, b"\x01vpce-08d2bf15fac5001c9")]);
         assert_eq!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c9"], &aws), Ok(()));
         assert!(judge(&["aws-vpce-id=vpce-08d2bf15fac5001c8"], &aws).is_err());
+        // No header names one so.
+        for id in ["08d2bf15fac5001c9", "vpce-08d2 "] {
+            assert!(format!("aws-vpce-id={id}").parse::<RequiredTlv>().is_err());
+        }
         let azure = with_tlvs(&[(0xee, &[1, 4, 3, 2, 1])]);
         assert_eq!(judge(&["azure-linkid=16909060"], &azure), Ok(()));
         let gcp = with_tlvs(&[(0xe0, &[0, 0, 0, 0, 0, 0, 1, 0])]);
