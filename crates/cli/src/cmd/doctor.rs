@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use peername_daemon::command::block_on;
 use peername_daemon::listeners::{ListenPlan, expected_connections};
 use peername_daemon::process::default_workers;
 use peername_daemon::reload::file_watch::Fingerprints;
@@ -129,11 +130,8 @@ fn listen_or(given: &[SocketAddr], default: SocketAddr) -> Vec<SocketAddr> {
 ///
 /// The runtime can't be started. Failed checks are findings, not errors.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let failed = runtime.block_on(async {
-        match &args.mode {
+    let failed = block_on(async {
+        Ok(match &args.mode {
             Some(Mode::Intercept(args)) => examine_intercept(args).await,
             #[cfg(feature = "intercept")]
             Some(Mode::Jail) => report(&intercept::jail()) == Verdict::Fail,
@@ -147,8 +145,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 Some(Ok(_)) | None => report_all(args.findings()),
             },
             None => examine_proxy(args).await,
-        }
-    });
+        })
+    })?;
     Ok(if failed {
         ExitCode::from(PROBLEM_FOUND)
     } else {

@@ -9,6 +9,7 @@ use peername_proxy::config::TargetRule;
 use peername_proxy::routes::{self, Backend, RoutingEntry, Scope};
 use peername_sys::Transport;
 
+use peername_daemon::command::block_on;
 use peername_daemon::usage::Usage;
 
 mod filter_options;
@@ -210,13 +211,6 @@ async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
     print("removed ", &routes::remove(scope).await?)?;
     print_tables("removed ", routes::remove_filters(scope).await)
-}
-
-fn block_on(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(action)
 }
 
 /// Prints the packet filter's tables. Without the privilege to list them this prints a note and does not fail: without it

@@ -1,7 +1,7 @@
 //! Checks which addresses the backend listens on, by the kernel's socket tables, not the backend's configuration.
 
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
@@ -10,12 +10,24 @@ use super::finding::Finding;
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {
+    if_here(CHECK, target, || {
+        judge(target, &listeners_on(target.port()))
+    })
+    .await
+}
+
+/// What `examine` finds, if `target` is an address of this host.
+pub(super) async fn if_here(
+    check: &'static str,
+    target: SocketAddr,
+    examine: impl FnOnce() -> Finding,
+) -> Finding {
     match location(target).await {
         Ok(BackendLocation::OtherHost) => {
-            Finding::ok(CHECK, format!("{target} is on another host"))
+            Finding::ok(check, format!("{target} is on another host"))
         }
-        Ok(_) => judge(target, &listeners_on(target.port())),
-        Err(error) => Finding::broken(CHECK, error.to_string()),
+        Ok(_) => examine(),
+        Err(error) => Finding::broken(check, error.to_string()),
     }
 }
 
@@ -71,9 +83,9 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
     Finding::ok(CHECK, seen)
 }
 
-/// Whether the listener accepts connections to `target`. `[::]` is assumed to accept IPv4 too, as it does without
-/// IPV6_V6ONLY.
-fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
+/// Whether the socket receives what is sent to `target`. `[::]` is assumed to receive IPv4 too, as it does without
+/// IPV6_V6ONLY. The kernel's tables have no scope of a link-local address.
+pub(super) fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
     match listener {
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),
@@ -119,7 +131,12 @@ fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
         32 => Ipv6Addr::from(bytes).into(),
         _ => return None,
     };
-    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+    // A socket of IPv6 may be bound to an address of IPv4, as Java's are.
+    let ip: IpAddr = ip;
+    Some(SocketAddr::new(
+        ip.to_canonical(),
+        u16::from_str_radix(port, 16).ok()?,
+    ))
 }
 
 const CHECK: &str = "backend's listener";
@@ -173,6 +190,14 @@ mod tests {
             let address = socket.local_addr().unwrap();
             assert_eq!(listeners_on(address.port()), [address]);
         }
+    }
+
+    #[test]
+    fn ipv4_address_of_an_ipv6_socket_is_one_of_ipv4() {
+        let line =
+            "   0: 0000000000000000FFFF00000100007F:1F90 00000000000000000000000000000000:0000 0A";
+        let found = socket_in_state(line, LISTEN).unwrap();
+        assert_eq!(found.to_string(), "127.0.0.1:8080");
     }
 
     #[test]

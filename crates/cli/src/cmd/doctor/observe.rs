@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use peername_proto::{ProtocolGuess, guess_protocol};
+use peername_sys::NameCall;
 use peername_sys::socket::BindOptions;
 use peername_sys::tcp::listener;
 use tokio::io::AsyncReadExt;
@@ -23,13 +24,13 @@ pub(super) async fn first_bytes(address: SocketAddr, limit: Duration) -> Finding
     };
     let mut observed = Observed::default();
     match timeout(limit, observed.first_bytes(&listener)).await {
-        Ok((peer, bytes)) => judge(peer, &bytes),
+        Ok(Ok((peer, bytes))) => judge(peer, &bytes),
+        Ok(Err(error)) => Finding::broken(CHECK, format!("{address}: {error}")),
         Err(_) => observed.silence(address, limit),
     }
 }
 
 fn open(address: SocketAddr) -> peername_sys::Result<TcpListener> {
-    use peername_sys::NameCall;
     TcpListener::from_std(listener::listen(address, BindOptions::default())?).call("epoll_ctl(2)")
 }
 
@@ -41,14 +42,18 @@ struct Observed {
 }
 
 impl Observed {
-    async fn first_bytes(&mut self, listener: &TcpListener) -> (SocketAddr, Vec<u8>) {
+    async fn first_bytes(
+        &mut self,
+        listener: &TcpListener,
+    ) -> peername_sys::Result<(SocketAddr, Vec<u8>)> {
         loop {
             tokio::select! {
                 Some(ended) = self.open.join_next() => match ended {
-                    Ok((peer, bytes)) if !bytes.is_empty() => return (peer, bytes),
+                    Ok((peer, bytes)) if !bytes.is_empty() => return Ok((peer, bytes)),
                     _ => self.closed += 1,
                 },
-                Ok((connection, peer)) = listener.accept(), if self.open.len() < MAX_OPEN => {
+                accepted = listener.accept(), if self.open.len() < MAX_OPEN => {
+                    let (connection, peer) = accepted.call("accept4(2)")?;
                     self.open.spawn(async move { (peer, read_start(connection).await) });
                 }
             }

@@ -4,11 +4,9 @@ use std::fs;
 use std::net::SocketAddr;
 
 use peername_daemon::usage::error_text::with_causes;
-use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::kernel_release;
-use peername_sys::netlink::Netlink;
 
-use super::backend_listener::receivers_on;
+use super::backend_listener::{accepts, if_here, receivers_on};
 use super::finding::Finding;
 use super::host::version;
 
@@ -18,13 +16,10 @@ use super::host::version;
 /// bound to all addresses replies from the address that the routing tables choose, unless it uses IP_PKTINFO, which can't be
 /// seen from outside.
 pub(super) async fn bound(target: SocketAddr) -> Finding {
-    match location(target).await {
-        Ok(BackendLocation::OtherHost) => {
-            Finding::ok(CHECK, format!("{target} is on another host"))
-        }
-        Ok(_) => judge(target, &receivers_on(target.port())),
-        Err(error) => Finding::broken(CHECK, error.to_string()),
-    }
+    if_here(CHECK, target, || {
+        judge(target, &receivers_on(target.port()))
+    })
+    .await
 }
 
 /// Checks the limit of the receive buffer, which holds a burst until the worker reads it. What does not fit is lost.
@@ -41,15 +36,14 @@ pub(super) fn receive_buffer() -> Finding {
     }
 }
 
-async fn location(target: SocketAddr) -> peername_sys::Result<BackendLocation> {
-    locate_backend(&Netlink::open()?, target).await
-}
-
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
-    let is_bound = on_its_port.contains(&target);
-    let wildcard = on_its_port
+    let mut receiving = on_its_port
         .iter()
-        .find(|socket| socket.ip().is_unspecified());
+        .filter(|socket| accepts(**socket, target));
+    let is_bound = receiving
+        .clone()
+        .any(|socket| !socket.ip().is_unspecified());
+    let wildcard = receiving.next();
     match (is_bound, wildcard) {
         (true, _) => Finding::ok(CHECK, format!("bound to {target}")),
         (false, Some(wildcard)) => Finding::warn(
@@ -127,7 +121,14 @@ mod tests {
         let wildcard = judged(&["0.0.0.0:53"]);
         assert!(wildcard.starts_with("warn"), "{wildcard}");
         assert!(wildcard.contains("bind it to 127.0.0.1:53"), "{wildcard}");
-        assert!(judged(&["10.0.0.1:53"]).contains("not at 127.0.0.1"));
+        for elsewhere in ["10.0.0.1:53", "[::1]:53"] {
+            assert!(judged(&[elsewhere]).contains("not at 127.0.0.1"));
+        }
+        let of_ipv4 = judge(
+            "[::1]:53".parse().unwrap(),
+            &["0.0.0.0:53".parse().unwrap()],
+        );
+        assert!(of_ipv4.to_string().contains("not at ::1"), "{of_ipv4}");
         assert!(judged(&[]).contains("no UDP socket"));
     }
 }
