@@ -13,15 +13,13 @@ use crate::{NameCall, Result};
 ///
 /// Those of getrandom(2): a sandbox denies it.
 pub fn words<const N: usize>() -> Result<[u64; N]> {
-    let mut words = [0; N];
-    for word in &mut words {
-        let mut bytes = [0; size_of::<u64>()];
-        let len = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))
-            .call("getrandom(2)")?;
-        if len < bytes.len() {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).call("getrandom(2)");
-        }
-        *word = u64::from_ne_bytes(bytes);
+    let mut bytes = [[0; size_of::<u64>()]; N];
+    let buffer = bytes.as_flattened_mut();
+    let len =
+        retry_on_intr(|| getrandom(&mut *buffer, GetRandomFlags::empty())).call("getrandom(2)")?;
+    // Up to 256 octets come at once.
+    if len < buffer.len() {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).call("getrandom(2)");
     }
-    Ok(words)
+    Ok(bytes.map(u64::from_ne_bytes))
 }

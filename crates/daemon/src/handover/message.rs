@@ -7,7 +7,8 @@ use std::time::Duration;
 use peername_proxy::udp::WorkerState;
 use serde::{Deserialize, Serialize};
 
-/// Changes with any message, but not with a field that may be absent. A process that starts with another version refuses, and the old process goes on.
+/// To be raised with each change of a message, except for a new field that may be absent. A process of another version refuses the
+/// upgrade, and the old process goes on.
 pub(crate) const VERSION: u32 = 1;
 
 /// From the old process to the new one.

@@ -3,7 +3,7 @@
 //! Spans are queued by the workers, and sent in batches by one task of the control side. The queue is bounded: a collector that
 //! is slow or can't be reached delays no request, and costs spans, which are counted.
 //!
-//! A build without the feature has the same names, and no value of them: its `--otlp` refuses every URL.
+//! In a build without the feature these types have no values (`left_out`): its `--otlp` refuses every URL.
 
 #[cfg(feature = "opentelemetry")]
 mod collector;

@@ -64,17 +64,17 @@ impl CheckConfig {
             return Err(ConfigError::NoService);
         }
         if self.timeout.is_zero() {
-            return Err(ConfigError::NoTime);
+            return Err(ConfigError::ZeroTimeout);
         }
         if self.body > 0 && !self.services.iter().all(Service::sends_body) {
             return Err(ConfigError::Body);
         }
         let takes = Service::takes_response_headers;
         if !self.take.is_empty() && !self.services.iter().all(takes) {
-            return Err(ConfigError::Take);
+            return Err(ConfigError::ResponseHeaders);
         }
         match self.take.iter().find(|name| !is_mutable(name)) {
-            Some(kept) => Err(ConfigError::Kept(kept.clone())),
+            Some(kept) => Err(ConfigError::ImmutableHeader(kept.clone())),
             None => Ok(()),
         }
     }
@@ -148,7 +148,7 @@ mod tests {
             "expect",
             "proxy-authorization",
         ] {
-            let kept = ConfigError::Kept(HeaderName::from_static(name));
+            let kept = ConfigError::ImmutableHeader(HeaderName::from_static(name));
             assert_eq!(taking(name).validate(), Err(kept));
         }
         assert_eq!(taking("x-user").validate(), Ok(()));

@@ -103,6 +103,23 @@ pub enum CaError {
     Made(AuthorityDefect),
 }
 
+impl CaError {
+    /// Whether the text says what to do.
+    #[must_use]
+    pub fn has_remedy(&self) -> bool {
+        match self {
+            Self::Exists { .. }
+            | Self::InTheWay { .. }
+            | Self::Absent { .. }
+            | Self::ReadableByOthers { .. }
+            | Self::WritableByOthers { .. }
+            | Self::OwnedByAnother { .. } => true,
+            Self::Unusable { path, fault } => !remedy(path, *fault).is_empty(),
+            Self::Io { .. } | Self::Making(_) | Self::Made(_) => false,
+        }
+    }
+}
+
 /// What is wrong with an authority's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

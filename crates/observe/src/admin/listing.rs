@@ -73,20 +73,16 @@ impl ListQuery {
     pub fn render(self, snapshots: SnapshotStream) -> BoxStream<'static, Bytes> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let Some(order) = self.sort else {
-            let mut left = limit;
-            let lines = snapshots.map(move |mut batch| {
+            let of_batches = snapshots.scan(limit, move |left, mut batch| {
+                if *left == 0 {
+                    return ready(None);
+                }
                 batch.retain(|one| self.matches(one));
-                batch.truncate(left);
-                left -= batch.len();
-                (lines(&batch), left)
+                batch.truncate(*left);
+                *left -= batch.len();
+                ready(Some(lines(&batch)))
             });
-            // The batch that reaches the limit is the last one of the answer.
-            let mut is_over = false;
-            return lines
-                .take_while(move |&(_, left)| ready(!std::mem::replace(&mut is_over, left == 0)))
-                .map(|(lines, _)| lines)
-                .filter(|lines| ready(!lines.is_empty()))
-                .boxed();
+            return of_batches.filter(|lines| ready(!lines.is_empty())).boxed();
         };
         let sorted = async move {
             let mut snapshots = snapshots;

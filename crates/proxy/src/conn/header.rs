@@ -62,27 +62,17 @@ impl ClaimedConn {
         let retain = |header: &Header<'_>| Retained::from_header(header, config);
         let header = header_reader::read(&stream, peer.ip(), &config.header, pending, retain).await;
         match header {
-            Ok((
-                Retained {
-                    claim,
-                    destination,
-                    hops,
-                    tlv_refusal,
-                    outbound_header,
-                    tlvs,
-                },
-                prefix,
-            )) => Ok(Self {
+            Ok((retained, prefix)) => Ok(Self {
                 stream,
-                claim,
-                destination,
-                hops,
-                tlv_refusal,
                 peer,
                 listener,
-                outbound_header,
                 prefix,
-                tlvs,
+                claim: retained.claim,
+                destination: retained.destination,
+                hops: retained.hops,
+                tlv_refusal: retained.tlv_refusal,
+                outbound_header: retained.outbound_header,
+                tlvs: retained.tlvs,
             }),
             Err(failure) => Err(refuse(&stream, failure)),
         }

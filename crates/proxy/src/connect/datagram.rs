@@ -42,8 +42,9 @@ impl Connector {
         Ok(socket)
     }
 
-    /// Verifies that datagrams would leave with the client's address. A backend's UDP socket does not show it: it is not
-    /// connected. Not towards another host without a mark: a second packet for each session would be too many there.
+    /// Verifies that datagrams leave with the client's address, by a probe: the backend's UDP socket is not connected, so the kernel
+    /// does not show whom it receives from. A session with another host is verified only if it has a mark: else each would cost a
+    /// packet more.
     ///
     /// # Errors
     ///

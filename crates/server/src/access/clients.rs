@@ -57,10 +57,12 @@ impl ClientAccess {
         })
     }
 
-    /// Decides by a header. A denied client is refused, whichever peer sends the header; without a client, a denied peer. The
-    /// allow list and required TLVs do not apply to the balancer's own connections: without a client, or with the peer's own
-    /// address and port, as its health checks have in version 1, which has no LOCAL. The latter look the same where a balancer
-    /// keeps its clients' addresses, so only peers of `--health-checks-from` are excused, or those `is_own` on this host.
+    /// Decides by a header. A denied client is refused, whichever peer sends the header; without a client, a denied peer.
+    ///
+    /// The allow list and required TLVs do not apply to the balancer's own connections. A header without a client is of such a
+    /// connection. So is one that names the peer's own address and port: version 1 has no LOCAL for health checks. A balancer that
+    /// keeps its clients' addresses sends the same for a client, so the peer must be of `--health-checks-from`, or have an
+    /// address of this host (`is_own`).
     ///
     /// # Errors
     ///

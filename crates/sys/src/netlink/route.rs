@@ -84,21 +84,21 @@ impl Netlink {
     /// # Errors
     ///
     /// Those of the netlink socket: none in normal operation.
-    pub async fn local_routes(&self, made_by: u8) -> Result<Vec<LocalRoute>> {
+    pub async fn local_routes(&self, protocol: u8) -> Result<Vec<LocalRoute>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut wanted = RouteMessage::default();
             wanted.header.address_family = family;
-            wanted.header.protocol = RouteProtocol::from(made_by);
+            wanted.header.protocol = RouteProtocol::from(protocol);
             let dump = self.handle.route().get(wanted).execute();
             let messages = collect_dump(dump, "RTM_GETROUTE").await?;
             // Without IPv6 the kernel answers a request for its routes with those of IPv4.
             let of_family = messages
                 .into_iter()
                 .filter(|message| message.header.address_family == family);
-            found.extend(of_family.filter_map(|message| read(&message)));
+            found.extend(of_family.filter_map(|message| from_message(&message)));
         }
-        found.retain(|route| route.protocol == made_by);
+        found.retain(|route| route.protocol == protocol);
         Ok(found)
     }
 
@@ -109,7 +109,7 @@ impl Netlink {
     /// EEXIST when the table has a default route already (NLM_F_EXCL); EPERM without CAP_NET_ADMIN;
     /// [`is_family_disabled`].
     pub async fn add_local_route(&self, route: &LocalRoute) -> Result<()> {
-        let request = self.handle.route().add(write(route));
+        let request = self.handle.route().add(to_message(route));
         with_call(request.execute().await, "RTM_NEWROUTE")
     }
 
@@ -119,7 +119,7 @@ impl Netlink {
     ///
     /// ESRCH when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_local_route(&self, route: &LocalRoute) -> Result<()> {
-        let request = self.handle.route().del(write(route));
+        let request = self.handle.route().del(to_message(route));
         with_call(request.execute().await, "RTM_DELROUTE")
     }
 
@@ -240,7 +240,7 @@ pub(super) fn prefix_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-fn write(route: &LocalRoute) -> RouteMessage {
+fn to_message(route: &LocalRoute) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match route.family {
         Family::V4 => AddressFamily::Inet,
@@ -281,7 +281,7 @@ pub(super) fn local_network(message: &RouteMessage) -> Option<LocalNetwork> {
 }
 
 /// `None` for a route that is not `local default dev lo`.
-pub(super) fn read(message: &RouteMessage) -> Option<LocalRoute> {
+pub(super) fn from_message(message: &RouteMessage) -> Option<LocalRoute> {
     let header = &message.header;
     let everything = header.kind == RouteType::Local && header.destination_prefix_length == 0;
     let table = message.attributes.iter().find_map(|attribute| {

@@ -53,11 +53,11 @@ fn change(message: &NetlinkMessage<RouteNetlinkMessage>) -> Option<RoutingChange
     };
     match word {
         RouteNetlinkMessage::DelRule(rule) => {
-            Some(removed(rule::read(rule).map(|rule| rule.table)))
+            Some(removed(rule::from_message(rule).map(|rule| rule.table)))
         }
         RouteNetlinkMessage::NewRule(_) => Some(RoutingChange::Other),
         RouteNetlinkMessage::DelRoute(route) => {
-            let table = route::read(route).map(|route| route.table);
+            let table = route::from_message(route).map(|route| route.table);
             (route.header.kind == RouteType::Local).then(|| removed(table))
         }
         RouteNetlinkMessage::NewRoute(route) => {

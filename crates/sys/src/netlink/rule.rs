@@ -111,16 +111,16 @@ impl Netlink {
     /// # Errors
     ///
     /// Those of the netlink socket: none in normal operation.
-    pub async fn rules(&self, made_by: u8) -> Result<Vec<Rule>> {
+    pub async fn rules(&self, protocol: u8) -> Result<Vec<Rule>> {
         let mut found = Vec::new();
         for (version, family) in FAMILIES {
             let dump = self.handle.rule().get(version).execute();
             let messages = collect_dump(dump, "RTM_GETRULE").await?;
             // Without IPv6 the kernel answers a request for its rules with those of IPv4.
             let of_family = messages.into_iter().filter(|m| m.header.family == family);
-            found.extend(of_family.filter_map(|message| read(&message)));
+            found.extend(of_family.filter_map(|message| from_message(&message)));
         }
-        found.retain(|rule| rule.protocol == made_by);
+        found.retain(|rule| rule.protocol == protocol);
         Ok(found)
     }
 
@@ -131,7 +131,7 @@ impl Netlink {
     /// EEXIST when the same rule exists already (NLM_F_EXCL): nothing was changed. EPERM without CAP_NET_ADMIN.
     pub async fn add_rule(&self, rule: &Rule) -> Result<()> {
         let mut request = self.handle.rule().add();
-        *request.message_mut() = write(rule);
+        *request.message_mut() = to_message(rule);
         with_call(request.execute().await, "RTM_NEWRULE")
     }
 
@@ -141,7 +141,7 @@ impl Netlink {
     ///
     /// ENOENT when it does not exist; EPERM without CAP_NET_ADMIN.
     pub async fn delete_rule(&self, rule: &Rule) -> Result<()> {
-        let request = self.handle.rule().del(write(rule));
+        let request = self.handle.rule().del(to_message(rule));
         with_call(request.execute().await, "RTM_DELRULE")
     }
 }
@@ -151,7 +151,7 @@ const FAMILIES: [(IpVersion, AddressFamily); 2] = [
     (IpVersion::V6, AddressFamily::Inet6),
 ];
 
-fn write(rule: &Rule) -> RuleMessage {
+fn to_message(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = match rule.family() {
         Family::V4 => AddressFamily::Inet,
@@ -207,7 +207,7 @@ fn limits(traffic: Traffic, from: IpAddr) -> Vec<RuleAttribute> {
 }
 
 /// `None` for a rule that a [`Selector`] can't represent.
-pub(super) fn read(message: &RuleMessage) -> Option<Rule> {
+pub(super) fn from_message(message: &RuleMessage) -> Option<Rule> {
     let header = &message.header;
     let is_inverted = header.flags.contains(RuleFlags::Invert);
     if is_inverted || header.dst_len > 0 || header.tos > 0 || header.action != RuleAction::ToTable {
@@ -233,7 +233,7 @@ pub(super) fn read(message: &RuleMessage) -> Option<Rule> {
         selector,
         table: given.table?,
         priority: given.priority?,
-        protocol: RouteProtocol::into(given.made_by?),
+        protocol: RouteProtocol::into(given.protocol?),
     })
 }
 
@@ -248,7 +248,7 @@ struct Attributes {
     mask: Option<u32>,
     table: Option<u32>,
     priority: Option<u32>,
-    made_by: Option<RouteProtocol>,
+    protocol: Option<RouteProtocol>,
 }
 
 impl Attributes {
@@ -265,7 +265,7 @@ impl Attributes {
                 RuleAttribute::FwMask(number) => given.mask = Some(*number),
                 RuleAttribute::Table(number) => given.table = Some(*number),
                 RuleAttribute::Priority(number) => given.priority = Some(*number),
-                RuleAttribute::Protocol(by) => given.made_by = Some(*by),
+                RuleAttribute::Protocol(by) => given.protocol = Some(*by),
                 RuleAttribute::Destination(_)
                 | RuleAttribute::Oifname(_)
                 | RuleAttribute::DestinationPortRange(_)
@@ -315,7 +315,10 @@ mod tests {
 
     #[test]
     fn rules_that_select_by_more_are_not_ours() {
-        assert_eq!(read(&write(&FROM_LOOPBACK)), Some(FROM_LOOPBACK));
+        assert_eq!(
+            from_message(&to_message(&FROM_LOOPBACK)),
+            Some(FROM_LOOPBACK)
+        );
         let changes: [fn(&mut RuleMessage); 5] = [
             |rule| rule.header.flags |= RuleFlags::Invert,
             |rule| rule.header.dst_len = 8,
@@ -327,13 +330,13 @@ mod tests {
             },
         ];
         for change in changes {
-            let mut message = write(&FROM_LOOPBACK);
+            let mut message = to_message(&FROM_LOOPBACK);
             change(&mut message);
-            assert_eq!(read(&message), None, "{message:?}");
+            assert_eq!(from_message(&message), None, "{message:?}");
         }
         let selects_nothing = RuleAttribute::SuppressPrefixLen(u32::MAX);
-        let mut message = write(&FROM_LOOPBACK);
+        let mut message = to_message(&FROM_LOOPBACK);
         message.attributes.push(selects_nothing);
-        assert_eq!(read(&message), Some(FROM_LOOPBACK));
+        assert_eq!(from_message(&message), Some(FROM_LOOPBACK));
     }
 }

@@ -21,7 +21,7 @@ pub enum TcpSocket {
     /// That of a connection between the two, also one that is not accepted yet or is closing.
     Connection,
     /// What is left of a former connection between the two (TIME_WAIT).
-    Former,
+    TimeWait,
     /// A listener.
     Listener,
     /// None.
@@ -92,7 +92,7 @@ fn judge(answer: &[u8]) -> io::Result<TcpSocket> {
     };
     Ok(match socket.get(1) {
         Some(&LISTEN) => TcpSocket::Listener,
-        Some(&TIME_WAIT) => TcpSocket::Former,
+        Some(&TIME_WAIT) => TcpSocket::TimeWait,
         Some(_) => TcpSocket::Connection,
         None => return Err(ErrorKind::InvalidData.into()),
     })

@@ -55,8 +55,8 @@ impl PidFd {
         }
     }
 
-    /// Verifies that /proc has the processes of this PID namespace: by its numbers [`PidFd::of_thread`] and
-    /// [`thread_group_leader`] would find others in a foreign one. It may be missing where the kernel itself finds the process
+    /// Verifies that /proc is that of this PID namespace. In another one the numbers that [`PidFd::of_thread`] and
+    /// [`thread_group_leader`] look up are those of other processes. Without any /proc the kernel itself has to find the process
     /// of a thread (PIDFD_THREAD, since Linux 6.9).
     ///
     /// # Errors

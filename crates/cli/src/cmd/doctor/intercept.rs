@@ -113,7 +113,7 @@ fn authority(dir: &CaDir) -> Result<Authority, Finding> {
             error.to_string(),
             "run `peername doctor` as the user that runs `peername intercept`",
         ),
-        error if error.to_string().contains("; ") => Finding::broken(AUTHORITY, error.to_string()),
+        error if error.has_remedy() => Finding::broken(AUTHORITY, error.to_string()),
         error => Finding::fail(AUTHORITY, error.to_string(), "see docs/ca.md"),
     })
 }

@@ -39,26 +39,26 @@ pub enum ConfigError {
     #[error(
         "headers to take from the answer are for forwardAuth; grpc and opa+http services and policies name them in the answer"
     )]
-    Take,
+    ResponseHeaders,
     /// A header that no response may change.
     #[error(
         "the header {0} can't be taken from the answer: where a request goes, how long it is and what belongs to the connection \
          stays as it was checked"
     )]
-    Kept(HeaderName),
+    ImmutableHeader(HeaderName),
     /// The files of a policy, and what is wrong, with file and line.
     #[error("the policy of --check rego: {0}")]
     Policy(String),
     /// The files for TLS, and what is wrong.
     #[error("{0}")]
     Tls(String),
-    /// A service that uses TLS, without authorities to verify it by.
-    #[error("a check service with TLS needs authorities to verify it by")]
-    NoTls,
+    /// A service that uses TLS, without trust anchors.
+    #[error("a check service with TLS needs trust anchors")]
+    NoTrustAnchors,
     /// No service.
     #[error("no check service is named")]
     NoService,
     /// A timeout of zero: every check would fail.
     #[error("the check timeout is zero")]
-    NoTime,
+    ZeroTimeout,
 }

@@ -76,13 +76,13 @@ impl ServiceUrl {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Policy`]; [`ConfigError::NoTls`] if `tls` is missing.
+    /// [`ConfigError::Policy`]; [`ConfigError::NoTrustAnchors`] if `tls` is missing.
     pub fn open(&self, tls: Option<&ClientTls>) -> Result<Service, ConfigError> {
         let backend = match &self.kind {
             Kind::Remote(remote) => {
                 let mut remote = remote.clone();
                 if self.uses_tls() {
-                    remote.endpoint.tls = Some(tls.ok_or(ConfigError::NoTls)?.clone());
+                    remote.endpoint.tls = Some(tls.ok_or(ConfigError::NoTrustAnchors)?.clone());
                 }
                 Backend::Remote(remote)
             }
