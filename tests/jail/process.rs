@@ -67,6 +67,23 @@ fn processes_left_behind_have_no_network() {
     assert!(!log.contains("code 0"), "{log}");
 }
 
+/// Else it could continue the calls that the mediator makes, such as connect(2) to a socket outside.
+#[test]
+fn processes_left_behind_get_no_listener_of_their_own() {
+    let rig = JailRig::new();
+    let program = rig.scratch().write("own_listener.py", OWN_LISTENER);
+    for user in USERS {
+        let answer = format!("answer to {user:?}");
+        let file = rig.scratch().path_text(&answer);
+        let script = format!("/usr/bin/python3 {program} '{file}' >/dev/null 2>&1");
+        rig.succeeds(user, &["--allow=any"], &script);
+        let answer = wait_for("the answer", || {
+            Some(rig.scratch().read(&answer)).filter(|answer| answer.ends_with("\n"))
+        });
+        assert_eq!(answer, "EBUSY\n");
+    }
+}
+
 #[test]
 fn killed_program_is_reported_as_killed() {
     let rig = JailRig::new();
@@ -224,3 +241,4 @@ fn every_user_leaves_the_host_untouched() {
 }
 
 const TERMINAL: &str = include_str!("process/terminal.py");
+const OWN_LISTENER: &str = include_str!("process/own_listener.py");

@@ -186,6 +186,14 @@ impl JailRules {
                 checks.push(ret(FAIL_EPERM));
                 checks
             }
+            Check::Filter => {
+                let listener = SECCOMP_FILTER_FLAG_NEW_LISTENER as u32;
+                let mut checks = vec![load(argument(1)), mask(listener)];
+                checks.extend(if_equal(0, &[ALLOW]));
+                // As the kernel says while there is a mediator.
+                checks.push(ret(failure(libc::EBUSY)));
+                checks
+            }
             Check::Process => self.process(0),
             Check::NewLimit => {
                 // A pointer: both halves are zero.

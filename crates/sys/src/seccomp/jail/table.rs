@@ -49,6 +49,8 @@ pub(super) enum Check {
     SignalOwner,
     /// The flags.
     Clone,
+    /// The flags: no listener.
+    Filter,
     /// The first argument is a process: the caller, or one for the mediator to check.
     Process,
     /// The same, where the third argument, the new limit, is not null.
@@ -90,6 +92,11 @@ pub(super) const GROUPS: &[Group] = &[
         decision: Decision::Check(Check::Clone),
         reason: "CLONE_PARENT makes children of the parent outside, which takes their exit for its own children's; on some kernels (Debian's 6.12.95) the owner of a network makes interfaces in every other one",
         calls: &["clone", "unshare"],
+    },
+    Group {
+        decision: Decision::Check(Check::Filter),
+        reason: "once the mediator is gone, a listener of the program's own would be the one that the kernel asks, and could continue what the mediator has to make",
+        calls: &["seccomp"],
     },
     Group {
         decision: Decision::Fail(ENOSYS),
@@ -212,7 +219,7 @@ pub(super) const GROUPS: &[Group] = &[
             "pkey_alloc", "pkey_free", "pkey_mprotect", "prctl", "remap_file_pages", "restart_syscall",
             "riscv_flush_icache", "riscv_hwprobe", "rseq", "rt_sigaction", "rt_sigpending",
             "rt_sigprocmask", "rt_sigreturn", "rt_sigsuspend", "rt_sigtimedwait", "rt_sigtimedwait_time64",
-            "sched_get_priority_max", "sched_get_priority_min", "sched_yield", "seccomp", "set_mempolicy",
+            "sched_get_priority_max", "sched_get_priority_min", "sched_yield", "set_mempolicy",
             "set_mempolicy_home_node", "set_robust_list", "set_thread_area", "set_tid_address",
             "setfsgid", "setfsgid32", "setfsuid", "setfsuid32", "setgid", "setgid32", "setgroups",
             "setgroups32", "setitimer", "setns", "setregid", "setregid32", "setresgid", "setresgid32",
