@@ -8,8 +8,10 @@ use peername_sys::process::pidfd::PidFd;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
+use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername};
+use crate::harness::rig::exec::{NOTIFY, ProgramRig};
 use crate::harness::rig::exec_notify::{NotifyRig, kill_pid, recv_addresses};
 use crate::harness::rig::proxy::header_for;
 
@@ -306,6 +308,17 @@ fn foreign_proc_is_refused() {
     }
 }
 
+/// A thread changes O_NONBLOCK between the supervisor's look at it and accept(2). The others are served all the same.
+#[test]
+fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
+    let rig = ProgramRig::with_mode(NOTIFY, &[], TOGGLING);
+    for _ in 0..100 {
+        let header = header_for(fresh_client_v4());
+        let conn = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &header);
+        conn.recv_text_until(|text| text == "served");
+    }
+}
+
 /// A parent that serves, and a child that would do so after a signal.
 const LATE_ACCEPTOR: &[&str] = &[
     "/usr/bin/python3",
@@ -316,4 +329,9 @@ const REUSED_THREAD_ID: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
     include_str!("faults/reused_thread_id.py"),
+];
+const TOGGLING: &[&str] = &[
+    "/usr/bin/python3",
+    "-uc",
+    include_str!("faults/toggling.py"),
 ];

@@ -47,7 +47,7 @@ struct SupervisorProcess {
     process: PidFd,
     started: Instant,
     /// Closed to stop it.
-    stop: PipeWriter,
+    stop: Option<PipeWriter>,
 }
 
 /// The descriptors of a container that another agent has stored.
@@ -195,7 +195,7 @@ impl Container {
             pid,
             process: PidFd::open(pid)?,
             started: Instant::now(),
-            stop,
+            stop: Some(stop),
         };
         Ok(self.supervisor.insert(started).process.as_fd())
     }
@@ -218,11 +218,24 @@ impl Container {
         Some(status)
     }
 
-    /// Stops the supervisor between two calls, and waits until it has exited.
+    /// Asks the supervisor to end between two calls.
+    pub(super) fn ask_to_stop(&mut self) {
+        if let Some(supervisor) = &mut self.supervisor {
+            supervisor.stop = None;
+        }
+    }
+
+    /// Stops the supervisor, and waits until it has exited.
     pub(super) fn stop_supervisor(&mut self) {
+        self.stop_supervisor_by(Instant::now() + STOP_LIMIT);
+    }
+
+    /// The same; it is killed at this time.
+    pub(super) fn stop_supervisor_by(&mut self, deadline: Instant) {
+        self.ask_to_stop();
         if let Some(supervisor) = self.supervisor.take() {
-            drop(supervisor.stop);
-            let exited = wait_readable([supervisor.process.as_fd()], Some(STOP_LIMIT));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let exited = wait_readable([supervisor.process.as_fd()], Some(left));
             if !exited.unwrap_or(false) {
                 let _ = supervisor.process.signal(Signal::KILL);
             }
@@ -273,5 +286,5 @@ const SOON: Duration = Duration::from_secs(1);
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 const MAX_FAILURES: u32 = 10;
 /// A supervisor waits for nothing but a descriptor that it closes.
-const STOP_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const STOP_LIMIT: Duration = Duration::from_secs(3);
 const MAX_STATE: u64 = 4096;

@@ -14,7 +14,6 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
@@ -54,6 +53,7 @@ pub(super) struct Supervisor {
     buffer: Vec<u8>,
     /// Whether it was logged that the program's descriptors can't be copied: once is enough.
     permission_error_logged: bool,
+    monitor_error_logged: bool,
     clients: Option<Rc<dyn ClientJudge>>,
     /// When pending calls were last checked for interruption by a signal.
     stale_checked_at: Instant,
@@ -135,6 +135,7 @@ impl Supervisor {
             refusals: RefusalLog::new(),
             buffer: vec![0; table.settings().policy().max_header],
             permission_error_logged: false,
+            monitor_error_logged: false,
             clients: clients.clone(),
             stale_checked_at: Instant::now(),
         })
@@ -311,7 +312,11 @@ impl Supervisor {
                 };
                 match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
-                        self.note_accepting_process(notification, &thread)?;
+                        if let Err(error) = self.note_accepting_process(notification, &thread) {
+                            self.refuse_unmonitored(id, &error);
+                            self.supervised.inflight.remove(&slot);
+                            return Ok(());
+                        }
                         let call = AcceptCall {
                             id,
                             tid,
@@ -332,15 +337,6 @@ impl Supervisor {
                     }
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
-    fn note_accepting_process(&mut self, call: &Notification, thread: &Rc<ThreadFd>) -> Result<()> {
-        if let Some(failsafe) = &mut self.failsafe {
-            failsafe.start(&self.supervised, &self.epoll)?;
-            failsafe.note(&self.supervised, call, Some(thread));
         }
         Ok(())
     }

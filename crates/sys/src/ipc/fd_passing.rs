@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
-use crate::ipc::foreign_fd::{ForeignFd, within_close_limit};
+use crate::ipc::foreign_fd::{ForeignFd, within_limit};
 use crate::socket::set_int;
 use crate::{NameCall, Result};
 
@@ -124,7 +124,7 @@ pub fn receive_foreign_fds(
     bytes: &mut [u8],
     max_fds: usize,
 ) -> Result<(usize, Vec<ForeignFd>)> {
-    let (len, fds) = within_close_limit(|| receive_with_fds(socket, bytes, max_fds))?;
+    let (len, fds) = within_limit(|| receive_with_fds(socket, bytes, max_fds))?;
     Ok((len, fds.into_iter().map(ForeignFd::from).collect()))
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::process::daemonize::thread_count;
 
-/// A descriptor that is closed within `CLOSE_LIMIT`, if it is a socket's.
+/// A descriptor that is closed within `LIMIT`, if it is a socket's.
 ///
 /// For processes with a single thread, which then handles SIGALRM: the timer is the process's (setitimer(2)). With several
 /// threads there is no limit.
@@ -45,18 +45,18 @@ impl AsFd for ForeignFd {
 impl Drop for ForeignFd {
     fn drop(&mut self) {
         // SAFETY: dropped once, here.
-        within_close_limit(|| unsafe { ManuallyDrop::drop(&mut self.0) });
+        within_limit(|| unsafe { ManuallyDrop::drop(&mut self.0) });
     }
 }
 
-/// Makes a system call that may close sockets of other programs, and limits the wait for each by [`CLOSE_LIMIT`]. The kernel
-/// closes them on return from the call, when its result is known, so the timer's signal loses nothing that was received. A call
-/// that it interrupts before is made again (SA_RESTART), or fails with EINTR (signal(7)).
+/// Makes a system call on a file that other programs have open, too, or one that may close such files: a wait in it ends after
+/// `LIMIT`, with EINTR. So accept(2) and connect(2) don't wait for long where another process clears O_NONBLOCK meanwhile. The
+/// kernel closes descriptors on return from a call, when its result is known, so the timer's signal loses nothing that was received.
 ///
 /// The signal is blocked everywhere else: a signal that interrupts SECCOMP_IOCTL_NOTIF_ADDFD would make the program's call
 /// return 0. While it is pending the kernel stops the timer, so the timer need not be stopped after each call, which costs
 /// several times as much as to change the mask.
-pub(super) fn within_close_limit<T>(call: impl FnOnce() -> T) -> T {
+pub(crate) fn within_limit<T>(call: impl FnOnce() -> T) -> T {
     let has_timer = TIMER_RUNS.load(Ordering::Relaxed) || start_timer().is_ok();
     if has_timer {
         let _ = change_mask(libc::SIG_UNBLOCK);
@@ -83,7 +83,7 @@ fn start_timer() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK)?;
     let period = libc::timeval {
         tv_sec: 0,
-        tv_usec: CLOSE_LIMIT.subsec_micros().into(),
+        tv_usec: LIMIT.subsec_micros().into(),
     };
     let timer = libc::itimerval {
         it_interval: period,
@@ -111,14 +111,13 @@ fn forget_timer_in_children() -> io::Result<()> {
     }
 }
 
-/// Handles SIGALRM. Calls that it interrupts are made again (SA_RESTART), except close(2).
+/// Handles SIGALRM. Calls that it interrupts fail with EINTR: none is made again (SA_RESTART).
 fn handle_signal() -> io::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
     // SAFETY: all-zero is a valid sigaction, the handler does nothing, and the struct lives across the call.
     let handled = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut())
     };
     match handled {
@@ -142,10 +141,10 @@ fn change_mask(how: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Whether this process has the timer, which sends SIGALRM after [`CLOSE_LIMIT`], and again after each further such time.
+/// Whether this process has the timer, which sends SIGALRM after [`LIMIT`], and again after each further such time.
 static TIMER_RUNS: AtomicBool = AtomicBool::new(false);
-/// How long closing a socket may take: far longer than without SO_LINGER, and short for the clients that wait meanwhile.
-const CLOSE_LIMIT: Duration = Duration::from_millis(1);
+/// How long a call may wait: far longer than one that has no reason to wait, and short for the clients that wait meanwhile.
+const LIMIT: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -173,7 +172,7 @@ mod tests {
             let (_keep, kept) = std::sync::mpsc::channel::<()>();
             std::thread::spawn(move || kept.recv());
             let before = blocked_signals();
-            within_close_limit(|| ());
+            within_limit(|| ());
             !TIMER_RUNS.load(Ordering::Relaxed) && blocked_signals() == before
         }));
     }
@@ -197,7 +196,7 @@ mod tests {
             time_to_close();
             let time = libc::timespec {
                 tv_sec: 0,
-                tv_nsec: 20 * libc::c_long::from(CLOSE_LIMIT.subsec_micros()) * 1000,
+                tv_nsec: 20 * libc::c_long::from(LIMIT.subsec_micros()) * 1000,
             };
             // SAFETY: all-zero is a valid itimerval; the kernel reads one struct and writes another, which live across the calls.
             let (slept, timer) = unsafe {

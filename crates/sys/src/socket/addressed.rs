@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
+use crate::ipc::foreign_fd::within_limit;
 use crate::{Errno, NameCall, Result};
 
 /// What became of a connection.
@@ -19,7 +20,8 @@ pub enum Connected {
     Blocks,
 }
 
-/// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only.
+/// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only. Where another process
+/// clears it meanwhile, the wait is ended within a moment ([`ForeignFd`](crate::ipc::foreign_fd::ForeignFd)).
 ///
 /// # Errors
 ///
@@ -36,7 +38,7 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
         result = connect_once(&socket, address);
     }
     fcntl_setfl(&socket, flags)?;
-    let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN];
+    let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN, Errno::INTR];
     Ok(match waits.iter().any(|&errno| is_errno(&result, errno)) {
         true => Connected::Blocks,
         false => Connected::Now(result),
@@ -44,7 +46,7 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
 }
 
 fn connect_once(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
-    call_with_address(libc::connect, socket, address)
+    within_limit(|| call_with_address(libc::connect, socket, address))
 }
 
 fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {

@@ -13,7 +13,7 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockRef, Type};
 
 use crate::event::wait_readable;
-use crate::ipc::foreign_fd::ForeignFd;
+use crate::ipc::foreign_fd::{ForeignFd, within_limit};
 use crate::socket::set_int;
 use crate::tcp::socket_info::{self, StreamProtocol};
 
@@ -59,22 +59,27 @@ impl ForeignListener {
     /// Accepts the next connection, close-on-exec and blocking or not as requested, and its peer's address if that is an
     /// IP address.
     ///
-    /// On a blocking socket, poll(2) checks first whether there is one. That may block only if a process that is not
-    /// supervised accepts it in between.
+    /// poll(2) checks first whether there is one: the listener may be a blocking one, or become one. If another process accepts the
+    /// connection in between, the wait for the next one is ended within a moment.
     ///
     /// # Errors
     ///
     /// `WouldBlock` if there is none; else those of accept(2).
     pub fn accept(&self, nonblocking: bool) -> io::Result<(ForeignFd, Option<SocketAddr>)> {
         let now = Some(Duration::ZERO);
-        if !self.nonblocking && !wait_readable([self.as_fd()], now).unwrap_or(false) {
+        if !wait_readable([self.as_fd()], now).unwrap_or(false) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let wanted = match nonblocking {
             true => SocketFlags::NONBLOCK,
             false => SocketFlags::empty(),
         };
-        let (socket, peer) = acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | wanted)?;
+        let accepted =
+            within_limit(|| acceptfrom_with(&self.socket, SocketFlags::CLOEXEC | wanted));
+        let (socket, peer) = accepted.map_err(|error| match io::Error::from(error) {
+            error if error.kind() == io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
+            error => error,
+        })?;
         Ok((socket.into(), peer.and_then(|peer| peer.try_into().ok())))
     }
 

@@ -6,7 +6,7 @@ use peername_sys::event::epoll::Interest;
 use peername_sys::process::stderr::try_write_line;
 
 use super::{Agent, RETRY_INTERVAL, is_due};
-use crate::agent::container::Container;
+use crate::agent::container::{Container, STOP_LIMIT};
 use crate::agent::descriptor_store::{Part, StoredName};
 
 impl Agent {
@@ -15,11 +15,15 @@ impl Agent {
         numbers.into_iter().for_each(|number| self.start(number));
     }
 
-    /// Stops all supervisors, one after the other.
+    /// Stops all supervisors, within the time of one: a container that holds its own up delays no other.
     pub(super) fn stop_all(&mut self) {
         self.containers
             .values_mut()
-            .for_each(Container::stop_supervisor);
+            .for_each(Container::ask_to_stop);
+        let deadline = Instant::now() + STOP_LIMIT;
+        for container in self.containers.values_mut() {
+            container.stop_supervisor_by(deadline);
+        }
     }
 
     /// Starts the supervisors that are due.
