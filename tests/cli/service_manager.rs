@@ -264,6 +264,23 @@ fn unused_activated_socket_is_named() {
     }
 }
 
+/// The same holds for the other one of two sockets with one address, as for two devices.
+#[test]
+fn second_activated_socket_of_an_address_is_refused() {
+    let lab = Lab::new();
+    let scratch = Scratch::new();
+    let args = [&[BINARY], PROXY_ARGS].concat();
+    for socket in ["8443/tcp", "8443/udp"] {
+        let activator = activate(&lab.server, &scratch, &[socket, socket], &args);
+        scratch.write("start-0", "");
+        activator.wait_line("which address", |line| {
+            line.contains("two sockets of the service manager have the address 10.81.0.1:8443")
+                .then_some(())
+        });
+        activator.wait_printed("ended 0 2");
+    }
+}
+
 /// A reload must not leave such a socket, either.
 #[test]
 fn reload_keeps_activated_sockets_in_use() {

@@ -73,6 +73,32 @@ fn session_is_evicted_for_a_port() {
     assert!(!forward.log().contains("accepts no clients"));
 }
 
+/// The same over TCP, where no connection gives up its port: that is no fault of the backend.
+#[test]
+fn connection_without_a_port_is_not_blamed_on_the_backend() {
+    let lab = Lab::new();
+    lab.balancer
+        .sysctl("net.ipv4.ip_local_port_range", "40000 40007");
+    let address = "10.81.0.1:7000".parse().unwrap();
+    let backend = Backend::listen(&lab.server, address);
+    // The client has the same ports, and as many connections to each address.
+    let listen: Vec<_> = (80..89)
+        .map(|port| SocketAddr::new(FRONT_V4.ip(), port))
+        .collect();
+    let options: Vec<_> = listen.iter().map(|to| format!("--listen={to}")).collect();
+    let mut args = vec!["forward", "--to=10.81.0.1:7000"];
+    args.extend(options.iter().map(String::as_str));
+    let forward = Peername::start(&lab.balancer, &args, &listen);
+    let open: Vec<_> = listen[..8]
+        .iter()
+        .map(|&to| (Conn::connect(&lab.client, to), backend.accept()))
+        .collect();
+    Conn::connect(&lab.client, listen[8]).wait_closed();
+    forward.wait_logged("widen net.ipv4.ip_local_port_range");
+    assert!(!forward.log().contains("accepts no clients"));
+    drop(open);
+}
+
 /// One process and one table for a service that has both transports, such as DNS.
 #[test]
 fn forward_and_proxy_carry_both_transports() {

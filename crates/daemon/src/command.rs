@@ -27,6 +27,7 @@ use crate::reload::file_watch::{FileWatch, Fingerprints};
 use crate::reload::{Reload, Serving, Setup, log_warnings, serve};
 use crate::signals::Signals;
 use crate::upgrade::{self, Upgrader, Upgrades};
+use crate::usage::Usage;
 
 /// A long-running command: what it does at each step of [`run`].
 pub trait Command: Sized {
@@ -156,7 +157,7 @@ async fn start<C: Command>(
     let checked = command.check(&setup, &mut files).await?;
     let process = setup.process().clone();
 
-    let mut given = InheritedSockets::new(listen_fds::receive()?);
+    let mut given = InheritedSockets::new(listen_fds::receive()?).map_err(Usage::from_error)?;
     let inherited = Inherited::of(previous.as_ref());
     let admin = process.admin.open(&mut given, previous.as_mut())?;
     let plans = command.listen_plans(&setup, &checked);

@@ -190,7 +190,7 @@ impl ForwardService {
         let socket = UpstreamSocket::new_tcp(target).map_err(Failure::Local)?;
         stream::tune_for_peer(&socket, target.ip()).map_err(Failure::Local)?;
         let connecting = socket.connect(target);
-        let upstream = connecting.map_err(|error| failed(error.source))?;
+        let upstream = connecting.map_err(|error| Failure::of_tcp_connect(self.target, error))?;
         let upstream = register_stream(upstream).map_err(Failure::Local)?;
         let opening = async {
             wait_established(&upstream).await?;

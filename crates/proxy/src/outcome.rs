@@ -127,6 +127,16 @@ pub enum Failure {
     /// A system call failed on this host before the connection to the backend was established.
     #[error("{0}")]
     Local(SyscallError),
+    /// No port of this host is left to connect from, or no address of this host leads to the backend.
+    #[error(
+        "no port or address of this host is left to connect to {upstream} from: {error}; widen net.ipv4.ip_local_port_range"
+    )]
+    NoPort {
+        /// The backend.
+        upstream: Target,
+        /// The error of connect(2).
+        error: SyscallError,
+    },
     /// The client's address and port are taken: by an open connection to the backend (connect(2)), or by another program's
     /// socket (bind(2)).
     #[error("the client's address and port are in use on this host: {0}")]
@@ -179,7 +189,22 @@ fn missing_rule(backend: Backend, mark: Option<NonZeroU32>) -> String {
 }
 
 impl Failure {
-    /// connect(2) of a UDP socket failed: for want of a port of this host, or by what the backend's host and the network said.
+    /// connect(2) of a TCP socket failed whose port the kernel chooses: for want of one, or by what the backend's host and the network
+    /// said.
+    pub(crate) fn of_tcp_connect(upstream: Target, failed: SyscallError) -> Self {
+        match failed.is_address_unavailable() {
+            true => Self::NoPort {
+                upstream,
+                error: failed,
+            },
+            false => Self::Connect {
+                upstream,
+                error: failed.source,
+            },
+        }
+    }
+
+    /// The same of a UDP socket. A session may be evicted for its port.
     pub(crate) fn of_udp_connect(upstream: Target, failed: SyscallError) -> Self {
         match failed.is_udp_port_exhaustion() {
             true => Self::Local(failed),
@@ -203,7 +228,7 @@ impl Failure {
             Self::NoTarget { .. } => "no_target",
             Self::ReplyPath { .. } => "reply_path",
             Self::OutboundHeader(_) => "header_unwritable",
-            Self::Local(_) => "local_error",
+            Self::Local(_) | Self::NoPort { .. } => "local_error",
             Self::PortTaken(_) => "port_taken",
             Self::Connect { .. } => "connect_refused",
             Self::ConnectTimeout { .. } => "connect_timeout",
@@ -228,6 +253,7 @@ impl Failure {
             Self::ReplyPath { .. }
             | Self::OutboundHeader(_)
             | Self::Local(_)
+            | Self::NoPort { .. }
             | Self::SourceRewritten { .. }
             | Self::SourceTranslated { .. } => Fault::Local,
         }

@@ -39,17 +39,30 @@ pub struct InheritedSockets {
     pub previous_udp: HashMap<SocketAddr, Vec<net::UdpSocket>>,
 }
 
+/// Two sockets of a service manager have this address, such as one for each of two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("two sockets of the service manager have the address {0}: give each an address of its own")]
+pub struct SameAddress(SocketAddr);
+
 impl InheritedSockets {
     /// Indexes the sockets by protocol and address.
-    pub fn new(all: Vec<InheritedSocket>) -> Self {
-        let (tcp, udp) = all.into_iter().partition::<Vec<_>, _>(|one| one.is_stream);
-        let by_addr =
-            |all: Vec<InheritedSocket>| all.into_iter().map(|one| (one.addr, one)).collect();
-        Self {
-            tcp: by_addr(tcp),
-            udp: by_addr(udp),
-            ..Self::default()
+    ///
+    /// # Errors
+    ///
+    /// Two have the same address. One would not be served, and its clients would wait for ever.
+    pub fn new(all: Vec<InheritedSocket>) -> Result<Self, SameAddress> {
+        let mut indexed = Self::default();
+        for one in all {
+            let addr = one.addr;
+            let known = match one.is_stream {
+                true => indexed.tcp.insert(addr, one),
+                false => indexed.udp.insert(addr, one),
+            };
+            if known.is_some() {
+                return Err(SameAddress(addr));
+            }
         }
+        Ok(indexed)
     }
 
     /// Finds a socket that is for none of these addresses.

@@ -4,6 +4,7 @@ high = []
 for port, kind in (s.split('/') for s in sockets):
     s = socket.socket(type=socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sockets.count(f'{port}/{kind}') > 1: s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     s.bind(('10.81.0.1', int(port)))
     if kind == 'tcp': s.listen(128)
     high.append(fcntl.fcntl(s, fcntl.F_DUPFD, 100))

@@ -64,9 +64,9 @@ impl Connector {
     /// Connects from an address of this host that the kernel chooses.
     pub(super) fn connect_unbound(&self, target: SocketAddr) -> Result<Connecting, ConnectError> {
         let socket = self.open_socket(target).map_err(ConnectError::local)?;
-        let upstream = socket
-            .connect(target)
-            .map_err(|failed| ConnectError::refused(target, failed))?;
+        let upstream = socket.connect(target).map_err(|failed| {
+            ConnectError::Other(Failure::of_tcp_connect(Target(target), failed))
+        })?;
         Ok(Connecting {
             upstream: register_stream(upstream).map_err(ConnectError::local)?,
             client: None,

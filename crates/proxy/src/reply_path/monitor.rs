@@ -63,6 +63,7 @@ impl ReplyPathMonitor {
             }
         }
         monitor.recent = self.recent.clone();
+        monitor.translated = Arc::clone(&self.translated);
         probe_in_batches(&unknown).await;
         monitor
     }

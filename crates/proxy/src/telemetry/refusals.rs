@@ -154,9 +154,10 @@ fn advise(transport: Transport, failure: &Failure) -> Option<Warning> {
         Failure::ReplyPath { .. } => (&REPLY_PATH, failure.to_string()),
         Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
         Failure::SourceTranslated { .. } => (&TRANSLATED, failure.to_string()),
-        Failure::Local(_) | Failure::SourceRewritten { .. } | Failure::OutboundHeader(_) => {
-            (&LOCAL, failure.to_string())
-        }
+        Failure::Local(_)
+        | Failure::NoPort { .. }
+        | Failure::SourceRewritten { .. }
+        | Failure::OutboundHeader(_) => (&LOCAL, failure.to_string()),
     };
     Some(Warning { throttle, advice })
 }

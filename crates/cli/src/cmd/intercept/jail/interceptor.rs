@@ -222,7 +222,7 @@ impl Interceptor {
         let check = check.transpose().map_err(Usage::from_error)?;
         let own = OwnAddresses::read().await?;
         let workers = setup.process.workers();
-        let given = InheritedSockets::new(sockets.listeners);
+        let given = InheritedSockets::new(sockets.listeners)?;
         let open = Opened::open(setup.listen_plans(false), workers, given, None)?;
         keep_only(CapabilitySet::empty())?;
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
