@@ -23,6 +23,8 @@ pub mod request;
 mod successor;
 mod upgradable;
 
+use peername_sys::process::limits::raise_open_files;
+
 use crate::handover::Predecessor;
 use crate::usage::Usage;
 use launcher::Launcher;
@@ -37,6 +39,8 @@ pub use upgradable::{Outcome, Upgrades};
 /// The previous process runs another subcommand, speaks another version of the protocol, or has ended.
 pub fn begin(command: &'static str) -> anyhow::Result<(Upgrader, Option<Predecessor>)> {
     let upgrader = Upgrader::new(command, Launcher::fork());
+    // The kernel drops the sockets that don't fit.
+    raise_open_files()?;
     let previous = Predecessor::receive()?;
     match &previous {
         Some(previous) if previous.command != command => Err(Usage(format!(

@@ -32,12 +32,14 @@ fn rig(
     workers: &str,
     protocol: &str,
 ) -> (Peername, impl Fn(&[&str])) {
-    let content = move |addresses: &[&str]| {
+    let table = move |address: &&str| {
         format!(
-            "[[listen]]\naddress = {addresses:?}\nprotocol = \"{protocol}\"\n\
+            "[[listen]]\naddress = {address:?}\nprotocol = \"{protocol}\"\n\
              target-v4 = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
         )
     };
+    // Over UDP the addresses of a table can't change.
+    let content = move |addresses: &[&str]| addresses.iter().map(table).collect::<String>();
     let first = content(&["10.81.0.1:8443"]);
     let config = format!("--config={}", scratch.write("proxy.toml", &first));
     let args = ["proxy", "--log-format=json", &config, workers];

@@ -39,6 +39,9 @@ fn reload_changes_udp_listeners_and_trust() {
     answered(LISTEN_V4, b"2");
     let changed = more.replace("protocol", "udp-header = \"spp\"\nprotocol");
     rig.reload(&changed, "can't change without a restart");
+    // It would have limits of its own, and be refused at each upgrade.
+    let wider = one.replace("8443\"]", "8443\", \"10.81.0.1:8109\"]");
+    rig.reload(&wider, "further addresses need a table of their own");
     rig.reload(&one, "\"reloaded\"");
     answered(LISTEN_V4, b"3");
     rig.reload(&one.replace("10.81.0.0/24", "192.0.2.0/24"), "\"reloaded\"");

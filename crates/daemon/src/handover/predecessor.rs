@@ -86,6 +86,11 @@ impl Predecessor {
         loop {
             match receive(&all.channel)? {
                 (ToSuccessor::Sockets(infos), fds) => {
+                    ensure!(
+                        infos.len() == fds.len(),
+                        "this process can open too few files for the sockets of the one that it replaces: raise LimitNOFILE or \
+                         `ulimit -n`"
+                    );
                     for (info, fd) in infos.into_iter().zip(fds) {
                         all.add(info, fd)?;
                     }
@@ -139,7 +144,7 @@ impl Predecessor {
         Ok(InheritedSockets {
             previous_tcp: std::mem::take(&mut self.tcp),
             previous_udp: std::mem::take(&mut self.udp),
-            ..InheritedSockets::new(given)
+            ..InheritedSockets::new(given)?
         })
     }
 

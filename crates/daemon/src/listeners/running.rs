@@ -246,21 +246,16 @@ impl RunningListeners {
     /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
     fn check_groups(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
         for group in &self.groups {
-            let plan_of = |addr: &SocketAddr| plans.iter().find(|plan| plan.udp.contains(addr));
-            let stays = |addr| plan_of(addr).is_some();
-            let as_before = |addr| plan_of(addr).is_some_and(|plan| plan.datagrams == group.asked);
-            let [first, ..] = &group.addresses[..] else {
-                continue;
-            };
-            let all = if stays(first) {
-                group.addresses.iter().all(as_before)
-            } else {
-                !group.addresses.iter().any(stays)
+            let addresses: HashSet<_> = group.addresses.iter().collect();
+            let shares = |plan: &&ListenPlan| plan.udp.iter().any(|addr| addresses.contains(addr));
+            let is_kept = |plan: &ListenPlan| {
+                plan.udp.iter().collect::<HashSet<_>>() == addresses
+                    && plan.datagrams == group.asked
             };
             ensure!(
-                all,
-                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change \
-                 without a restart; it can only go as a whole",
+                plans.iter().filter(shares).all(is_kept),
+                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change without a restart; it can only \
+                 go as a whole, and further addresses need a table of their own",
                 ranges(group.addresses.iter().copied())
             );
         }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peername_observe::admin::history::History;
 use peername_proxy::udp::OpenSessions;
@@ -15,7 +16,8 @@ use peername_server::access::clients::ClientAccess;
 use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
 use peername_sys::Transport;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout_at};
 
 use super::file_watch::{FileWatch, Fingerprints};
 use crate::listeners::{BoundAddresses, ListenerKey};
@@ -25,7 +27,14 @@ use crate::listeners::{BoundAddresses, ListenerKey};
 pub struct ClientPolicies(HashMap<ListenerKey, Arc<ClientAccess>>);
 
 /// The policies in force. A reload replaces them.
-pub struct ClientLists(watch::Sender<ClientPolicies>);
+pub struct ClientLists(watch::Sender<Policies>);
+
+#[derive(Clone, Debug, Default)]
+struct Policies {
+    open: ClientPolicies,
+    /// Those of listeners that a reload has closed, for connections that are open.
+    closed: ClientPolicies,
+}
 
 /// What the lists apply to.
 pub struct OpenClients {
@@ -69,35 +78,59 @@ impl ClientPolicies {
     }
 }
 
+impl Policies {
+    fn replace_open(&mut self, policies: ClientPolicies) {
+        let before = std::mem::replace(&mut self.open, policies);
+        self.closed.0.extend(before.0);
+        self.closed
+            .0
+            .retain(|key, _| !self.open.0.contains_key(key));
+    }
+
+    fn of_tcp(&self, listener: SocketAddr) -> Option<&ClientAccess> {
+        let closed = || self.closed.of_tcp(listener);
+        self.open.of_tcp(listener).or_else(closed)
+    }
+}
+
 impl ClientLists {
     /// Begins to keep these policies in force, and reports failed reads to `history`. Call it after privileges are dropped,
     /// which belong to threads.
     pub fn start(policies: ClientPolicies, open: OpenClients, history: History) -> Self {
-        let (sender, receiver) = watch::channel(policies);
+        let (sender, receiver) = watch::channel(Policies {
+            open: policies,
+            closed: ClientPolicies::default(),
+        });
         tokio::spawn(keep(receiver, open, history));
         Self(sender)
     }
 
     /// Replaces the policies after a reload. A listener that is closed keeps its own, for the connections that are open.
     pub fn replace(&self, policies: ClientPolicies) {
-        self.0.send_modify(|all| all.0.extend(policies.0));
+        self.0.send_modify(|all| all.replace_open(policies));
     }
 }
 
 /// Reads the lists at the start, after a reload and when a file changes: sessions of a previous process may be open that it did
 /// not deny, and a file may have changed since the options were read.
-async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients, history: History) {
+async fn keep(mut policies: watch::Receiver<Policies>, open: OpenClients, history: History) {
     let mut watch = FileWatch::of_lists();
+    let mut reader = ListReader::default();
     let mut is_change = false;
     loop {
         let current = policies.borrow_and_update().clone();
-        let with_lists = current.with_lists();
-        if with_lists.is_empty() {
+        let with_lists = current.open.with_lists();
+        let closed = current.closed.with_lists();
+        if with_lists.is_empty() && closed.is_empty() {
             // The old files would count as changed on every turn.
             watch.replace(Fingerprints::default());
             history.set_lists_read(Ok(()));
         } else {
-            let read = read_again(&with_lists, &mut watch).await;
+            let mut files = Fingerprints::default();
+            let read = reader.read_again(&with_lists, &mut files).await;
+            // Nobody mends the list of a listener that is gone.
+            let _ = reader.read_again(&closed, &mut files).await;
+            watch.replace(files);
             let is_read = read.is_ok();
             history.set_lists_read(read);
             let [connections, sessions] = end_denied(current, &open).await;
@@ -124,39 +157,81 @@ async fn keep(mut policies: watch::Receiver<ClientPolicies>, open: OpenClients, 
     }
 }
 
-/// Reads all lists again, on a thread of its own. A list that is invalid stays as it was, and is logged.
-///
-/// # Errors
-///
-/// What is wrong with each list that is invalid.
-async fn read_again(policies: &[Arc<ClientAccess>], watch: &mut FileWatch) -> Result<(), String> {
-    let policies = policies.to_vec();
-    let reading = spawn_blocking(move || {
-        let mut files = Fingerprints::default();
+/// Reads lists, each policy's on a thread of its own: one that hangs in a file system holds up no other.
+#[derive(Default)]
+struct ListReader {
+    /// The policies whose lists have not been read in time, with their threads.
+    hanging: Vec<(Arc<ClientAccess>, JoinHandle<PolicyRead>)>,
+}
+
+/// The files that were read, and what is wrong with them.
+type PolicyRead = (Fingerprints, Result<(), String>);
+
+impl ListReader {
+    /// Reads all lists of these policies again. A list that is invalid stays as it was, and is logged.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with each list that is invalid, or could not be read in time.
+    async fn read_again(
+        &mut self,
+        policies: &[Arc<ClientAccess>],
+        files: &mut Fingerprints,
+    ) -> Result<(), String> {
+        self.hanging.retain(|(_, thread)| !thread.is_finished());
         let mut errors = Vec::new();
-        for policy in &policies {
-            files.note_all(policy.files().map(Path::new));
-            if let Err(error) = policy.reread() {
-                tracing::warn!("{error}; the lists of before stay in force, whole");
-                errors.push(error.to_string());
+        let mut reading = Vec::new();
+        for policy in policies {
+            match self.hangs(policy) {
+                true => errors.push(HANGS.to_owned()),
+                false => reading.push((Arc::clone(policy), begin_reading(policy))),
             }
         }
-        (files, errors)
-    });
-    let Ok((files, mut errors)) = reading.await else {
-        return Ok(());
-    };
-    watch.replace(files);
-    // Several listeners may have the same list.
-    errors.dedup();
-    match errors.as_slice() {
-        [] => Ok(()),
-        _ => Err(errors.join("; ")),
+        let deadline = Instant::now() + READ_TIMEOUT;
+        for (policy, mut thread) in reading {
+            match timeout_at(deadline, &mut thread).await {
+                Ok(Ok((read, result))) => {
+                    files.extend(read);
+                    errors.extend(result.err());
+                }
+                // It has panicked.
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    tracing::warn!("lists of clients: {HANGS}; those of before stay in force");
+                    errors.push(HANGS.to_owned());
+                    self.hanging.push((policy, thread));
+                }
+            }
+        }
+        // Several listeners may have the same list.
+        errors.dedup();
+        match errors.as_slice() {
+            [] => Ok(()),
+            _ => Err(errors.join("; ")),
+        }
+    }
+
+    fn hangs(&self, policy: &Arc<ClientAccess>) -> bool {
+        let mut hanging = self.hanging.iter();
+        hanging.any(|(hanging, _)| Arc::ptr_eq(hanging, policy))
     }
 }
 
+fn begin_reading(policy: &Arc<ClientAccess>) -> JoinHandle<PolicyRead> {
+    let policy = Arc::clone(policy);
+    spawn_blocking(move || {
+        let mut files = Fingerprints::default();
+        files.note_all(policy.files().map(Path::new));
+        let read = policy.reread().map_err(|error| {
+            tracing::warn!("{error}; the lists of before stay in force, whole");
+            error.to_string()
+        });
+        (files, read)
+    })
+}
+
 /// Ends the connections and sessions of denied clients, and returns how many.
-async fn end_denied(policies: ClientPolicies, open: &OpenClients) -> [usize; 2] {
+async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
     let is_denied = Arc::clone(&open.is_denied);
     let is_denied = move |entry: &ConnectionEntry| {
         let policy = policies.of_tcp(entry.listener().0);
@@ -167,3 +242,7 @@ async fn end_denied(policies: ClientPolicies, open: &OpenClients) -> [usize; 2] 
         open.sessions.revoke().await,
     ]
 }
+
+/// A file system in the network answers within a second, or not at all.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+const HANGS: &str = "a file is not read within 5 s: its file system hangs";

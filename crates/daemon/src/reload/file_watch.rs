@@ -53,6 +53,11 @@ impl Fingerprints {
         paths.into_iter().for_each(|path| self.note(path));
     }
 
+    /// Adds the files of another one.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// The directories in which a change of an entry may change a file.
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         self.0.keys().flat_map(|file| directories(file)).collect()

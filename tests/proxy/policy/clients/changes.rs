@@ -13,7 +13,7 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -180,6 +180,37 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     let _up = backend.accept();
     files.write("denied", "198.51.100.8\n");
     assert_eq!(down.wait_closed().0, End::Reset);
+}
+
+/// Nobody mends the list of a listener that is gone, but those of others count on.
+#[test]
+fn list_of_a_removed_listener_is_not_missed() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let table = |listen: &str, list: &str| {
+        format!(
+            "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n\
+             deny-client = [\"@{list}\"]\n"
+        )
+    };
+    let [stays, goes] = ["stays", "goes"].map(|name| files.write(name, "192.0.2.1\n"));
+    let one = table(&LISTEN_V4.to_string(), &stays);
+    let both = one.clone() + &table("10.81.0.1:8444", &goes);
+    let config = files.write("proxy.toml", &both);
+    let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    files.write("proxy.toml", &one);
+    proxy.reload("\"reloaded\"");
+    fs::remove_file(&goes).expect("unlink(2)");
+    let read = |times| {
+        wait_until("the list is read", || {
+            proxy.log().matches("lists of clients read").count() == times
+        });
+    };
+    files.write("stays", "192.0.2.2\n");
+    read(1);
+    admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
+    fs::remove_file(&stays).expect("unlink(2)");
+    admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
 }
 
 /// A process that drains goes on to read its lists, whether it stops or has a successor.
