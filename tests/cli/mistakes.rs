@@ -136,6 +136,34 @@ fn mistakes_are_answered_with_cause_and_fix() {
             ],
         ),
         (
+            "jail --check-list=@list.txt -- true",
+            2,
+            &["write list.txt alone, without @"],
+        ),
+        (
+            "jail --learn=one --learn=two -- true",
+            2,
+            &["'--learn <FILE>' cannot be used multiple times"],
+        ),
+        (
+            "jail --allow=redis://cache.corp -- true",
+            2,
+            &["write --allow cache.corp:6379"],
+        ),
+        (
+            "proxy --target=http://127.0.0.1:80 --trust=any",
+            2,
+            &["a target is no URL: write HOST:PORT, without http://"],
+        ),
+        (
+            "proxy --config=/etc/hosts",
+            2,
+            &[
+                "/etc/hosts, line 1: not TOML: ",
+                "; docs/config.md has examples",
+            ],
+        ),
+        (
             "intercept --allow=@nolist.txt",
             2,
             &[
@@ -190,6 +218,14 @@ fn unknown_names_are_answered_with_the_known_ones() {
             "tip: `peername proxy` has --target\n",
         ),
         ("proxy --backend=a", "tip: `peername proxy` has --target\n"),
+        (
+            "exec --trust=any --port=80 -- true",
+            "tip: `peername exec` has --ports\n",
+        ),
+        (
+            "jail --allow-host=a -- true",
+            "tip: `peername jail` has --allow\n",
+        ),
         (
             "jail --trust=any -- true",
             "tip: it is an option of `peername proxy`, ",

@@ -64,6 +64,15 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
             return Some(format!("`peername {}` has --{own}", named.get_name()));
         }
     }
+    let named = named_command(command, argv);
+    let is_longer = |long: &str, short: &str| {
+        let rest = long.strip_prefix(short);
+        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
+    };
+    let mut own = named.get_arguments().filter_map(Arg::get_long);
+    if let Some(own) = own.find(|own| is_longer(name, own) || own.strip_suffix('s') == Some(name)) {
+        return Some(format!("`peername {}` has --{own}", named.get_name()));
+    }
     let owners: Vec<_> = command
         .get_subcommands()
         .filter(|command| has(command, name))

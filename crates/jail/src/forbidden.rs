@@ -7,6 +7,7 @@ use peername_sys::SyscallError;
 use peername_sys::process::user;
 
 use crate::JailError;
+use crate::network::is_jailed;
 
 /// The error for a call that made the namespaces: with the fix that the host's settings call for, if the host has refused it.
 pub(crate) fn explain(failed: SyscallError) -> JailError {
@@ -29,6 +30,9 @@ fn limit() -> String {
 }
 
 fn setting() -> &'static str {
+    if is_jailed() {
+        return JAILED;
+    }
     let is_set = |(file, value): &(&str, &str)| {
         fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
     };
@@ -54,6 +58,7 @@ const SETTINGS: [(&str, &str, &str); 2] = [
          kernel.apparmor_restrict_unprivileged_userns=0`",
     ),
 ];
+const JAILED: &str = "This is in a jail of peername, in which mounts can't be changed: `peername jail --allow-mounts` allows that";
 const CONTAINER: &str = "In a container the seccomp profile of the container manager forbids unshare(2) and mount(2): start it \
     with `--security-opt seccomp=unconfined`, and for Docker also `--security-opt apparmor=unconfined` and \
     `--security-opt systempaths=unconfined`";

@@ -77,6 +77,14 @@ fn misplaced_key_is_reported_with_its_place() {
             format!("{table}trsut = \"any\"\n"),
             "line 5, trsut: unknown key; did you mean `trust`?\n",
         ),
+        (
+            format!("{table}[[lisen]]\naddress = [\"127.0.0.1:2\"]\n"),
+            "line 5, lisen: unknown table; did you mean [[listen]]?\n",
+        ),
+        (
+            format!("{table}[nothing]\nx = 1\n"),
+            "line 5, nothing: unknown table; there are [[listen]], [[forward]], [intercept], [jail], [[agent]]\n",
+        ),
     ] {
         let checked = run(&["config", "check", &scratch.write("proxy.toml", &file)]);
         assert_eq!(checked.status.code(), Some(3), "{}", text(&checked));

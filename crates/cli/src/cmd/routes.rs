@@ -40,7 +40,8 @@ enum Action {
     /// Remove the rules and routes that `add` created and those that a killed proxy left behind.
     #[command(before_help = "Example:\n  peername routes remove")]
     Remove {
-        /// Also those of running proxies, which then stop working.
+        /// Also those of running proxies: clients are refused until one of `--setup-routes` has restored its own, in seconds, or they
+        /// are added again.
         #[arg(long)]
         all: bool,
     },
@@ -209,8 +210,13 @@ async fn add(args: &BackendArgs, catch: &filter_options::Args) -> anyhow::Result
 
 async fn remove(all: bool) -> anyhow::Result<()> {
     let scope = if all { Scope::All } else { Scope::Idle };
-    print("removed ", &routes::remove(scope).await?)?;
-    print_tables("removed ", routes::remove_filters(scope).await)
+    let removed = routes::remove(scope).await?;
+    print("removed ", &removed)?;
+    print_tables("removed ", routes::remove_filters(scope).await)?;
+    if removed.is_empty() && !all && !routes::list().await?.is_empty() {
+        eprintln!("peername: what is there belongs to running proxies: --all removes that, too");
+    }
+    Ok(())
 }
 
 /// Prints the packet filter's tables. Without the privilege to list them this prints a note and does not fail: without it

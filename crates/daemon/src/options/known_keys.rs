@@ -10,6 +10,8 @@ use super::place::Mistake;
 pub struct Place {
     /// Where it is, as in "belongs in `[[listen]]`".
     location: String,
+    /// Its name, as a file writes it; `None` of the top.
+    name: Option<&'static str>,
     command: Command,
 }
 
@@ -18,14 +20,16 @@ impl Place {
     pub fn top<T: clap::Args>() -> Self {
         Self {
             location: "at the top, before the first table".to_owned(),
+            name: None,
             command: command::<T>(),
         }
     }
 
     /// A table with these options; `name` is as a file writes it.
-    pub fn table<T: clap::Args>(name: &str) -> Self {
+    pub fn table<T: clap::Args>(name: &'static str) -> Self {
         Self {
             location: format!("in {name}"),
+            name: Some(name),
             command: command::<T>(),
         }
     }
@@ -60,6 +64,26 @@ pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[P
         ([], Some(name)) => format!("unknown key; did you mean `{name}`?"),
         ([], None) => "unknown key; `peername config schema` prints all".to_owned(),
         (locations, _) => format!("belongs {}", locations.join(" or ")),
+    };
+    Mistake {
+        at,
+        key: Some(key),
+        why,
+    }
+}
+
+/// The mistake of a table that a file can't have: with one of a similar name, or with all.
+pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake {
+    let tables: Vec<_> = places.iter().filter_map(|place| place.name).collect();
+    let key_of = |table: &'static str| table.trim_matches(['[', ']']);
+    let keys = tables.iter().map(|table| key_of(table));
+    let command = Command::new("").args(keys.map(|key| Arg::new(key).long(key)));
+    let attempt = command.try_get_matches_from(["", &format!("--{key}")]);
+    let similar = attempt.err().and_then(|error| similar_option(&error));
+    let similar = similar.and_then(|key| tables.iter().find(|table| key_of(table) == key));
+    let why = match similar {
+        Some(table) => format!("unknown table; did you mean {table}?"),
+        None => format!("unknown table; there are {}", tables.join(", ")),
     };
     Mistake {
         at,

@@ -82,7 +82,7 @@ impl Mistake {
         Self {
             at: error.span().map_or(0, |span| span.start),
             key: None,
-            why: format!("not TOML: {}", error.message()),
+            why: format!("not TOML: {}; docs/config.md has examples", error.message()),
         }
     }
 

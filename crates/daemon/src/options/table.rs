@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
-use toml::de::{DeInteger, DeTable, DeValue};
+use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
 use super::clap_error::{is_about_value, missing_options, reason};
 use super::file_path::with_path_of;
 use super::given::{Given, Word, command, conflicts, option_word};
-use super::known_keys::{Place, find, options, unknown_key};
+use super::known_keys::{Place, find, options, unknown_key, unknown_table};
 use super::place::{KeyPlace, Mistake, Origin, line_of, split_name};
 use crate::usage::Usage;
 
@@ -111,12 +111,16 @@ impl<'t> Tables<'t> {
         })
     }
 
-    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it. A file of another
-    /// format has one in each line, so the first ones are enough.
+    /// Parses the text. After an error of syntax nothing else is read: further errors may be consequences of it.
     pub fn parse(&mut self) -> DeTable<'t> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
-        let reported = errors.iter().take(MAX_SYNTAX_ERRORS);
-        self.mistakes.extend(reported.map(Mistake::of_syntax));
+        // A file of another format has one in each line.
+        let reported = match errors.as_slice() {
+            [first, .., _, _] => std::slice::from_ref(first),
+            all => all,
+        };
+        self.mistakes
+            .extend(reported.iter().map(Mistake::of_syntax));
         match errors.is_empty() {
             true => table.into_inner(),
             false => DeTable::new(),
@@ -244,8 +248,10 @@ impl<'t> Tables<'t> {
         for (key, value) in keys {
             let (at, key) = (key.span().start, key.into_inner().into_owned());
             let Some(arg) = find(command, &key) else {
-                self.mistakes
-                    .push(unknown_key(at, key, command, &self.places));
+                self.mistakes.push(match is_table(value.get_ref()) {
+                    true => unknown_table(at, key, &self.places),
+                    false => unknown_key(at, key, command, &self.places),
+                });
                 has_unknown = true;
                 continue;
             };
@@ -270,6 +276,15 @@ impl<'t> Tables<'t> {
         }
         (entries, unread)
     }
+}
+
+/// Whether it is a table, or an array of tables.
+fn is_table(value: &DeValue<'_>) -> bool {
+    let of_tables = |array: &DeArray<'_>| {
+        let mut values = array.iter();
+        !array.is_empty() && values.all(|value| value.get_ref().is_table())
+    };
+    value.is_table() || value.as_array().is_some_and(of_tables)
 }
 
 impl Unread {
@@ -438,6 +453,3 @@ fn contradictions<'e, 'c>(
     }
     found
 }
-
-/// The errors of syntax that are reported.
-const MAX_SYNTAX_ERRORS: usize = 3;

@@ -70,14 +70,15 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
             "let it listen on a loopback address, and name that one",
         );
     }
+    // Others on this port may be other programs.
     if on_its_port
         .iter()
-        .any(|listener| !listener.ip().is_loopback())
+        .any(|listener| accepts(*listener, target) && !listener.ip().is_loopback())
     {
         return Finding::warn(
             CHECK,
             format!("{seen}: it can be reached past the proxy"),
-            format!("let the backend listen on {target} only, or close its port to the network"),
+            "let the backend listen on loopback addresses only, or close its port to the network",
         );
     }
     Finding::ok(CHECK, seen)
@@ -161,6 +162,12 @@ mod tests {
             judged("127.0.0.1:443", &["127.0.0.1:443", "[::1]:443"]),
             "ok    backend's listener: 127.0.0.1:443, [::1]:443"
         );
+    }
+
+    #[test]
+    fn another_program_on_the_same_port_is_not_the_backend() {
+        let judged = judged("127.0.0.1:443", &["127.0.0.1:443", "10.0.0.7:443"]);
+        assert!(judged.starts_with("ok"), "{judged}");
     }
 
     #[test]

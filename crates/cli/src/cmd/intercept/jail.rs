@@ -92,7 +92,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     if interceptor.denies_everything()? && !args.logging.quiet {
         eprintln!(
             "peername: no --allow and no --check: every request is denied. `peername jail --learn FILE -- CMD` writes the list of \
-             what CMD needs, --allow @FILE allows that, and --allow any allows everything"
+             what CMD needs, --allow @FILE allows that, and --allow any allows every public host"
         );
     }
     if let Some(path) = &args.learn {

@@ -19,11 +19,18 @@ pub(super) fn read<T, E: Display>(
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     (1_u32..)
         .zip(text.lines().map(entry))
         .filter(|(_, entry)| !entry.is_empty())
         .map(|(number, entry)| {
-            parse(entry).map_err(|error| Usage(format!("{name}, line {number}: {error}")))
+            parse(entry).map_err(|error| match entry.starts_with('+') {
+                true => Usage(format!(
+                    "{name}, line {number}: it begins with +, as a line of a diff: leave that out"
+                )),
+                false => Usage(format!("{name}, line {number}: {error}")),
+            })
         })
         .collect()
 }
@@ -121,6 +128,13 @@ mod tests {
         let rules = read_text("# hosts\n\n a.test ; the first\n*.b.test:443/x # the second\n");
         let rules: Vec<_> = rules.unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(rules, ["allow a.test", "allow *.b.test:443/x"]);
+        let rules = read_text("\u{feff}a.test\n").unwrap();
+        assert_eq!(
+            rules.first().map(ToString::to_string).as_deref(),
+            Some("allow a.test")
+        );
+        let error = read_text("a.test\n+b.test\n").unwrap_err().0;
+        assert!(error.contains("line 2: it begins with +"), "{error}");
         // A path with it would be cut to one that allows more.
         assert!(read_text("a.test/x;y\n").is_err());
         let error = read_text("a.test\nsecret word\n").unwrap_err().0;

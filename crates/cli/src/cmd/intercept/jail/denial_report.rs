@@ -105,12 +105,23 @@ impl DenialReport {
                     Some(table) => table.place_of(remedy),
                     None => remedy.to_string(),
                 };
-                format!("{allowing} allows it{warning}")
+                let of_private = match is_plain_name(to, remedy) {
+                    true => format!("; if it is a private host, {to} in the place of that"),
+                    false => String::new(),
+                };
+                format!("{allowing} allows it{warning}{of_private}")
             }
             None => reason.clone(),
         };
         format!("peername: denied: {to}, {times}: {outcome}")
     }
+}
+
+/// Whether it is a name for plain HTTP, and the rule names no port: it opens no private address, and whether the name has one is
+/// not looked up.
+fn is_plain_name(to: &HostPort, remedy: &Remedy) -> bool {
+    let is_by_host = matches!(remedy, Remedy::Allow(rule) if *rule == to.host.to_string());
+    to.port == 80 && to.host.as_ip().is_none() && is_by_host
 }
 
 fn opens_metadata(to: &HostPort, remedy: &Remedy) -> bool {

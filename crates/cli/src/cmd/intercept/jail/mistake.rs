@@ -47,16 +47,24 @@ fn rule_of_url(url: &str) -> Option<String> {
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit('@').next()?;
     let implied = match scheme {
-        "ssh" | "git+ssh" => ":22",
+        // By TLS, a certificate proves the name.
+        "https" | "wss" => "",
+        "http" | "ws" => ":80",
+        "ssh" | "git+ssh" | "sftp" => ":22",
         "git" => ":9418",
-        _ => "",
+        "postgres" | "postgresql" => ":5432",
+        "mysql" => ":3306",
+        "redis" | "rediss" => ":6379",
+        "mongodb" => ":27017",
+        _ => return None,
     };
+    let shows_requests = ["http", "https", "ws", "wss"].contains(&scheme);
     let has_port = Rule::allow(host).is_ok_and(|rule| rule.port().is_some());
     let port = if has_port { "" } else { implied };
     // A relayed connection shows no path.
     let path = match path {
         "/" => "",
-        _ if !implied.is_empty() => "",
+        _ if !shows_requests => "",
         path => path,
     };
     let rule = format!("{host}{port}{path}");
@@ -81,7 +89,7 @@ fn explain_learn(error: &clap::Error) -> Option<String> {
     let [Some(one), Some(other)] = pair else {
         return None;
     };
-    let names_learn = one.contains("--learn") || other.contains("--learn");
+    let names_learn = one != other && (one.contains("--learn") || other.contains("--learn"));
     names_learn.then(|| {
         "--learn allows everything, and lists it: it goes without --allow, --deny, --check, --check-list and --ask\n\
          `peername jail --learn FILE -- CMD` adds to a FILE that exists; `peername jail --allow @FILE -- CMD` applies it"
@@ -103,6 +111,10 @@ mod tests {
             ),
             ("http://localhost:3000", Some("localhost:3000")),
             ("https://example.com/", Some("example.com")),
+            ("http://example.com/pub", Some("example.com:80/pub")),
+            ("postgres://u:p@db.corp:5433/x", Some("db.corp:5433")),
+            ("redis://cache.corp", Some("cache.corp:6379")),
+            ("file:///etc/hosts", None),
             ("https://example.com/pub", Some("example.com/pub")),
             ("https://[2001:db8::1]:8443/", Some("[2001:db8::1]:8443")),
             ("https://example.com/pub?x=1", None),

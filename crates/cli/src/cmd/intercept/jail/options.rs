@@ -21,6 +21,7 @@ use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_jail::JailError;
 use peername_jail::mediator::allowed::AllowedSockets;
 use peername_jail::network::DNS_PORT;
+use peername_observe::shell::quote;
 
 use super::file_table::FileTable;
 use crate::cmd::intercept::check_args::check_help;
@@ -41,6 +42,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "FILE",
+        value_parser = file,
         conflicts_with_all = ["ask", "allow", "deny", "rules", "check"],
         help_heading = heading::RULES
     )]
@@ -63,7 +65,7 @@ pub(crate) struct Args {
     fail_on_deny: bool,
     /// Allow the rules of FILE, and where the program asks for more, print what the list lacks as a diff and exit as with
     /// --fail-on-deny
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
+    #[arg(long, value_name = "FILE", value_parser = file, conflicts_with_all = ["learn", "ask"], help_heading = heading::RULES)]
     pub(super) check_list: Option<PathBuf>,
     /// A further port on which TLS and HTTP are opened, beside 80 and 443; may be repeated
     #[arg(long = "port", value_name = "N", value_parser = port, help_heading = heading::ORIGINS)]
@@ -123,6 +125,14 @@ impl JailPorts {
             .copied()
             .chain(tunnelled)
             .collect()
+    }
+}
+
+/// A file, which is written without the `@` of a rule.
+fn file(text: &str) -> Result<PathBuf, String> {
+    match list_file(text) {
+        Some(path) => Err(format!("write {} alone, without @", quote(path))),
+        None => Ok(text.into()),
     }
 }
 
