@@ -1,6 +1,7 @@
 //! The tables that a file may have, for keys that are at the wrong place or unknown.
 
 use clap::{Arg, Command};
+use toml::de::{DeArray, DeValue};
 
 use super::clap_error::similar_option;
 use super::given::command;
@@ -90,4 +91,13 @@ pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake
         key: Some(key),
         why,
     }
+}
+
+/// Whether it is a table, or an array of tables.
+pub(super) fn is_table(value: &DeValue<'_>) -> bool {
+    let of_tables = |array: &DeArray<'_>| {
+        let mut values = array.iter();
+        !array.is_empty() && values.all(|value| value.get_ref().is_table())
+    };
+    value.is_table() || value.as_array().is_some_and(of_tables)
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
-use toml::de::{DeArray, DeInteger, DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::clap_error::{is_about_value, missing_options, reason};
 use super::file_path::with_path_of;
 use super::given::{Given, Word, command, conflicts, option_word};
-use super::known_keys::{Place, find, options, unknown_key, unknown_table};
+use super::known_keys::{Place, find, is_table, options, unknown_key, unknown_table};
 use super::place::{KeyPlace, Mistake, Origin, line_of, split_name};
 use crate::usage::Usage;
 
@@ -276,15 +276,6 @@ impl<'t> Tables<'t> {
         }
         (entries, unread)
     }
-}
-
-/// Whether it is a table, or an array of tables.
-fn is_table(value: &DeValue<'_>) -> bool {
-    let of_tables = |array: &DeArray<'_>| {
-        let mut values = array.iter();
-        !array.is_empty() && values.all(|value| value.get_ref().is_table())
-    };
-    value.is_table() || value.as_array().is_some_and(of_tables)
 }
 
 impl Unread {

@@ -28,8 +28,7 @@ use super::happy_eyeballs;
 use super::idle_pool::{IdlePool, PoolKey};
 use super::resolver::Resolver;
 use super::trust::OriginTls;
-use super::trust::tls_diagnosis::{self, Incompatibility, wants_client_certificate};
-use super::trust::verifier::BadCertificate;
+use super::trust::tls_diagnosis::{self, Incompatibility};
 use super::upstream_proxy::UpstreamProxy;
 use crate::audit::tls_version;
 use crate::authz::{Allowed, AllowedTunnel};
@@ -244,7 +243,7 @@ impl Dialer {
             }
             Ok(Err((error, socket))) => {
                 socket.handshake_failed().await;
-                return Err(from_tls(&error));
+                return Err(UpstreamError::from_tls(&error));
             }
             Err(_) => return Err(UpstreamError::HandshakeTimeout(limit)),
         };
@@ -436,18 +435,6 @@ fn diagnoses() -> Cache<(HostPort, Option<IpAddr>), Diagnosis> {
         .max_capacity(MAX_DIAGNOSES)
         .time_to_live(DIAGNOSIS_LIFETIME)
         .build()
-}
-
-fn from_tls(error: &std::io::Error) -> UpstreamError {
-    let inner: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let bad_certificate = inner.and_then(BadCertificate::from_tls_error);
-    match bad_certificate {
-        Some(bad) => UpstreamError::Certificate(bad),
-        None if inner.is_some_and(wants_client_certificate) => {
-            UpstreamError::Incompatible(Incompatibility::ClientCertificate)
-        }
-        None => UpstreamError::Handshake(error.to_string()),
-    }
 }
 
 /// Bytes of a response's head.

@@ -109,6 +109,19 @@ impl FailedAttempt {
 }
 
 impl UpstreamError {
+    /// The error of a TLS handshake with an origin.
+    pub(super) fn from_tls(error: &io::Error) -> Self {
+        let inner: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let bad_certificate = inner.and_then(BadCertificate::from_tls_error);
+        match bad_certificate {
+            Some(bad) => Self::Certificate(bad),
+            None if inner.is_some_and(wants_client_certificate) => {
+                Self::Incompatible(Incompatibility::ClientCertificate)
+            }
+            None => Self::Handshake(error.to_string()),
+        }
+    }
+
     /// The error with the address of the connection.
     pub(super) fn at(self, addr: SocketAddr) -> FailedAttempt {
         FailedAttempt {

@@ -6,7 +6,7 @@ use std::io;
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET,
-    BPF_STMT, BPF_W, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
+    BPF_STMT, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, seccomp_data, sock_filter,
 };
 
 /// Installs a filter on this thread and what it executes, irrevocably. Returns what the kernel returns for `flags`
@@ -115,6 +115,14 @@ pub(super) const NATIVE: u32 = 0xc000_00f3;
 const X32: u32 = 0x4000_0000;
 
 /// Evaluates a filter of these helpers as the kernel would (seccomp(2)), for a call's ABI, number and arguments.
+/// Allows the call if this argument has none of these flags; else returns `denial`.
+pub(super) fn without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
+    let mut checks = vec![load(argument), mask(flags)];
+    checks.extend(if_equal(0, &[ret(SECCOMP_RET_ALLOW)]));
+    checks.push(ret(denial));
+    checks
+}
+
 #[cfg(test)]
 pub(super) fn evaluate(
     program: &[sock_filter],

@@ -19,7 +19,7 @@ use syscalls::Sysno;
 
 use super::bpf::{
     ARCHITECTURE, FAIL_ENOSYS, NATIVE, NUMBER, argument, deny_x32, fail_within, if_equal, install,
-    load, mask, ret, returns,
+    load, mask, ret, returns, without_flags,
 };
 use super::listener::{NotificationListener, listener_from};
 use crate::{NameCall, Result};
@@ -181,19 +181,14 @@ impl JailRules {
             Check::Clone => {
                 let network = if self.mounts { 0 } else { libc::CLONE_NEWNET };
                 let denied = (libc::CLONE_PARENT | network).cast_unsigned();
-                let mut checks = vec![load(argument(0)), mask(denied)];
-                checks.extend(if_equal(0, &[ALLOW]));
-                checks.push(ret(FAIL_EPERM));
-                checks
+                without_flags(argument(0), denied, FAIL_EPERM)
             }
-            Check::Filter => {
-                let listener = SECCOMP_FILTER_FLAG_NEW_LISTENER as u32;
-                let mut checks = vec![load(argument(1)), mask(listener)];
-                checks.extend(if_equal(0, &[ALLOW]));
-                // As the kernel says while there is a mediator.
-                checks.push(ret(failure(libc::EBUSY)));
-                checks
-            }
+            // As the kernel says while there is a mediator.
+            Check::Filter => without_flags(
+                argument(1),
+                SECCOMP_FILTER_FLAG_NEW_LISTENER as u32,
+                failure(libc::EBUSY),
+            ),
             Check::Process => self.process(0),
             Check::NewLimit => {
                 // A pointer: both halves are zero.
@@ -315,14 +310,10 @@ mod tests {
         for family in FAMILIES {
             assert_eq!(socket(STRICT, family, libc::SOCK_DGRAM), SECCOMP_RET_ALLOW);
         }
-        for family in (0..64).filter(|family| !FAMILIES.contains(family)) {
-            if family != libc::AF_UNIX {
-                assert_eq!(
-                    socket(STRICT, family, libc::SOCK_STREAM),
-                    failure(libc::EAFNOSUPPORT),
-                    "{family}"
-                );
-            }
+        let is_other = |family: &i32| *family != libc::AF_UNIX && !FAMILIES.contains(family);
+        for family in (0..64).filter(is_other) {
+            let made = socket(STRICT, family, libc::SOCK_STREAM);
+            assert_eq!(made, failure(libc::EAFNOSUPPORT), "{family}");
         }
         // The kernel reads an int.
         let padded = u64::from(libc::AF_VSOCK as u32) | 1 << 32;
