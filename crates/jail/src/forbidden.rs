@@ -7,12 +7,13 @@ use peername_sys::SyscallError;
 use peername_sys::process::user;
 
 use crate::JailError;
-use crate::network::is_jailed;
 
-/// The error for a call that made the namespaces: with the fix that the host's settings call for, if the host has refused it.
-pub(crate) fn explain(failed: SyscallError) -> JailError {
+/// The error for a call that made the namespaces: with the fix that the host's settings call for, if the host has refused it;
+/// in a jail it is that one.
+pub(crate) fn explain(failed: SyscallError, is_jailed: bool) -> JailError {
     let fix = match failed.source.kind() {
         StorageFull => limit(),
+        _ if failed.is_permission() && is_jailed => JAILED.to_owned(),
         _ if failed.is_permission() => setting().to_owned(),
         _ => return JailError::Network(failed),
     };
@@ -30,9 +31,6 @@ fn limit() -> String {
 }
 
 fn setting() -> &'static str {
-    if is_jailed() {
-        return JAILED;
-    }
     let is_set = |(file, value): &(&str, &str)| {
         fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
     };

@@ -50,6 +50,8 @@ pub fn alternate_ports(ports: &BTreeSet<u16>) -> BTreeMap<u16, u16> {
 ///
 /// [`JailError::Forbidden`], [`JailError::Network`], [`JailError::Listen`].
 pub fn enter(ports: &BTreeSet<u16>) -> std::result::Result<Vec<OwnedFd>, JailError> {
+    let is_jailed = is_jailed();
+    let explain = |failed| explain(failed, is_jailed);
     unshare_with_new_user_namespace(Unshared::MountsAndNetwork).map_err(explain)?;
     // Some hosts create the namespace and then refuse everything in it.
     let has_v6 = make_every_address_local(&OWN).map_err(explain)?;

@@ -128,7 +128,7 @@ async fn keep(mut policies: watch::Receiver<Policies>, open: OpenClients, histor
         } else {
             let mut files = Fingerprints::default();
             let read = reader.read_again(&with_lists, &mut files).await;
-            // Nobody mends the list of a listener that is gone.
+            // A listener that is gone needs its list no more.
             let _ = reader.read_again(&closed, &mut files).await;
             watch.replace(files);
             let is_read = read.is_ok();

@@ -182,7 +182,7 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     assert_eq!(down.wait_closed().0, End::Reset);
 }
 
-/// Nobody mends the list of a listener that is gone, but those of others count on.
+/// A listener that is gone needs its list no more, and a warning about it would hide one that counts.
 #[test]
 fn list_of_a_removed_listener_is_not_missed() {
     let (lab, files) = (Lab::new(), Scratch::new());
