@@ -64,21 +64,26 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
             return Some(format!("`peername {}` has --{own}", named.get_name()));
         }
     }
-    let named = named_command(command, argv);
-    let is_longer = |long: &str, short: &str| {
-        let rest = long.strip_prefix(short);
-        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
-    };
-    let mut own = named.get_arguments().filter_map(Arg::get_long);
-    if let Some(own) = own.find(|own| is_longer(name, own) || own.strip_suffix('s') == Some(name)) {
-        return Some(format!("`peername {}` has --{own}", named.get_name()));
-    }
     let owners: Vec<_> = command
         .get_subcommands()
         .filter(|command| has(command, name))
         .map(|command| format!("`peername {}`", command.get_name()))
         .collect();
-    (!owners.is_empty()).then(|| format!("it is an option of {}", owners.join(", ")))
+    let named = named_command(command, argv);
+    let is_longer = |long: &str, short: &str| {
+        let rest = long.strip_prefix(short);
+        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
+    };
+    let shown = named.get_arguments().filter(|arg| !arg.is_hide_set());
+    let own: Vec<_> = shown.filter_map(Arg::get_long).collect();
+    match own.iter().find(|own| own.strip_suffix('s') == Some(name)) {
+        Some(plural) => Some(format!("`peername {}` has --{plural}", named.get_name())),
+        None if !owners.is_empty() => Some(format!("it is an option of {}", owners.join(", "))),
+        None => own
+            .iter()
+            .find(|own| is_longer(name, own))
+            .map(|own| format!("`peername {}` has --{own}", named.get_name())),
+    }
 }
 
 fn has(command: &Command, option: &str) -> bool {

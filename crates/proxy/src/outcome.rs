@@ -129,7 +129,8 @@ pub enum Failure {
     Local(SyscallError),
     /// No port of this host is left to connect from, or no address of this host leads to the backend.
     #[error(
-        "no port or address of this host is left to connect to {upstream} from: {error}; widen net.ipv4.ip_local_port_range"
+        "no port is left to connect to {upstream} from (widen net.ipv4.ip_local_port_range), or no address of this host leads there: \
+         {error}"
     )]
     NoPort {
         /// The backend.

@@ -151,6 +151,12 @@ fn relayed_tunnel_needs_a_rule_without_a_path() {
             head.starts_with(&format!("HTTP/1.1 {status} ")),
             "{rules:?}: {head}"
         );
+        if status == 403 {
+            // A browser is told inside the tunnel.
+            let browser = ["-A", "Mozilla/5.0", "-o", "/dev/null", "-w", "%{http_code}"];
+            let told = rig.curl(&[&browser[..], &["https://a.test/public"]].concat());
+            assert_eq!(told, "403", "{rules:?}");
+        }
         if status == 200 {
             let root = rig.scratch.path_text("root.pem");
             assert_eq!(rig.curl(&["--cacert", &root, "https://a.test/"]), "hello\n");

@@ -17,7 +17,7 @@ use peername_server::workers::connections::{ConnectionEntry, OpenConnections};
 use peername_sys::Transport;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::file_watch::{FileWatch, Fingerprints};
 use crate::listeners::{BoundAddresses, ListenerKey};
@@ -153,11 +153,13 @@ async fn keep(mut policies: watch::Receiver<Policies>, open: OpenClients, histor
                 Err(_) => return,
             },
             () = watch.changed() => is_change = true,
+            () = sleep(RETRY_INTERVAL), if reader.waits() => is_change = true,
         }
     }
 }
 
-/// Reads lists, each policy's on a thread of its own: one that hangs in a file system holds up no other.
+/// Reads lists, each policy's on a thread of its own: one that hangs in a file system holds up the others for a moment
+/// only.
 #[derive(Default)]
 struct ListReader {
     /// The policies whose lists have not been read in time, with their threads.
@@ -211,6 +213,11 @@ impl ListReader {
         }
     }
 
+    /// Whether a policy waits for its lists: its files are not watched meanwhile.
+    fn waits(&self) -> bool {
+        !self.hanging.is_empty()
+    }
+
     fn hangs(&self, policy: &Arc<ClientAccess>) -> bool {
         let mut hanging = self.hanging.iter();
         hanging.any(|(hanging, _)| Arc::ptr_eq(hanging, policy))
@@ -245,4 +252,6 @@ async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
 
 /// A file system in the network answers within a second, or not at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Until a list that hung is read again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const HANGS: &str = "a file is not read within 5 s: its file system hangs";

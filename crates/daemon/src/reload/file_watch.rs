@@ -266,6 +266,8 @@ const MAX_LINKS: usize = 40;
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
 
     /// A directory of its own, which is removed.
@@ -316,9 +318,11 @@ mod tests {
         let file = directory.join("banned");
         let mut watch = FileWatch::of_configuration(true, noted(&file));
         watch.start();
+        let mut changed = pin!(watch.changed());
+        assert!(timeout(QUIET, &mut changed).await.is_err());
         fs::create_dir_all(&directory).unwrap();
-        assert!(timeout(QUIET * 5, watch.changed()).await.is_err());
+        assert!(timeout(QUIET * 5, &mut changed).await.is_err());
         fs::write(&file, "192.0.2.7").unwrap();
-        watch.changed().await;
+        timeout(Duration::from_secs(20), changed).await.unwrap();
     }
 }

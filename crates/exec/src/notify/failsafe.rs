@@ -21,7 +21,8 @@ pub(super) struct Failsafe {
 
 #[derive(Debug)]
 struct Started {
-    monitor: SupervisorMonitor,
+    /// `None` until one could be started.
+    monitor: Option<SupervisorMonitor>,
     kill_switch: KillSwitch,
 }
 
@@ -40,16 +41,20 @@ impl Failsafe {
     ///
     /// Those of fork(2), epoll_ctl(2), pipe(2) and fcntl(2).
     pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
-        if self.started.is_some() {
-            return Ok(());
-        }
         let first = &self.first;
-        let mut kill_switch = KillSwitch::new(supervised, first)?;
-        let inhibitor = kill_switch.new_inhibitor(supervised)?;
-        self.started = Some(Started {
-            monitor: SupervisorMonitor::start(supervised, first, inhibitor, epoll)?,
-            kill_switch,
-        });
+        let started = match &mut self.started {
+            Some(started) => started,
+            // It is kept where no monitor can be started: dropped, it would kill the program.
+            none => none.insert(Started {
+                kill_switch: KillSwitch::new(supervised, first)?,
+                monitor: None,
+            }),
+        };
+        if started.monitor.is_none() {
+            let inhibitor = started.kill_switch.new_inhibitor(supervised)?;
+            let monitor = SupervisorMonitor::start(supervised, first, inhibitor, epoll)?;
+            started.monitor = Some(monitor);
+        }
         Ok(())
     }
 
@@ -67,9 +72,10 @@ impl Failsafe {
             return Ok(());
         };
         let inhibitor = started.kill_switch.new_inhibitor(supervised)?;
-        started
-            .monitor
-            .replace(supervised, &self.first, inhibitor, epoll)
+        match &mut started.monitor {
+            Some(monitor) => monitor.replace(supervised, &self.first, inhibitor, epoll),
+            None => Ok(()),
+        }
     }
 
     /// Adds the process that makes this call, if the failsafe is started: it depends on the supervisor for its accept(2).

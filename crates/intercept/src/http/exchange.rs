@@ -102,7 +102,12 @@ impl Exchange<'_> {
             return format.refuse(refusal, record);
         }
         if let Some(connect) = &self.target.denied_connect {
-            let asked = self.authorizer().authorize_tunnel(connect, &mut record);
+            // The same question again: TLS that is to pass through is opened only to tell the client why it does not.
+            let mut authorizer = self.authorizer();
+            let client = self.connection.info.addr.ip();
+            let rules = &self.state.rules;
+            authorizer.relays_tunnel = rules.passes_through(client, &self.target.to.host);
+            let asked = authorizer.authorize_tunnel(connect, &mut record);
             if let Err(denied) = asked.await {
                 record.set_tunnel_denied(denied.failed);
                 return format.deny(&denied, record);

@@ -4,7 +4,10 @@ use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
@@ -44,6 +47,7 @@ pub(super) struct Dialer {
     tls: OriginTls,
     /// Connections of another one are not reused.
     generation: AtomicU64,
+    /// The last number given, of this value or of those after reloads.
     generations: Arc<AtomicU64>,
     cap: Arc<ConnectionCap>,
     resolver: Arc<Resolver>,
@@ -81,7 +85,7 @@ impl Dialer {
     pub(super) fn request_key(&self, request: &Allowed) -> PoolKey {
         let target = request.target();
         PoolKey {
-            generation: self.generation.load(Relaxed),
+            generation: self.generation.load(Acquire),
             to: target.to.clone(),
             tls: target.tls,
             http2: request.http2() && target.tls,
@@ -94,7 +98,7 @@ impl Dialer {
     /// The key of a connection for this tunnel, which is in no pool.
     fn tunnel_key(&self, tunnel: &AllowedTunnel) -> PoolKey {
         PoolKey {
-            generation: self.generation.load(Relaxed),
+            generation: self.generation.load(Acquire),
             to: tunnel.target().to.clone(),
             tls: true,
             http2: false,
@@ -115,11 +119,12 @@ impl Dialer {
 
     /// Reuses no connection that exists: idle ones are closed, and those in use are not taken again.
     pub(super) fn renew_connections(&self) {
-        self.generation.store(self.next_generation(), Relaxed);
+        // After the new lists, by which what it opens is admitted.
+        self.generation.store(self.next_generation(), Release);
         self.cap.close_idle();
     }
 
-    /// A number that no generation has, of this value and of those after reloads.
+    /// A new number.
     fn next_generation(&self) -> u64 {
         1 + self.generations.fetch_add(1, Relaxed)
     }

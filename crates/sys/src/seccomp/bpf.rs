@@ -66,6 +66,14 @@ pub(super) fn mask(bits: u32) -> sock_filter {
     unsafe { BPF_STMT((BPF_ALU | BPF_AND | BPF_K) as u16, bits) }
 }
 
+/// Allows the call if this argument has none of these flags; else returns `denial`.
+pub(super) fn without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
+    let mut checks = vec![load(argument), mask(flags)];
+    checks.extend(if_equal(0, &[ret(SECCOMP_RET_ALLOW)]));
+    checks.push(ret(denial));
+    checks
+}
+
 fn skip(instructions: usize) -> sock_filter {
     // SAFETY: BPF_STMT only fills in a struct.
     unsafe { BPF_STMT((BPF_JMP | BPF_JA) as u16, instructions as u32) }
@@ -115,14 +123,6 @@ pub(super) const NATIVE: u32 = 0xc000_00f3;
 const X32: u32 = 0x4000_0000;
 
 /// Evaluates a filter of these helpers as the kernel would (seccomp(2)), for a call's ABI, number and arguments.
-/// Allows the call if this argument has none of these flags; else returns `denial`.
-pub(super) fn without_flags(argument: usize, flags: u32, denial: u32) -> Vec<sock_filter> {
-    let mut checks = vec![load(argument), mask(flags)];
-    checks.extend(if_equal(0, &[ret(SECCOMP_RET_ALLOW)]));
-    checks.push(ret(denial));
-    checks
-}
-
 #[cfg(test)]
 pub(super) fn evaluate(
     program: &[sock_filter],

@@ -29,7 +29,12 @@ pub enum Connected {
 pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
     let flags = fcntl_getfl(&socket)?;
     if flags.contains(OFlags::NONBLOCK) {
-        return Ok(Connected::Now(connect_once(&socket, address)));
+        let result = connect_once(&socket, address);
+        return Ok(match is_errno(&result, Errno::INTR) {
+            // It is a blocking one by now.
+            true => Connected::Blocks,
+            false => Connected::Now(result),
+        });
     }
     fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
     let mut result = connect_once(&socket, address);

@@ -106,7 +106,7 @@ impl DenialReport {
                     None => remedy.to_string(),
                 };
                 let of_private = match is_plain_name(to, remedy) {
-                    true => format!("; if it is a private host, {to} in the place of that"),
+                    true => format!("; for a private host: {to}"),
                     false => String::new(),
                 };
                 format!("{allowing} allows it{warning}{of_private}")

@@ -78,9 +78,16 @@ pub(crate) fn is_refused_anyway(ip: IpAddr) -> bool {
     meanings(ip).any(|ip| special(ip).is_some()) || is_own(ip)
 }
 
-/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL).
+/// Whether this host has the address: a socket can be bound to no other (bind(2), EADDRNOTAVAIL). Where it can be bound to any, as
+/// with net.ipv4.ip_nonlocal_bind and in a jail, that is not known.
 fn is_own(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+    // For documentation: no host has them.
+    let nobody: IpAddr = match ip {
+        IpAddr::V4(_) => [192, 0, 2, 1].into(),
+        IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
+    };
+    let binds = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    binds(ip) && !binds(nobody)
 }
 
 /// The ports that every jail opens.
