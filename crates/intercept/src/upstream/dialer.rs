@@ -334,7 +334,7 @@ impl Dialer {
             Some(ip) => vec![ip],
             None => {
                 let found = self.resolver.resolve(&at.host, client, limit).await;
-                found.map_err(|error| in_proxy(&error))?
+                found.map_err(|error| error.in_proxy())?
             }
         };
         let all: Vec<_> = found
@@ -344,7 +344,7 @@ impl Dialer {
         happy_eyeballs::connect(&all, limit)
             .await
             .map_err(|error| FailedAttempt {
-                error: in_proxy(&error),
+                error: error.in_proxy(),
                 ..error.into()
             })
     }
@@ -425,10 +425,6 @@ async fn http2_handshake(
         sender: Sender::Http2(sender, StreamLimit::spawn(driver, Arc::clone(&about))),
         about,
     })
-}
-
-fn in_proxy(error: &UpstreamError) -> UpstreamError {
-    UpstreamError::Proxy(error.to_string())
 }
 
 /// The cause of an origin's failed handshakes; `None` where it is another than those that are known.

@@ -109,6 +109,11 @@ impl FailedAttempt {
 }
 
 impl UpstreamError {
+    /// The same about the upstream proxy, not the origin.
+    pub(super) fn in_proxy(&self) -> Self {
+        Self::Proxy(self.to_string())
+    }
+
     /// The error of a TLS handshake with an origin.
     pub(super) fn from_tls(error: &io::Error) -> Self {
         let inner: Option<&rustls::Error> = error.get_ref().and_then(|inner| inner.downcast_ref());
