@@ -51,44 +51,56 @@ fn with_tips(mut error: clap::Error, command: &Command, argv: &[OsString]) -> cl
     error
 }
 
-/// What is meant by an option that the command does not know: its own for the server behind it, or that of other commands.
+/// What is meant by an option that the command does not know: one of its own with another name, or that of other commands.
 fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
     let name = unknown.strip_prefix("--")?;
-    if FOR_THE_SERVER.contains(&name) {
-        let named = named_command(command, argv);
-        let own = FOR_THE_SERVER.into_iter().find(|own| has(named, own));
-        if let Some(own) = own {
-            return Some(format!("`peername {}` has --{own}", named.get_name()));
-        }
-    }
-    let owners: Vec<_> = command
-        .get_subcommands()
-        .filter(|command| has(command, name))
-        .map(|command| format!("`peername {}`", command.get_name()))
-        .collect();
     let named = named_command(command, argv);
-    let is_longer = |long: &str, short: &str| {
-        let rest = long.strip_prefix(short);
-        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
-    };
-    let shown = named.get_arguments().filter(|arg| !arg.is_hide_set());
-    let own: Vec<_> = shown.filter_map(Arg::get_long).collect();
-    match own.iter().find(|own| own.strip_suffix('s') == Some(name)) {
-        Some(plural) => Some(format!("`peername {}` has --{plural}", named.get_name())),
-        None if !owners.is_empty() => Some(format!("it is an option of {}", owners.join(", "))),
-        None => own
-            .iter()
-            .find(|own| is_longer(name, own))
-            .map(|own| format!("`peername {}` has --{own}", named.get_name())),
+    let synonym = server_option(named, name).or_else(|| plural_option(named, name));
+    let owners = owners(command, name);
+    if synonym.is_none() && !owners.is_empty() {
+        return Some(format!("it is an option of {}", owners.join(", ")));
     }
+    let own = synonym.or_else(|| shorter_option(named, name))?;
+    Some(format!("`peername {}` has --{own}", named.get_name()))
+}
+
+/// The commands that have this option.
+fn owners(command: &Command, option: &str) -> Vec<String> {
+    command
+        .get_subcommands()
+        .filter(|command| has(command, option))
+        .map(|command| format!("`peername {}`", command.get_name()))
+        .collect()
+}
+
+/// The command's option for the server behind it, if that is what another name of it is for.
+fn server_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+    let is_synonym = FOR_THE_SERVER.contains(&name);
+    shown_options(command).find(|own| is_synonym && FOR_THE_SERVER.contains(own))
+}
+
+fn plural_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+    shown_options(command).find(|own| own.strip_suffix('s') == Some(name))
+}
+
+/// `allow` of `allow-host` or `allows`.
+fn shorter_option<'a>(command: &'a Command, name: &str) -> Option<&'a str> {
+    shown_options(command).find(|own| {
+        let rest = name.strip_prefix(own);
+        rest.is_some_and(|rest| rest == "s" || rest.starts_with('-'))
+    })
 }
 
 fn has(command: &Command, option: &str) -> bool {
-    let mut arguments = command.get_arguments();
-    arguments.any(|arg| arg.get_long() == Some(option) && !arg.is_hide_set())
+    shown_options(command).any(|own| own == option)
+}
+
+fn shown_options(command: &Command) -> impl Iterator<Item = &str> {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    shown.filter_map(Arg::get_long)
 }
 
 /// The command that these words name.

@@ -154,7 +154,7 @@ pub(crate) fn supervise_filter(
     }
     let mut supervisor = Supervisor::new(config, SupervisedCalls { calls, inflight }, None)?;
     supervisor.stop_at(stop)?;
-    supervisor.adopt_inflight()?;
+    supervisor.adopt_inflight();
     supervisor.run()
 }
 

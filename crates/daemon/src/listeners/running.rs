@@ -246,14 +246,10 @@ impl RunningListeners {
     /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
     fn check_groups(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
         for group in &self.groups {
-            let addresses: HashSet<_> = group.addresses.iter().collect();
-            let shares = |plan: &&ListenPlan| plan.udp.iter().any(|addr| addresses.contains(addr));
-            let is_kept = |plan: &ListenPlan| {
-                plan.udp.iter().collect::<HashSet<_>>() == addresses
-                    && plan.datagrams == group.asked
-            };
             ensure!(
-                plans.iter().filter(shares).all(is_kept),
+                plans
+                    .iter()
+                    .all(|plan| group.is_apart_from(plan) || group.is_that_of(plan)),
                 "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change without a restart; it can only \
                  go as a whole, and further addresses need a table of their own",
                 ranges(group.addresses.iter().copied())
@@ -289,6 +285,15 @@ impl RunningListeners {
 }
 
 impl RunningUdpGroup {
+    fn is_apart_from(&self, plan: &ListenPlan) -> bool {
+        !plan.udp.iter().any(|addr| self.addresses.contains(addr))
+    }
+
+    fn is_that_of(&self, plan: &ListenPlan) -> bool {
+        let own: HashSet<_> = self.addresses.iter().collect();
+        own == plan.udp.iter().collect() && plan.datagrams == self.asked
+    }
+
     fn overlaps(&self, new: &UdpGroup) -> bool {
         let mut pairs = new
             .addresses()

@@ -1,7 +1,7 @@
 //! The tables that a file may have, for keys that are at the wrong place or unknown.
 
 use clap::{Arg, Command};
-use toml::de::{DeArray, DeValue};
+use toml::de::DeValue;
 
 use super::clap_error::similar_option;
 use super::given::command;
@@ -76,8 +76,7 @@ pub(super) fn unknown_key(at: usize, key: String, command: &Command, places: &[P
 /// The mistake of a table that a file can't have: with one of a similar name, or with all.
 pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake {
     let tables: Vec<_> = places.iter().filter_map(|place| place.name).collect();
-    let key_of = |table: &'static str| table.trim_matches(['[', ']']);
-    let keys = tables.iter().map(|table| key_of(table));
+    let keys = tables.iter().copied().map(key_of);
     let command = Command::new("").args(keys.map(|key| Arg::new(key).long(key)));
     let attempt = command.try_get_matches_from(["", &format!("--{key}")]);
     let similar = attempt.err().and_then(|error| similar_option(&error));
@@ -93,11 +92,18 @@ pub(super) fn unknown_table(at: usize, key: String, places: &[Place]) -> Mistake
     }
 }
 
+/// `listen` of `[[listen]]`.
+fn key_of(table: &'static str) -> &'static str {
+    table.trim_matches(['[', ']'])
+}
+
 /// Whether it is a table, or an array of tables.
 pub(super) fn is_table(value: &DeValue<'_>) -> bool {
-    let of_tables = |array: &DeArray<'_>| {
-        let mut values = array.iter();
-        !array.is_empty() && values.all(|value| value.get_ref().is_table())
-    };
-    value.is_table() || value.as_array().is_some_and(of_tables)
+    match value {
+        DeValue::Table(_) => true,
+        DeValue::Array(array) if !array.is_empty() => {
+            array.iter().all(|value| value.get_ref().is_table())
+        }
+        _ => false,
+    }
 }

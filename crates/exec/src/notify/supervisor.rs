@@ -166,7 +166,7 @@ impl Supervisor {
             self.epoll.wait(self.wait_limit(), &mut found)?;
             for event in found.drain(..) {
                 match EpollToken::from(event.token) {
-                    EpollToken::Calls if event.readable => self.answer()?,
+                    EpollToken::Calls if event.readable => self.answer(),
                     EpollToken::Calls if event.hung_up => return Ok(Ended::Over),
                     EpollToken::Stop => return Ok(Ended::Stopped),
                     EpollToken::MonitorExited => {
@@ -220,58 +220,43 @@ impl Supervisor {
     }
 
     /// Receives the next call, and answers it or adds it to the pending calls.
-    ///
-    /// # Errors
-    ///
-    /// The monitor can't be started.
-    fn answer(&mut self) -> Result<()> {
+    fn answer(&mut self) {
         let SupervisedCalls { calls, inflight } = &self.supervised;
         let Some(InflightCall { slot, call }) = inflight.receive(calls) else {
-            return Ok(());
+            return;
         };
         // A thread makes one call at a time.
         let stale = self.pending.find(|wait| wait.tid == call.tid);
         stale
             .into_iter()
             .for_each(|serial| self.drop_pending(serial));
-        self.answer_recorded(&call, slot)
+        self.answer_recorded(&call, slot);
     }
 
     /// Answers the calls that an earlier supervisor has received and not answered.
-    ///
-    /// # Errors
-    ///
-    /// As [`Supervisor::run`].
-    pub(super) fn adopt_inflight(&mut self) -> Result<()> {
+    pub(super) fn adopt_inflight(&mut self) {
         let recorded: Vec<_> = self.supervised.inflight.iter().collect();
-        recorded.into_iter().try_for_each(|recorded| {
+        for recorded in recorded {
             let SupervisedCalls { calls, inflight } = &self.supervised;
             if !calls.is_pending(recorded.call.id) {
                 inflight.remove(&recorded.slot);
             } else if !inflight.fail_in_last_slot(&recorded, calls) {
-                self.answer_recorded(&recorded.call, recorded.slot)?;
+                self.answer_recorded(&recorded.call, recorded.slot);
             }
-            Ok(())
-        })
+        }
     }
 
-    fn answer_recorded(&mut self, notification: &Notification, slot: InflightSlot) -> Result<()> {
+    fn answer_recorded(&mut self, notification: &Notification, slot: InflightSlot) {
         match notification.call() {
             Ok(call) => self.answer_call(notification, call, slot),
             Err(error) => {
                 self.supervised.calls.fail(notification.id, &error);
                 self.supervised.inflight.remove(&slot);
-                Ok(())
             }
         }
     }
 
-    fn answer_call(
-        &mut self,
-        notification: &Notification,
-        call: NotifiedCall,
-        slot: InflightSlot,
-    ) -> Result<()> {
+    fn answer_call(&mut self, notification: &Notification, call: NotifiedCall, slot: InflightSlot) {
         let Notification { id, tid, .. } = *notification;
         if let (Some(OPEN_CHANNEL), Some(channels)) =
             (notification.spare_arguments(), &mut self.channels)
@@ -279,7 +264,7 @@ impl Supervisor {
             let opened = channels.open(&mut self.waiter);
             Self::answer_with_channel(&self.supervised.calls, id, opened);
             self.supervised.inflight.remove(&slot);
-            return Ok(());
+            return;
         }
         match call {
             NotifiedCall::Listen { socket } => {
@@ -308,14 +293,14 @@ impl Supervisor {
             } => {
                 let Some((thread, socket)) = self.descriptor(notification, listener) else {
                     self.supervised.inflight.remove(&slot);
-                    return Ok(());
+                    return;
                 };
                 match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
                         if let Err(error) = self.note_accepting_process(notification, &thread) {
                             self.refuse_unmonitored(id, &error);
                             self.supervised.inflight.remove(&slot);
-                            return Ok(());
+                            return;
                         }
                         let call = AcceptCall {
                             id,
@@ -338,7 +323,6 @@ impl Supervisor {
                 }
             }
         }
-        Ok(())
     }
 
     fn accept(&mut self, call: AcceptCall, listening: ForeignListener) {

@@ -43,7 +43,7 @@ impl Connector {
     }
 
     /// Verifies that datagrams leave with the client's address, by a probe: the backend's UDP socket is not connected, so the kernel
-    /// does not show whom it receives from. A session with another host is verified only if it has a mark: else each would cost a
+    /// does not show its peer. A session with another host is verified only if it has a mark: else each would cost a
     /// packet more.
     ///
     /// # Errors

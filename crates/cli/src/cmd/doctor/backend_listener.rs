@@ -127,17 +127,14 @@ fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
         let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
         part.copy_from_slice(&word.to_ne_bytes());
     }
-    let ip = match address.len() {
+    let ip: IpAddr = match address.len() {
         8 => Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
         32 => Ipv6Addr::from(bytes).into(),
         _ => return None,
     };
+    let port = u16::from_str_radix(port, 16).ok()?;
     // A socket of IPv6 may be bound to an address of IPv4, as Java's are.
-    let ip: IpAddr = ip;
-    Some(SocketAddr::new(
-        ip.to_canonical(),
-        u16::from_str_radix(port, 16).ok()?,
-    ))
+    Some(SocketAddr::new(ip.to_canonical(), port))
 }
 
 const CHECK: &str = "backend's listener";

@@ -37,13 +37,12 @@ pub(super) fn receive_buffer() -> Finding {
 }
 
 fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
-    let mut receiving = on_its_port
+    let receiving: Vec<_> = on_its_port
         .iter()
-        .filter(|socket| accepts(**socket, target));
-    let is_bound = receiving
-        .clone()
-        .any(|socket| !socket.ip().is_unspecified());
-    let wildcard = receiving.next();
+        .filter(|socket| accepts(**socket, target))
+        .collect();
+    let is_bound = receiving.iter().any(|socket| !socket.ip().is_unspecified());
+    let wildcard = receiving.first();
     match (is_bound, wildcard) {
         (true, _) => Finding::ok(CHECK, format!("bound to {target}")),
         (false, Some(wildcard)) => Finding::warn(

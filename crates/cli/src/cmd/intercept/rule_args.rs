@@ -54,17 +54,11 @@ impl RuleArgs {
                 Entry::File(file) => rules.extend(file.read()?),
             }
         }
-        match self.has_check_list() {
+        match self.rules.iter().any(Entry::is_check_list) {
+            // It denies everything else, even if it is empty.
             true => Ok(Some(AccessRules::deny_others(rules))),
             false => AccessRules::new(rules).map_err(Usage::from_error),
         }
-    }
-
-    /// Whether everything but the rules is denied, if there are none as well.
-    fn has_check_list(&self) -> bool {
-        let is_check_list =
-            |entry: &Entry| matches!(entry, Entry::File(file) if file.kind == ListKind::Checked);
-        self.rules.iter().any(is_check_list)
     }
 
     /// Adds the rules of the file of `--check-list`.
@@ -102,12 +96,20 @@ impl RuleFile {
         match self.kind {
             ListKind::Allowed => rule_file::read_allowed(&self.given, &self.path, Rule::allow),
             ListKind::Denied => rule_file::read_some(&self.given, &self.path, Rule::deny),
-            ListKind::Checked => rule_file::read_check_list(&self.given, &self.path, Rule::allow),
+            // It may be empty: everything is denied then, and the denials say what to add.
+            ListKind::Checked => {
+                rule_file::require_file(&self.given, &self.path)?;
+                rule_file::read(&self.given, &self.path, Rule::allow)
+            }
         }
     }
 }
 
 impl Entry {
+    fn is_check_list(&self) -> bool {
+        matches!(self, Self::File(file) if file.kind == ListKind::Checked)
+    }
+
     /// A rule with its action, and the words that gave it, such as `--allow @FILE` or `--rules allow @FILE`.
     fn parse(rule: &str, given: String) -> Result<Self, ParseRuleError> {
         let file = rule.split_once(' ').and_then(|(action, rest)| {

@@ -68,22 +68,12 @@ pub(super) fn read_allowed<T, E: Display>(
     read_some(name, path, parse)
 }
 
-/// The list of `--check-list`, which may be empty: everything is denied then, and the denials say what to add.
+/// Verifies that a list of what is allowed exists.
 ///
 /// # Errors
 ///
-/// As [`read`].
-pub(super) fn read_check_list<T, E: Display>(
-    name: &str,
-    path: &Path,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Vec<T>, Usage> {
-    require_file(name, path)?;
-    read(name, path, parse)
-}
-
-/// Says where a list comes from that does not exist.
-fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
+/// It does not: with the command that makes one.
+pub(super) fn require_file(name: &str, path: &Path) -> Result<(), Usage> {
     if !matches!(path.try_exists(), Ok(false)) {
         return Ok(());
     }

@@ -41,13 +41,13 @@ fn explain_rule(error: &clap::Error) -> Option<String> {
     ))
 }
 
-/// The rule for the requests to a URL, if there is one. The port that the scheme implies is named unless it is open anyway.
+/// The rule for the requests to a URL, if there is one. The port that the scheme implies is named,
+/// but for TLS: a certificate proves the name.
 fn rule_of_url(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit('@').next()?;
     let implied = match scheme {
-        // By TLS, a certificate proves the name.
         "https" | "wss" => "",
         "http" | "ws" => ":80",
         "ssh" | "git+ssh" | "sftp" => ":22",
@@ -58,7 +58,7 @@ fn rule_of_url(url: &str) -> Option<String> {
         "mongodb" => ":27017",
         _ => return None,
     };
-    let shows_requests = ["http", "https", "ws", "wss"].contains(&scheme);
+    let shows_requests = matches!(scheme, "http" | "https" | "ws" | "wss");
     let has_port = Rule::allow(host).is_ok_and(|rule| rule.port().is_some());
     let port = if has_port { "" } else { implied };
     // A relayed connection shows no path.

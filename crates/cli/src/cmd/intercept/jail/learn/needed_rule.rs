@@ -31,19 +31,17 @@ pub(super) struct NeededRule {
 
 impl LearningNetwork {
     pub(super) fn needed_rule(&self, to: &HostPort) -> NeededRule {
-        let is_localhost = to.host.is_loopback() || to.host.is_localhost();
-        let is_named = self.relayed.names_exactly(to)
-            || is_localhost && self.relayed.names_exactly(&to.at_localhost());
-        let is_allowed = |ip| is_named || self.allowed.allows(ip, to.port);
-        if is_localhost {
+        if is_localhost(to) {
             return NeededRule {
                 text: format!("localhost:{}", to.port),
                 names_port: true,
-                opens_refused: !LOOPBACK.into_iter().any(is_allowed),
+                opens_refused: !LOOPBACK.into_iter().any(|ip| self.is_open(to, ip)),
             };
         }
-        let is_refused = |ip| is_refused_anyway(ip) && !is_allowed(ip);
-        let opens_refused = to.host.as_ip().is_some_and(is_refused);
+        let opens_refused = to
+            .host
+            .as_ip()
+            .is_some_and(|ip| is_refused_anyway(ip) && !self.is_open(to, ip));
         let without_port = NeededRule {
             text: rule_for(to),
             // Another port is open only if it is named.
@@ -61,8 +59,15 @@ impl LearningNetwork {
         NeededRule {
             text: to.to_string(),
             names_port: true,
-            opens_refused: !private.all(is_allowed),
+            opens_refused: !private.all(|ip| self.is_open(to, ip)),
         }
+    }
+
+    /// Whether an option opens this address of the destination.
+    fn is_open(&self, to: &HostPort, ip: IpAddr) -> bool {
+        let is_relayed = self.relayed.names_exactly(to)
+            || is_localhost(to) && self.relayed.names_exactly(&to.at_localhost());
+        is_relayed || self.allowed.allows(ip, to.port)
     }
 
     fn private_addresses(&self, to: &HostPort) -> impl Iterator<Item = IpAddr> {
@@ -82,12 +87,19 @@ pub(crate) fn is_refused_anyway(ip: IpAddr) -> bool {
 /// with net.ipv4.ip_nonlocal_bind and in a jail, that is not known.
 fn is_own(ip: IpAddr) -> bool {
     // For documentation: no host has them.
-    let nobody: IpAddr = match ip {
+    let unassigned: IpAddr = match ip {
         IpAddr::V4(_) => [192, 0, 2, 1].into(),
         IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
     };
-    let binds = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
-    binds(ip) && !binds(nobody)
+    can_bind(ip) && !can_bind(unassigned)
+}
+
+fn can_bind(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+fn is_localhost(to: &HostPort) -> bool {
+    to.host.is_loopback() || to.host.is_localhost()
 }
 
 /// The ports that every jail opens.
