@@ -2,10 +2,12 @@
 
 mod disturbances;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::End;
@@ -197,4 +199,46 @@ fn program_without_table_and_supervisor_may_not_listen() {
 
 pub(super) fn kill_header_waiter_of(served: &ServerRig) {
     kill_process(header_waiter_of(&served.process), Signal::KILL).expect("kill");
+}
+
+/// A program that has taken all processes or descriptors of its supervisor accepts once there are some again.
+#[test]
+fn accept_without_a_monitor_fails_alone() {
+    let files = Scratch::new();
+    let (go, server) = (files.path_text("go"), compiled_server(Libc::Static));
+    let script = format!(
+        "echo waiting; until [ -e {go} ]; do sleep 0.02; done; until {server} --accept=block; do sleep 0.05; done"
+    );
+    let lab = Lab::new();
+    let args = exec_args(&["--trust=any"], &["sh", "-c", &script]);
+    let process = Process::start(&lab.server, BINARY, &args);
+    process.wait_printed("waiting");
+    let supervisor = header_waiter_of(&process);
+    let plenty = limit_free_descriptors(supervisor, 2);
+    fs::write(&go, "").expect("write(2)");
+    process.wait_logged("a process without the library can't accept yet: ");
+    prlimit(Some(supervisor), Resource::Nofile, plenty).expect("prlimit(2)");
+    let served = ServerRig::from_process(process.wait_listening(&[LISTEN_V4]), lab);
+    let client = fresh_client_v4();
+    let conn = served.connect_and_send(&[&v2(client)[..], b"hello"].concat());
+    served.assert_sees(&conn, client);
+}
+
+/// Leaves this number of descriptors to a process. Returns the limit of before.
+fn limit_free_descriptors(process: Pid, free: usize) -> Rlimit {
+    let listed = format!("/proc/{}/fd", process.as_raw_pid());
+    let open: BTreeSet<u64> = fs::read_dir(listed)
+        .expect("a process")
+        .map(|entry| entry.expect("an entry").file_name())
+        .map(|name| name.to_string_lossy().parse().expect("a number"))
+        .collect();
+    let limit = (0..)
+        .filter(|number| !open.contains(number))
+        .nth(free)
+        .expect("a free number");
+    let few = Rlimit {
+        current: Some(limit),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    prlimit(Some(process), Resource::Nofile, few).expect("prlimit(2)")
 }

@@ -31,6 +31,9 @@ fn client_that_a_rule_masquerades_is_refused() {
             let said = get(&rig.lab.server, &[], "/readyz");
             said.starts_with("ready; but clients like") && said.ends_with("200")
         });
+        rig.proxy.reload("\"reloaded\"");
+        let said = get(&rig.lab.server, &[], "/readyz");
+        assert!(said.starts_with("ready; but clients like"), "{said}");
         NatRules::remove(&rig.lab.server);
         for client in rules.clients() {
             rig.assert_serves(client);

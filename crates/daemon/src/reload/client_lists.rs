@@ -185,7 +185,7 @@ impl ListReader {
         let mut reading = Vec::new();
         for policy in policies {
             match self.hangs(policy) {
-                true => errors.push(HANGS.to_owned()),
+                true => errors.push(hanging(policy)),
                 false => reading.push((Arc::clone(policy), begin_reading(policy))),
             }
         }
@@ -199,8 +199,9 @@ impl ListReader {
                 // It has panicked.
                 Ok(Err(_)) => {}
                 Err(_) => {
-                    tracing::warn!("lists of clients: {HANGS}; those of before stay in force");
-                    errors.push(HANGS.to_owned());
+                    let error = hanging(&policy);
+                    tracing::warn!("{error}; the lists of before stay in force, whole");
+                    errors.push(error);
                     self.hanging.push((policy, thread));
                 }
             }
@@ -222,6 +223,13 @@ impl ListReader {
         let mut hanging = self.hanging.iter();
         hanging.any(|(hanging, _)| Arc::ptr_eq(hanging, policy))
     }
+}
+
+/// What is wrong with lists that have not been read in time.
+fn hanging(policy: &ClientAccess) -> String {
+    let files: Vec<_> = policy.files().map(Path::to_string_lossy).collect();
+    let files = files.join(", ");
+    format!("{files}: not read within {READ_TIMEOUT:?}: the file system hangs")
 }
 
 fn begin_reading(policy: &Arc<ClientAccess>) -> JoinHandle<PolicyRead> {
@@ -254,4 +262,3 @@ async fn end_denied(policies: Policies, open: &OpenClients) -> [usize; 2] {
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Until a list that hung is read again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-const HANGS: &str = "a file is not read within 5 s: its file system hangs";

@@ -143,36 +143,48 @@ impl FileWatch {
             return std::future::pending().await;
         }
         loop {
-            if !self.awaits_event && !self.are_current().await {
-                self.wait_quiet().await;
-                if !self.are_current().await {
-                    return;
+            if !self.awaits_event {
+                match self.compare().await {
+                    Comparison::Same => {}
+                    // To read them finds out which of them.
+                    Comparison::Hangs => return,
+                    Comparison::Changed => {
+                        self.wait_quiet().await;
+                        if self.compare().await != Comparison::Same {
+                            return;
+                        }
+                    }
+                }
+                if self.has_watched_others().await {
+                    continue;
                 }
             }
             // It can't fail: this holds a sender.
             let _ = self.events.recv().await;
             self.awaits_event = false;
             self.wait_quiet().await;
-            // A directory that was missing may be there now.
-            let wanted = self.wanted_directories().await;
-            if wanted != self.directories {
-                self.watch_directories(wanted);
-            }
         }
     }
 
-    async fn wanted_directories(&self) -> BTreeSet<PathBuf> {
+    /// Watches other directories, if a missing one has appeared: a file in it may have changed before. Returns whether it did.
+    async fn has_watched_others(&mut self) -> bool {
         let read = self.read.clone();
-        let wanted = spawn_blocking(move || read.directories()).await;
-        wanted.unwrap_or_else(|_| self.directories.clone())
+        match on_a_thread(move || read.directories()).await {
+            Some(wanted) if wanted != self.directories => {
+                self.watch_directories(wanted);
+                true
+            }
+            _ => false,
+        }
     }
 
-    /// Compares on a thread of its own: a network file system may hang.
-    async fn are_current(&self) -> bool {
+    async fn compare(&self) -> Comparison {
         let read = self.read.clone();
-        spawn_blocking(move || read.are_current())
-            .await
-            .unwrap_or(true)
+        match on_a_thread(move || read.are_current()).await {
+            Some(true) => Comparison::Same,
+            Some(false) => Comparison::Changed,
+            None => Comparison::Hangs,
+        }
     }
 
     async fn wait_quiet(&mut self) {
@@ -201,6 +213,20 @@ impl FileWatch {
         }
         self.directories = wanted;
     }
+}
+
+/// Whether files are as they were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Same,
+    Changed,
+    /// Their file system does not answer.
+    Hangs,
+}
+
+/// Looks at files on a thread of its own: a network file system may hang. `None` if it does.
+async fn on_a_thread<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    timeout(LOOK_TIMEOUT, spawn_blocking(look)).await.ok()?.ok()
 }
 
 fn fingerprint(path: &Path) -> Option<Fingerprint> {
@@ -261,6 +287,8 @@ const MAX_DELAY: Duration = Duration::from_secs(3);
 /// A ban should be in force within a second, and bans come in bursts.
 const LISTS_QUIET: Duration = Duration::from_millis(50);
 const LISTS_MAX_DELAY: Duration = Duration::from_millis(300);
+/// A file system in the network answers within a second, or not at all.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// As the kernel's limit (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 

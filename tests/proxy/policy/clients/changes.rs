@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::admin::{self, ADMIN};
 use crate::harness::backend::Backend;
 use crate::harness::conn::{Conn, End};
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for, wait_until};
+use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
 use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -213,6 +214,79 @@ fn list_of_a_removed_listener_is_not_missed() {
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
 }
 
+/// A list in the network whose server is gone does not keep bans of others from being in force, and is read once it is back.
+#[test]
+fn list_that_hangs_holds_up_no_other() {
+    let (lab, files) = (Lab::new(), Scratch::new());
+    let mounted = MountedList::new(&lab.server, &files);
+    let fast = files.write("fast", "");
+    let table = |listen: &str, list: &str| {
+        format!(
+            "[[listen]]\naddress = [\"{listen}\"]\ntarget-v4 = \"{TARGET_V4}\"\ntrust = [\"10.81.0.0/24\"]\n\
+             deny-client = [\"@{list}\"]\n"
+        )
+    };
+    let tables = table(&LISTEN_V4.to_string(), &fast) + &table("10.81.0.1:8444", &mounted.list());
+    let config = files.write("proxy.toml", &tables);
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let args = ["proxy", "--log-format=json", ADMIN, "--config", &config];
+    let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
+    let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
+    let _up = backend.accept();
+    admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
+    let gate = files.write("gate", "");
+    files.write("fast", "198.51.100.0/24\n");
+    // Two limits of five seconds: for the comparison, and for the list.
+    let end = Instant::now() + Duration::from_secs(25);
+    while down.is_open_after(Duration::from_millis(100)) {
+        assert!(Instant::now() < end, "{}", proxy.log());
+    }
+    let named = format!("{}: not read within 5s", mounted.list());
+    proxy.wait_logged(&named);
+    admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
+    fs::remove_file(&gate).expect("unlink(2)");
+    let end = Instant::now() + Duration::from_secs(25);
+    while !admin::get(&lab.server, &[], "/metrics").contains("peername_lists_stale 0\n") {
+        assert!(Instant::now() < end, "{}", proxy.log());
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A mounted directory with a list.
+struct MountedList {
+    _server: Process,
+    directory: String,
+}
+
+impl MountedList {
+    fn new(host: &Host, files: &Scratch) -> Self {
+        let directory = files.path_text("mounted");
+        fs::create_dir(&directory).expect("mkdir(2)");
+        let script = files.write("hanging_file.py", HANGING_FILE);
+        let content = files.write("content", "192.0.2.1\n");
+        let gate = files.path_text("gate");
+        let server = Process::start(host, "python3", &[&script, &directory, &content, &gate]);
+        server.wait_printed("mounted");
+        Self {
+            _server: server,
+            directory,
+        }
+    }
+
+    fn list(&self) -> String {
+        format!("{}/denied", self.directory)
+    }
+}
+
+impl Drop for MountedList {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount")
+            .args(["-l", &self.directory])
+            .status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
+    }
+}
+
 /// A process that drains goes on to read its lists, whether it stops or has a successor.
 #[test]
 fn ban_ends_connections_of_a_draining_process() {
@@ -290,3 +364,5 @@ fn wait_served(rig: &ProxyRig, client: SocketAddr) {
 
 /// The promise of docs/bans.md.
 const IN_FORCE: Duration = Duration::from_secs(1);
+
+const HANGING_FILE: &str = include_str!("changes/hanging_file.py");
