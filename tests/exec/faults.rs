@@ -5,6 +5,7 @@ mod disturbances;
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -214,9 +215,15 @@ fn accept_without_a_monitor_fails_alone() {
     let process = Process::start(&lab.server, BINARY, &args);
     process.wait_printed("waiting");
     let supervisor = header_waiter_of(&process);
-    let plenty = limit_free_descriptors(supervisor, 2);
+    let listed = open_descriptors(supervisor);
+    let plenty = limit_free_descriptors(supervisor, &listed, 2);
     fs::write(&go, "").expect("write(2)");
     process.wait_logged("a process without the library can't accept yet: ");
+    // Each step of a monitor's start fails once.
+    for free in 3..10 {
+        limit_free_descriptors(supervisor, &listed, free);
+        thread::sleep(Duration::from_millis(200));
+    }
     prlimit(Some(supervisor), Resource::Nofile, plenty).expect("prlimit(2)");
     let served = ServerRig::from_process(process.wait_listening(&[LISTEN_V4]), lab);
     let client = fresh_client_v4();
@@ -224,20 +231,19 @@ fn accept_without_a_monitor_fails_alone() {
     served.assert_sees(&conn, client);
 }
 
-/// Leaves this number of descriptors to a process. Returns the limit of before.
-fn limit_free_descriptors(process: Pid, free: usize) -> Rlimit {
-    let listed = format!("/proc/{}/fd", process.as_raw_pid());
-    let open: BTreeSet<u64> = fs::read_dir(listed)
+fn open_descriptors(process: Pid) -> BTreeSet<u64> {
+    fs::read_dir(format!("/proc/{}/fd", process.as_raw_pid()))
         .expect("a process")
         .map(|entry| entry.expect("an entry").file_name())
         .map(|name| name.to_string_lossy().parse().expect("a number"))
-        .collect();
-    let limit = (0..)
-        .filter(|number| !open.contains(number))
-        .nth(free)
-        .expect("a free number");
+        .collect()
+}
+
+/// Leaves this number of descriptors beside these to a process. Returns the limit of before.
+fn limit_free_descriptors(process: Pid, open: &BTreeSet<u64>, free: usize) -> Rlimit {
+    let mut unused = (0..).filter(|number| !open.contains(number));
     let few = Rlimit {
-        current: Some(limit),
+        current: unused.nth(free),
         maximum: getrlimit(Resource::Nofile).maximum,
     };
     prlimit(Some(process), Resource::Nofile, few).expect("prlimit(2)")

@@ -143,6 +143,7 @@ fn authority_that_is_missing_unreadable_or_expired_fails_with_the_command_that_m
             line.starts_with("FAIL  ") && line.contains(&fix),
             "{fix}: {line}"
         );
+        assert!(!line.contains("see docs"), "{line}");
         // The other checks run all the same.
         assert!(
             self::line(&report, "check service: ").starts_with("ok"),

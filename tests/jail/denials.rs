@@ -25,7 +25,7 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
     let rig = JailRig::without_destinations();
     let script = "for i in 1 2 3; do curl -s -o /dev/null https://b.test/$i; done; curl -s http://a.test/x -o /dev/null
         curl -s4 http://b.test:9999/; curl -s4 http://h1.test:9999/; curl -s http://169.254.169.254/ -o /dev/null; curl -s http://metadata.test/ -o /dev/null
-        curl -s http://private.test/ -o /dev/null; curl -s http://127.0.0.1:9998/; true";
+        curl -s http://c.test/ -o /dev/null; curl -s http://private.test/ -o /dev/null; curl -s http://127.0.0.1:9998/; true";
     let options = [
         "--deny=a.test/x",
         "--deny=h1.test",
@@ -40,6 +40,7 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
             "peername: denied: a.test:80, once: denied by the rule deny a.test/x",
             "peername: denied: b.test:443, 3 times: --allow b.test allows it",
             "peername: denied: b.test:9999, once: --allow b.test:9999 allows it",
+            "peername: denied: c.test:80, once: --allow c.test allows it; for a private host: c.test:80",
             "peername: denied: h1.test:9999, once: no rule names this port, so nothing listens there",
             "peername: denied: metadata.test:80, once: --allow-destination 169.254.169.254:80 allows it (a cloud's metadata service: it may hand out credentials)",
             "peername: denied: private.test:80, once: --allow private.test:80 allows it",

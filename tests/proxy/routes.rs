@@ -25,6 +25,9 @@ fn setup_routes_adds_rules_and_removes_them() {
     for port in [8443, 8444] {
         rig.assert_clients_served(port);
     }
+    let removed = Peername::run(&rig.lab.server, &["routes", "remove"]);
+    let said = String::from_utf8_lossy(&removed.stderr);
+    assert!(said.contains("--all removes that, too"), "{said}");
     // Two proxies that need the same rules do not remove each other's.
     stop(&mut first);
     rig.assert_clients_served(8444);
@@ -215,6 +218,7 @@ fn routes_commands_add_and_remove_rules() {
     let routes = |args: &[&str]| {
         let output = Peername::run(&rig.lab.server, &[&["routes"], args].concat());
         assert!(output.status.success(), "routes {args:?}: {output:?}");
+        assert_eq!(output.stderr, b"", "routes {args:?}");
         String::from_utf8(output.stdout).expect("text")
     };
     assert_eq!(routes(&["show"]), "");

@@ -114,7 +114,14 @@ impl CaError {
             | Self::ReadableByOthers { .. }
             | Self::WritableByOthers { .. }
             | Self::OwnedByAnother { .. } => true,
-            Self::Unusable { path, fault } => !remedy(path, *fault).is_empty(),
+            Self::Unusable { fault, .. } => matches!(
+                fault,
+                AuthorityDefect::NoKey
+                    | AuthorityDefect::NotP256
+                    | AuthorityDefect::Name
+                    | AuthorityDefect::Expired
+                    | AuthorityDefect::Foreign
+            ),
             Self::Io { .. } | Self::Making(_) | Self::Made(_) => false,
         }
     }

@@ -103,3 +103,27 @@ impl SendBatch {
 const MAX_BATCH: usize = 32;
 // SAFETY: mmsghdr is integers and pointers, for which zero is valid: no name, no buffer.
 const EMPTY: libc::mmsghdr = unsafe { zeroed() };
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn message_without_its_bytes_is_not_sent() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let message = Transmit {
+            parts: 0..2,
+            to: receiver.local_addr().ok(),
+            from: None,
+            segment: None,
+        };
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let slices = [IoSlice::new(b"first")];
+        let sent = SendBatch::default().send(&sender, &slices, &[message]);
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(receiver.recv(&mut [0; 9]).is_err());
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,7 +235,7 @@ fn list_that_hangs_holds_up_no_other() {
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     let _up = backend.accept();
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 0");
-    let gate = files.write("gate", "");
+    let gate = Gate::shut(&files);
     files.write("fast", "198.51.100.0/24\n");
     // Two limits of five seconds: for the comparison, and for the list.
     let end = Instant::now() + Duration::from_secs(25);
@@ -244,7 +245,7 @@ fn list_that_hangs_holds_up_no_other() {
     let named = format!("{}: not read within 5s", mounted.list());
     proxy.wait_logged(&named);
     admin::wait_metric(&lab.server, &[], "peername_lists_stale 1");
-    fs::remove_file(&gate).expect("unlink(2)");
+    drop(gate);
     let end = Instant::now() + Duration::from_secs(25);
     while !admin::get(&lab.server, &[], "/metrics").contains("peername_lists_stale 0\n") {
         assert!(Instant::now() < end, "{}", proxy.log());
@@ -275,6 +276,22 @@ impl MountedList {
 
     fn list(&self) -> String {
         format!("{}/denied", self.directory)
+    }
+}
+
+/// While it is there, the list hangs, and a process that reads it can't be killed.
+struct Gate(PathBuf);
+
+impl Gate {
+    fn shut(files: &Scratch) -> Self {
+        files.write("gate", "");
+        Self(files.path("gate"))
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 
