@@ -107,7 +107,7 @@ fn try_in_child(interfaces: &[&'static Interface]) -> Attempted<Tried> {
             _ => listing = Some(SocketListing::from_word(value)),
         }
     }
-    let ended = daemonize::wait_exit(child)?;
+    let ended = child.wait()?;
     if let Some(listing) = listing {
         return Ok(Tried::All(listing));
     }
@@ -181,7 +181,7 @@ static INTERFACES: [Interface; 8] = [
         purpose: "The kernel ends the program by it if the supervisor is killed",
         remedy: "mount /proc (proc(5))",
         is_dispensable: false,
-        attempt: || KillOnClose::new()?.new_inhibitor(None).map(drop),
+        attempt: || KillOnClose::new(None)?.new_inhibitor(None).map(drop),
     },
     Interface {
         name: "seccomp(2)",

@@ -92,8 +92,7 @@ fn supervise(
 ) -> Result<(), SyscallError> {
     daemonize::set_thread_name(c"peername-netns");
     // If this process is killed, the proxy ends; the program would be unreachable, so the kernel kills it, too.
-    let mut kill_on_close = KillOnClose::new()?;
-    let _inhibitor = kill_on_close.new_inhibitor(None)?;
+    let mut kill_on_close = KillOnClose::new(None)?;
     if let Err(error) = kill_on_close.add(pid, || !program.has_exited()) {
         // The program may have exited already.
         return match program.has_exited() {
@@ -102,13 +101,13 @@ fn supervise(
         };
     }
     let child = daemonize::fork_child(sockets, |sockets| become_proxy(sockets, proxy))?;
-    let proxy = PidFd::open(child)?;
+    let proxy = child.pidfd();
     let epoll = Epoll::new()?;
     epoll.add(program, PROGRAM, Interest::Readable)?;
-    epoll.add(&proxy, PROXY, Interest::Readable)?;
+    epoll.add(proxy, PROXY, Interest::Readable)?;
     let (survivor, grace_period) = match wait_first(&epoll, None)? {
         // The program's connections have ended with it, so the proxy is ended.
-        Some(PROGRAM) => (&proxy, GRACE_PERIOD),
+        Some(PROGRAM) => (proxy, GRACE_PERIOD),
         _ => {
             eprintln!("peername: the proxy has exited, so the program is unreachable; ending it");
             (program, GRACE_PERIOD)
@@ -120,7 +119,7 @@ fn supervise(
     if wait_first(&exit, Some(grace_period))?.is_none() {
         let _ = survivor.signal(Signal::KILL);
     }
-    daemonize::reap(child);
+    let _ = child.wait();
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use peername_identity::Counts;
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::shared_memory::create_anonymous;
-use peername_sys::process::daemonize;
-use peername_sys::process::pidfd::{PidFd, Signal};
+use peername_sys::process::daemonize::{self, ChildProcess};
+use peername_sys::process::pidfd::Signal;
 use peername_sys::seccomp;
 use peername_sys::{NameCall, SyscallError};
 
@@ -43,8 +43,7 @@ pub(super) struct Container {
 /// The process of a supervisor.
 #[derive(Debug)]
 struct SupervisorProcess {
-    pid: u32,
-    process: PidFd,
+    child: ChildProcess,
     started: Instant,
     /// Closed to stop it.
     stop: Option<PipeWriter>,
@@ -180,7 +179,7 @@ impl Container {
             stopped.into(),
         ];
         let id = self.id.clone();
-        let pid = daemonize::fork_child(inherited, |[calls, table, inflight, stop]| {
+        let child = daemonize::fork_child(inherited, |[calls, table, inflight, stop]| {
             let container = SupervisedContainer {
                 id,
                 calls,
@@ -190,21 +189,21 @@ impl Container {
             };
             container_supervisor::run(container, policy)
         })?;
-        // Without a descriptor for it, the process ends with the pipe.
         let started = SupervisorProcess {
-            pid,
-            process: PidFd::open(pid)?,
+            child,
             started: Instant::now(),
             stop: Some(stop),
         };
-        Ok(self.supervisor.insert(started).process.as_fd())
+        Ok(self.supervisor.insert(started).child.pidfd().as_fd())
     }
 
     /// If the supervisor has exited, returns how, and notes when another may be started: at once, but later and later if it ends soon
     /// after its start.
     pub(super) fn note_exit(&mut self) -> Option<ExitStatus> {
-        let supervisor = self.supervisor.take_if(|one| one.process.has_exited())?;
-        let status = daemonize::wait_exit(supervisor.pid).ok()?;
+        let supervisor = self
+            .supervisor
+            .take_if(|one| one.child.pidfd().has_exited())?;
+        let status = supervisor.child.wait().ok()?;
         let now = Instant::now();
         self.failures = match now < supervisor.started + SOON {
             true => (self.failures + 1).min(MAX_FAILURES),
@@ -235,11 +234,11 @@ impl Container {
         self.ask_to_stop();
         if let Some(supervisor) = self.supervisor.take() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let exited = wait_readable([supervisor.process.as_fd()], Some(left));
+            let exited = wait_readable([supervisor.child.pidfd().as_fd()], Some(left));
             if !exited.unwrap_or(false) {
-                let _ = supervisor.process.signal(Signal::KILL);
+                let _ = supervisor.child.pidfd().signal(Signal::KILL);
             }
-            let _ = daemonize::wait_exit(supervisor.pid);
+            let _ = supervisor.child.wait();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use peername_sys::Result;
 use peername_sys::event::epoll::Epoll;
 use peername_sys::process::pidfd::ThreadFd;
+use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::Notification;
 
 use super::kill_switch::KillSwitch;
@@ -44,7 +45,7 @@ impl Failsafe {
         let first = &self.first;
         let started = match &mut self.started {
             Some(started) => started,
-            // It is kept where no monitor can be started: dropped, it would kill the program.
+            // It is kept where no monitor can be started: dropping it kills the program.
             none => none.insert(Started {
                 kill_switch: KillSwitch::new(supervised, first)?,
                 monitor: None,
@@ -58,24 +59,15 @@ impl Failsafe {
         Ok(())
     }
 
-    /// Replaces a monitor that has exited.
-    ///
-    /// # Errors
-    ///
-    /// As [`Failsafe::start`].
-    pub(super) fn replace_monitor(
-        &mut self,
-        supervised: &SupervisedCalls,
-        epoll: &Epoll,
-    ) -> Result<()> {
-        let Some(started) = &mut self.started else {
-            return Ok(());
+    /// Starts another monitor for one that has exited. Where that fails, the next accept(2) tries it again.
+    pub(super) fn replace_monitor(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
+        let started = self.started.as_mut();
+        let Some(exited) = started.and_then(|started| started.monitor.take()) else {
+            return;
         };
-        let inhibitor = started.kill_switch.new_inhibitor(supervised)?;
-        match &mut started.monitor {
-            Some(monitor) => monitor.replace(supervised, &self.first, inhibitor, epoll),
-            None => Ok(()),
-        }
+        try_write_line("peername: the monitor of the supervisor was killed; starting another");
+        exited.reap(epoll);
+        let _ = self.start(supervised, epoll);
     }
 
     /// Adds the process that makes this call, if the failsafe is started: it depends on the supervisor for its accept(2).

@@ -16,11 +16,10 @@ use peername_sys::{Errno, Result};
 
 use super::supervised_calls::{FirstProcess, SupervisedCalls};
 
-/// The processes that the kernel kills, and the supervisor's inhibitor.
+/// The processes that the kernel kills. The supervisor, which keeps it, inhibits it.
 #[derive(Debug)]
 pub(super) struct KillSwitch {
     kill_on_close: KillOnClose,
-    _ours: KillInhibitor,
     /// Threads that have made a call, by id.
     threads: HashMap<u32, KnownThread>,
 }
@@ -44,7 +43,7 @@ impl KillSwitch {
     /// EMFILE or ENFILE.
     pub(super) fn new(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Self> {
         let is_it = || !first.process.has_exited();
-        let mut kill_on_close = KillOnClose::new()?;
+        let mut kill_on_close = KillOnClose::new(Some(supervised.calls.as_fd()))?;
         match kill_on_close.add(first.pid, is_it) {
             // A daemon's first process has exited.
             Err(error) if error.errno() == Some(Errno::SRCH.raw_os_error()) => {}
@@ -53,7 +52,6 @@ impl KillSwitch {
         // The group also has processes that have not accepted yet. Without it, each is added when it accepts.
         let _ = kill_on_close.add_group_of(first.pid, is_it);
         Ok(Self {
-            _ours: kill_on_close.new_inhibitor(Some(supervised.calls.as_fd()))?,
             kill_on_close,
             threads: HashMap::new(),
         })

@@ -171,7 +171,7 @@ impl Supervisor {
                     EpollToken::Stop => return Ok(Ended::Stopped),
                     EpollToken::MonitorExited => {
                         if let Some(failsafe) = &mut self.failsafe {
-                            failsafe.replace_monitor(&self.supervised, &self.epoll)?;
+                            failsafe.replace_monitor(&self.supervised, &self.epoll);
                         }
                     }
                     EpollToken::Channels => self.serve_channels(),

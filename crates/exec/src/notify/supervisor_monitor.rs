@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::caps::{self, CapabilitySet};
-use peername_sys::process::daemonize;
+use peername_sys::process::daemonize::{self, ChildProcess};
 use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
 use peername_sys::seccomp::{Notification, NotificationListener};
@@ -21,17 +21,14 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 
 /// The supervisor's handle of its monitor.
 #[derive(Debug)]
-pub(super) struct SupervisorMonitor {
-    pid: u32,
-    process: PidFd,
-}
+pub(super) struct SupervisorMonitor(ChildProcess);
 
 impl SupervisorMonitor {
     /// Starts a monitor, as a child of the supervisor, which learns of its exit through `epoll`.
     ///
     /// # Errors
     ///
-    /// Those of fork(2), pidfd_open(2) and epoll_ctl(2).
+    /// Those of fork(2), pidfd_open(2), fcntl(2) and epoll_ctl(2).
     pub(super) fn start(
         supervised: &SupervisedCalls,
         first: &FirstProcess,
@@ -65,35 +62,20 @@ impl SupervisorMonitor {
                 };
                 u8::from(guard.run(&supervisor.into()).is_err())
             })?;
-        let process = PidFd::open(monitor)?;
-        epoll.add(
-            &process,
-            EpollToken::MonitorExited.into(),
-            Interest::Readable,
-        )?;
-        Ok(Self {
-            pid: monitor,
-            process,
-        })
+        let exited = EpollToken::MonitorExited.into();
+        match epoll.add(monitor.pidfd(), exited, Interest::Readable) {
+            Ok(()) => Ok(Self(monitor)),
+            Err(error) => {
+                monitor.kill();
+                Err(error)
+            }
+        }
     }
 
-    /// Replaces the monitor after its exit; the epoll instance watches the new one.
-    ///
-    /// # Errors
-    ///
-    /// As [`SupervisorMonitor::start`].
-    pub(super) fn replace(
-        &mut self,
-        supervised: &SupervisedCalls,
-        first: &FirstProcess,
-        inhibitor: KillInhibitor,
-        epoll: &Epoll,
-    ) -> Result<()> {
-        eprintln!("peername: the monitor of the supervisor was killed; starting another");
-        let old = std::mem::replace(self, Self::start(supervised, first, inhibitor, epoll)?);
-        let _ = epoll.delete(&old.process);
-        daemonize::reap(old.pid);
-        Ok(())
+    /// Removes a monitor that has exited from the epoll instance, and reaps it.
+    pub(super) fn reap(self, epoll: &Epoll) {
+        let _ = epoll.delete(self.0.pidfd());
+        let _ = self.0.wait();
     }
 }
 

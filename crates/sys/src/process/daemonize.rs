@@ -8,9 +8,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
 
-use rustix::process::{Pid, Signal, WaitOptions, setpgid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, setpgid, waitpid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 
+use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result, SyscallError};
 
 /// Runs `work` in a daemon (double fork): its parent is init or a subreaper, and this process need not reap it. It has a
@@ -46,18 +47,59 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
     }
 }
 
-/// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
-/// inherits descriptors as [`spawn_detached`] describes.
+/// Runs `work` in a child in the same session, with the same signals blocked. The child inherits descriptors as
+/// [`spawn_detached`] describes.
 ///
 /// # Errors
 ///
-/// Those of [`spawn_detached`].
-pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
+/// Those of [`spawn_detached`], and of pidfd_open(2): the child is killed then.
+pub fn fork_child<K: AsRef<[OwnedFd]>>(
+    keep: K,
+    work: impl FnOnce(K) -> u8,
+) -> Result<ChildProcess> {
     let pid = fork(|| match close_all_except(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
     })?;
-    Ok(pid.as_raw_pid().cast_unsigned())
+    let id = pid.as_raw_pid().cast_unsigned();
+    match PidFd::open(id) {
+        Ok(process) => Ok(ChildProcess { id, process }),
+        Err(error) => {
+            // The id is the child's until it is reaped.
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = wait_exit(id);
+            Err(error)
+        }
+    }
+}
+
+/// A child of this process, by its descriptor.
+#[derive(Debug)]
+pub struct ChildProcess {
+    id: u32,
+    process: PidFd,
+}
+
+impl ChildProcess {
+    /// The descriptor.
+    pub fn pidfd(&self) -> &PidFd {
+        &self.process
+    }
+
+    /// Waits until the child has exited, and reaps it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`wait_exit`].
+    pub fn wait(self) -> Result<ExitStatus> {
+        wait_exit(self.id)
+    }
+
+    /// Kills the child, and reaps it.
+    pub fn kill(self) {
+        let _ = self.process.signal(Signal::KILL);
+        let _ = self.wait();
+    }
 }
 
 /// Runs `work` in a child that executes programs for this process: it keeps the standard streams, the working directory and
@@ -99,13 +141,6 @@ pub fn wait_exit(child: u32) -> Result<ExitStatus> {
     let ended = waitpid(Some(pid), WaitOptions::empty()).call("waitpid(2)")?;
     let status = ended.map_or(0, |(_, status)| status.as_raw());
     Ok(ExitStatus::from_raw(status))
-}
-
-/// Reaps a child that has exited (waitpid(2)), without waiting.
-pub fn reap(child: u32) {
-    if let Some(pid) = Pid::from_raw(child.cast_signed()) {
-        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-    }
 }
 
 /// Sends this process a signal when its parent exits (PR_SET_PDEATHSIG, prctl(2)). The setting survives exec, unless that gains

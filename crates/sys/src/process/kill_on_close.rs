@@ -10,23 +10,26 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::event::wait_readable;
 use crate::ipc::fd_passing;
 use crate::process::pidfd::PidFd;
 use crate::{NameCall, Result};
 
-/// The switch, with its targets.
+/// The switch, with its targets. This process inhibits it for as long as it keeps the switch.
 #[derive(Debug)]
 pub struct KillOnClose {
-    pipe: OwnedFd,
     targets: Vec<Target>,
     /// Read ends that process groups own.
     groups: Vec<OwnedFd>,
     /// Sockets to queue read ends in, one for each inhibitor.
     queues: Vec<OwnedFd>,
+    /// There is one from the start: without any, the kernel signals the targets at each read end that is closed.
+    ours: KillInhibitor,
 }
 
 /// A process to kill, and the read end that it owns.
@@ -46,43 +49,40 @@ pub struct KillInhibitor {
 }
 
 impl KillOnClose {
-    /// Opens a switch without targets.
+    /// Opens a switch without targets. This process closes its copy of `last` only after the targets have been killed,
+    /// so that they never see it closed.
     ///
     /// # Errors
     ///
     /// EMFILE or ENFILE.
-    pub fn new() -> Result<Self> {
-        let (pipe, _) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
+    pub fn new(last: Option<BorrowedFd<'_>>) -> Result<Self> {
+        let (_, pipe) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
+        let [to_queue, queue] = queue_for_read_ends(last)?;
         Ok(Self {
-            pipe,
             targets: Vec::new(),
             groups: Vec::new(),
-            queues: Vec::new(),
+            queues: vec![to_queue],
+            ours: KillInhibitor { pipe, queue },
         })
     }
 
-    /// Opens another inhibitor, for this process or one that it forks. The inhibitor's process closes its copy of `last`
-    /// only after the targets have been killed, so that they never see it closed.
+    /// Opens another inhibitor, for a process that this one forks; `last` as for [`KillOnClose::new`].
     ///
     /// # Errors
     ///
     /// EMFILE or ENFILE; ENOENT without /proc.
     pub fn new_inhibitor(&mut self, last: Option<BorrowedFd<'_>>) -> Result<KillInhibitor> {
-        let (ours, queue) = fd_passing::seqpacket_pair()?;
-        // It is never read from, so it may fill up.
-        rustix::io::ioctl_fionbio(&ours, true).call("ioctl(FIONBIO)")?;
-        if last.is_some() {
-            fd_passing::send_word(&ours, 0, last)?;
-        }
+        let pipe = self.another_end(OFlags::WRONLY)?;
+        let [to_queue, queue] = queue_for_read_ends(last)?;
         // Queues as many read ends as fit.
         let targets = self.targets.iter().map(|target| &target.end);
         let _ = targets
             .chain(&self.groups)
             .map(OwnedFd::as_fd)
-            .map(|end| fd_passing::send_word(&ours, 0, Some(end)))
+            .map(|end| fd_passing::send_word(&to_queue, 0, Some(end)))
             .find(Result::is_err);
-        self.queues.push(ours);
-        let pipe = self.another_end(OFlags::WRONLY)?;
+        self.queues.retain(is_received);
+        self.queues.push(to_queue);
         Ok(KillInhibitor { pipe, queue })
     }
 
@@ -158,7 +158,7 @@ impl KillOnClose {
 
     /// Opens another end of the pipe. Not a duplicate: it is a separate open file, with an owner of its own.
     fn another_end(&self, access: OFlags) -> Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.pipe.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", self.ours.pipe.as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
         open(path, flags, Mode::empty()).call("open(/proc/self/fd/N)")
     }
@@ -175,6 +175,25 @@ impl From<[OwnedFd; 2]> for KillInhibitor {
     fn from([pipe, queue]: [OwnedFd; 2]) -> Self {
         Self { pipe, queue }
     }
+}
+
+/// Opens a pair of sockets: read ends that are sent to the first stay open as long as the second. So does `last`.
+fn queue_for_read_ends(last: Option<BorrowedFd<'_>>) -> Result<[OwnedFd; 2]> {
+    let (to_queue, queue) = fd_passing::seqpacket_pair()?;
+    // It is never read from, so it may fill up.
+    rustix::io::ioctl_fionbio(&to_queue, true).call("ioctl(FIONBIO)")?;
+    if last.is_some() {
+        fd_passing::send_word(&to_queue, 0, last)?;
+    }
+    Ok([to_queue, queue])
+}
+
+/// Whether the inhibitor with the other end of this socket is open. It sends nothing.
+fn is_received(queue: &OwnedFd) -> bool {
+    matches!(
+        wait_readable([queue.as_fd()], Some(Duration::ZERO)),
+        Ok(false)
+    )
 }
 
 /// Whether this process leads its process group (getpgid(2)).
@@ -206,10 +225,8 @@ const MAX_GROUPS: usize = 32;
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Child, Command};
-    use std::time::Duration;
 
     use super::*;
-    use crate::event::wait_readable;
 
     fn sleeper() -> (Child, PidFd) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -229,7 +246,7 @@ mod tests {
 
     #[test]
     fn closing_the_last_inhibitor_kills_all_targets() {
-        let mut kill_on_close = KillOnClose::new().unwrap();
+        let mut kill_on_close = KillOnClose::new(None).unwrap();
         let first = kill_on_close.new_inhibitor(None).unwrap();
         let (early, late, not_meant) = (sleeper(), sleeper(), sleeper());
         kill_on_close.add(early.0.id(), || true).unwrap();
@@ -240,6 +257,8 @@ mod tests {
         assert!(kill_on_close.contains(early.0.id()) && kill_on_close.contains(late.0.id()));
         assert!(!kill_on_close.contains(not_meant.0.id()));
         drop(second);
+        assert!(!early.1.has_exited() && !late.1.has_exited());
+        drop(kill_on_close);
         assert_killed(early);
         assert_killed(late);
         let (mut child, process) = not_meant;
@@ -251,8 +270,7 @@ mod tests {
     /// The queue's capacity limits live targets.
     #[test]
     fn the_slot_of_an_exited_target_is_reused() {
-        let mut kill_on_close = KillOnClose::new().unwrap();
-        let inhibitor = kill_on_close.new_inhibitor(None).unwrap();
+        let mut kill_on_close = KillOnClose::new(None).unwrap();
         let (mut gone, _) = sleeper();
         kill_on_close.add(gone.id(), || true).unwrap();
         gone.kill().unwrap();
@@ -260,7 +278,17 @@ mod tests {
         let next = sleeper();
         kill_on_close.add(next.0.id(), || true).unwrap();
         assert_eq!(kill_on_close.targets.len(), 1);
-        drop(inhibitor);
+        drop(kill_on_close);
         assert_killed(next);
+    }
+
+    /// A program may try to start a monitor at every accept(2).
+    #[test]
+    fn closed_inhibitors_take_no_descriptors() {
+        let mut kill_on_close = KillOnClose::new(None).unwrap();
+        for _ in 0..10 {
+            kill_on_close.new_inhibitor(None).unwrap();
+        }
+        assert_eq!(kill_on_close.queues.len(), 2);
     }
 }
