@@ -68,9 +68,9 @@ impl<R: Role> SessionTable<R> {
         };
         let installed = self.role.offload_port(session).and_then(|port| {
             let local = session.reply_to.local?;
-            let max_reply = self
-                .egress_cache
-                .max_packet(&local, session.reply_to.peer.ip())?;
+            let max_reply =
+                self.egress_cache
+                    .max_packet(&local, session.reply_to.peer.ip(), Instant::now())?;
             kernel.install(&session.flow(port, max_reply)?, epoch)
         });
         let session = self.table.get_mut(id);
