@@ -70,6 +70,41 @@ fn draining_proxy_is_not_ready() {
     drop(open);
 }
 
+/// A listener's port that is in use: by peername, or by another program.
+#[test]
+fn doctor_names_the_program_that_listens() {
+    let rig = ProxyRig::new(&[]);
+    let host = &rig.lab.server;
+    let line_of = |listen: &str| {
+        let output = Peername::run(
+            host,
+            &["doctor", "--target=127.0.0.1:80", "--listen", listen],
+        );
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = report.lines().find(|line| line.contains(" listener: "));
+        line.unwrap_or_else(|| panic!("no listener in {report}"))
+            .to_owned()
+    };
+    let own = rig.proxy.pid();
+    assert_eq!(
+        line_of(&LISTEN_V4.to_string()),
+        format!("ok    listener: TCP {LISTEN_V4} is served by peername, process {own}")
+    );
+    let other = Process::start(host, "socat", &["TCP-LISTEN:9301", "STDOUT"]);
+    let other = other.wait_listening(&[v4([127, 0, 0, 1], 9301)]);
+    assert_eq!(
+        line_of("0.0.0.0:9301"),
+        format!(
+            "FAIL  listener: TCP 0.0.0.0:9301 is in use by socat, process {}; stop it, or listen on another port",
+            other.pid()
+        )
+    );
+    assert_eq!(
+        line_of("0.0.0.0:9302"),
+        "ok    listener: TCP 0.0.0.0:9302 is free"
+    );
+}
+
 /// `doctor --admin` is a probe for containers without an HTTP client.
 #[test]
 fn doctor_reports_readiness_of_a_running_proxy() {

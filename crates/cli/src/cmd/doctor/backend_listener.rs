@@ -1,12 +1,12 @@
 //! Checks which addresses the backend listens on, by the kernel's socket tables, not the backend's configuration.
 
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use peername_proxy::routes::{BackendLocation, locate_backend};
 use peername_sys::netlink::Netlink;
 
 use super::finding::Finding;
+use super::listener::socket_table::{accepts, listeners_on};
 
 /// Checks the listeners of this host on the port of `target`, if that is an address of this host.
 pub(super) async fn check(target: SocketAddr) -> Finding {
@@ -84,65 +84,7 @@ fn judge(target: SocketAddr, on_its_port: &[SocketAddr]) -> Finding {
     Finding::ok(CHECK, seen)
 }
 
-/// Whether the socket receives what is sent to `target`. `[::]` is assumed to receive IPv4 too, as it does without
-/// IPV6_V6ONLY. The kernel's tables have no scope of a link-local address.
-pub(super) fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
-    match listener {
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),
-        _ => listener.ip() == target.ip(),
-    }
-}
-
-/// The addresses of this network namespace's TCP listeners on this port.
-pub(super) fn listeners_on(port: u16) -> Vec<SocketAddr> {
-    sockets_on(port, &["tcp", "tcp6"], LISTEN)
-}
-
-/// The addresses of this network namespace's unconnected UDP sockets on this port.
-pub(super) fn receivers_on(port: u16) -> Vec<SocketAddr> {
-    sockets_on(port, &["udp", "udp6"], UNCONNECTED)
-}
-
-fn sockets_on(port: u16, tables: &[&str], state: &str) -> Vec<SocketAddr> {
-    let socket = |line: &str| socket_in_state(line, state);
-    tables
-        .iter()
-        .filter_map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok())
-        .flat_map(|table| table.lines().filter_map(socket).collect::<Vec<_>>())
-        .filter(|address| address.port() == port)
-        .collect()
-}
-
-/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st …` (proc(5)). Addresses are words in
-/// this machine's byte order.
-fn socket_in_state(line: &str, state: &str) -> Option<SocketAddr> {
-    let mut columns = line.split_whitespace();
-    let (address, port) = columns.nth(1)?.split_once(':')?;
-    if columns.nth(1)? != state {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    for (part, word) in bytes.chunks_exact_mut(4).zip(address.as_bytes().chunks(8)) {
-        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
-        part.copy_from_slice(&word.to_ne_bytes());
-    }
-    let ip: IpAddr = match address.len() {
-        8 => Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
-        32 => Ipv6Addr::from(bytes).into(),
-        _ => return None,
-    };
-    let port = u16::from_str_radix(port, 16).ok()?;
-    // A socket of IPv6 may be bound to an address of IPv4, as Java's are.
-    Some(SocketAddr::new(ip.to_canonical(), port))
-}
-
 const CHECK: &str = "backend's listener";
-
-/// TCP_LISTEN in the kernel's list of states.
-const LISTEN: &str = "0A";
-/// TCP_CLOSE, which a UDP socket is in until it is connected.
-const UNCONNECTED: &str = "07";
 
 #[cfg(test)]
 mod tests {
@@ -184,36 +126,6 @@ mod tests {
         ] {
             let judged = judged(target, &[listener]);
             assert!(judged.contains(&format!("not {target}")), "{judged}");
-        }
-    }
-
-    #[test]
-    fn real_listeners_are_found() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let socket = std::net::TcpListener::bind(address).unwrap();
-            let address = socket.local_addr().unwrap();
-            assert_eq!(listeners_on(address.port()), [address]);
-        }
-    }
-
-    #[test]
-    fn ipv4_address_of_an_ipv6_socket_is_one_of_ipv4() {
-        let line =
-            "   0: 0000000000000000FFFF00000100007F:1F90 00000000000000000000000000000000:0000 0A";
-        let found = socket_in_state(line, LISTEN).unwrap();
-        assert_eq!(found.to_string(), "127.0.0.1:8080");
-    }
-
-    #[test]
-    fn lines_that_are_no_listener_are_skipped() {
-        for line in [
-            "",
-            "  sl  local_address rem_address   st",
-            "   0: 0100007F:01BB 0100007F:C350 01 00000000:00000000",
-            "   0: 0100007F 00000000:0000 0A",
-            "   0: 0100:01BB 00000000:0000 0A",
-        ] {
-            assert_eq!(socket_in_state(line, LISTEN), None, "{line}");
         }
     }
 }

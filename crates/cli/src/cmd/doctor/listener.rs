@@ -1,5 +1,7 @@
 //! Checks that the proxy can listen on an address.
 
+pub(super) mod socket_table;
+
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
@@ -7,27 +9,22 @@ use peername_sys::Transport;
 use peername_sys::tcp::listener;
 use peername_sys::udp;
 
+use self::socket_table::Holder;
 use super::finding::Finding;
 
 /// Binds the address and closes the socket again.
 pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
-    let (opened, protocol) = match transport {
-        Transport::Tcp => (listener::check_address_free(address), "TCP"),
-        Transport::Udp => (udp::check_address_free(address), "UDP"),
+    let protocol = protocol_of(transport);
+    let opened = match transport {
+        Transport::Tcp => listener::check_address_free(address),
+        Transport::Udp => udp::check_address_free(address),
     };
     let Err(error) = opened else {
         return Finding::ok("listener", format!("{protocol} {address} is free"));
     };
     let seen = format!("{protocol} {address}: {error}");
     match error.source.kind() {
-        ErrorKind::AddrInUse => Finding::warn(
-            "listener",
-            seen,
-            format!(
-                "fine if that is the proxy; else see `ss -ltunp 'sport = {}'`",
-                address.port()
-            ),
-        ),
+        ErrorKind::AddrInUse => in_use(address, transport),
         ErrorKind::AddrNotAvailable => Finding::fail(
             "listener",
             seen,
@@ -41,3 +38,35 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Findin
         _ => Finding::broken("listener", seen),
     }
 }
+
+fn in_use(address: SocketAddr, transport: Transport) -> Finding {
+    let protocol = protocol_of(transport);
+    match socket_table::holder_of(address, transport) {
+        Some(Holder { pid, program }) if program == PROGRAM => Finding::ok(
+            "listener",
+            format!("{protocol} {address} is served by {program}, process {pid}"),
+        ),
+        Some(Holder { pid, program }) => Finding::fail(
+            "listener",
+            format!("{protocol} {address} is in use by {program}, process {pid}"),
+            "stop it, or listen on another port",
+        ),
+        None => Finding::warn(
+            "listener",
+            format!("{protocol} {address} is in use"),
+            format!(
+                "fine if that is peername; root sees: `ss -ltunp 'sport = {}'`",
+                address.port()
+            ),
+        ),
+    }
+}
+
+fn protocol_of(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
+    }
+}
+
+const PROGRAM: &str = "peername";

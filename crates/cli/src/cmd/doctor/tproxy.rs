@@ -4,8 +4,8 @@ use std::fs;
 
 use peername_proxy::routes::{self, LOCAL_FWMARK, RoutingEntry};
 
-use super::backend_listener::{listeners_on, receivers_on};
 use super::finding::Finding;
+use super::listener::socket_table::{listeners_on, receivers_on};
 
 /// Looks for a socket on the port of each table that `routes add --tproxy-ports` has created. Without one the
 /// rules have no effect, and clients reach whatever else listens on their port.

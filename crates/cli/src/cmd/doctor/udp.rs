@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use peername_daemon::usage::error_text::with_causes;
 use peername_sys::kernel_release;
 
-use super::backend_listener::{accepts, if_here, receivers_on};
+use super::backend_listener::if_here;
 use super::finding::Finding;
 use super::host::version;
+use super::listener::socket_table::{accepts, receivers_on};
 
 /// Checks that the backend's socket is bound to the address of `target`, if that is this host's.
 ///

@@ -1,0 +1,158 @@
+//! The sockets of this network namespace by the kernel's tables (proc(5)), and the processes that have them open.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use peername_sys::Transport;
+
+/// A socket that receives what is sent to its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Receiver {
+    address: SocketAddr,
+    /// 0 where the table has none.
+    inode: u64,
+}
+
+/// A process that has a socket open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cmd::doctor) struct Holder {
+    pub(in crate::cmd::doctor) pid: u32,
+    /// The name of its file.
+    pub(in crate::cmd::doctor) program: String,
+}
+
+/// The addresses of TCP listeners on this port.
+pub(in crate::cmd::doctor) fn listeners_on(port: u16) -> Vec<SocketAddr> {
+    let listeners = receivers(Transport::Tcp, port);
+    listeners.map(|socket| socket.address).collect()
+}
+
+/// The addresses of unconnected UDP sockets on this port.
+pub(in crate::cmd::doctor) fn receivers_on(port: u16) -> Vec<SocketAddr> {
+    let sockets = receivers(Transport::Udp, port);
+    sockets.map(|socket| socket.address).collect()
+}
+
+/// A process with a socket that keeps others from binding this address; `None` where there is none, or where this user may not
+/// see it.
+pub(in crate::cmd::doctor) fn holder_of(
+    address: SocketAddr,
+    transport: Transport,
+) -> Option<Holder> {
+    let links: Vec<_> = receivers(transport, address.port())
+        .filter(|socket| accepts(socket.address, address) || accepts(address, socket.address))
+        .map(|socket| format!("socket:[{}]", socket.inode))
+        .collect();
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let mut open = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
+        let is_open = open.any(|descriptor| {
+            let target = fs::read_link(descriptor.path()).unwrap_or_default();
+            links.iter().any(|link| target.as_os_str() == link.as_str())
+        });
+        let program = fs::read_link(entry.path().join("exe")).unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        is_open.then(|| Holder {
+            pid,
+            program: name.trim_end_matches(DELETED).escape_debug().to_string(),
+        })
+    })
+}
+
+/// Whether the socket receives what is sent to `target`. `[::]` is assumed to receive IPv4 too, as it does without
+/// IPV6_V6ONLY. The kernel's tables have no scope of a link-local address.
+pub(in crate::cmd::doctor) fn accepts(listener: SocketAddr, target: SocketAddr) -> bool {
+    match listener {
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => true,
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => target.is_ipv4(),
+        _ => listener.ip() == target.ip(),
+    }
+}
+
+fn receivers(transport: Transport, port: u16) -> impl Iterator<Item = Receiver> {
+    let (tables, state) = match transport {
+        Transport::Tcp => (["tcp", "tcp6"], LISTEN),
+        Transport::Udp => (["udp", "udp6"], UNCONNECTED),
+    };
+    tables
+        .into_iter()
+        .filter_map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok())
+        .flat_map(move |table| {
+            let sockets = table.lines().filter_map(|line| receiver(line, state));
+            sockets.collect::<Vec<_>>()
+        })
+        .filter(move |socket| socket.address.port() == port)
+}
+
+/// Parses a line of `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode …` (proc(5)).
+/// Addresses are words in this machine's byte order.
+fn receiver(line: &str, state: &str) -> Option<Receiver> {
+    let mut columns = line.split_whitespace();
+    let (address, port) = columns.nth(1)?.split_once(':')?;
+    if columns.nth(1)? != state {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (part, word) in bytes.chunks_exact_mut(4).zip(address.as_bytes().chunks(8)) {
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        part.copy_from_slice(&word.to_ne_bytes());
+    }
+    let ip: IpAddr = match address.len() {
+        8 => Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+        32 => Ipv6Addr::from(bytes).into(),
+        _ => return None,
+    };
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let inode = columns.nth(5).and_then(|inode| inode.parse().ok());
+    Some(Receiver {
+        // A socket of IPv6 may be bound to an address of IPv4, as Java's are.
+        address: SocketAddr::new(ip.to_canonical(), port),
+        inode: inode.unwrap_or_default(),
+    })
+}
+
+/// What the kernel adds to the name of a file that is replaced, as by an upgrade.
+const DELETED: &str = " (deleted)";
+/// TCP_LISTEN in the kernel's list of states.
+const LISTEN: &str = "0A";
+/// TCP_CLOSE, which a UDP socket is in until it is connected.
+const UNCONNECTED: &str = "07";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_listeners_are_found_with_their_process() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = std::net::TcpListener::bind(address).unwrap();
+            let address = socket.local_addr().unwrap();
+            assert_eq!(listeners_on(address.port()), [address]);
+            let holder = holder_of(address, Transport::Tcp);
+            assert_eq!(holder.unwrap().pid, std::process::id());
+            drop(socket);
+            assert_eq!(holder_of(address, Transport::Tcp), None);
+        }
+    }
+
+    #[test]
+    fn ipv4_address_of_an_ipv6_socket_is_one_of_ipv4() {
+        let line =
+            "   0: 0000000000000000FFFF00000100007F:1F90 00000000000000000000000000000000:0000 0A";
+        let found = receiver(line, LISTEN).unwrap();
+        assert_eq!(found.address.to_string(), "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn lines_that_are_no_listener_are_skipped() {
+        for line in [
+            "",
+            "  sl  local_address rem_address   st",
+            "   0: 0100007F:01BB 0100007F:C350 01 00000000:00000000",
+            "   0: 0100007F 00000000:0000 0A",
+            "   0: 0100:01BB 00000000:0000 0A",
+        ] {
+            assert_eq!(receiver(line, LISTEN), None, "{line}");
+        }
+    }
+}
