@@ -55,6 +55,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["for the networks in this file write @/etc/hosts"],
         ),
         (
+            "proxy --target=127.0.0.1:80 --trust=192.0.2.1,192.0.2.2",
+            2,
+            &["; each takes an option of its own"],
+        ),
+        (
             "exec --trust=any",
             2,
             &["\npeername exec --trust=any -- CMD\n"],

@@ -204,7 +204,7 @@ pub enum NetworkListError {
     #[error(
         "{option} {value:?} is neither a network (192.0.2.0/24), an address, @FILE, private, loopback \
          nor any{}",
-        file_hint(value)
+        value_hint(value)
     )]
     Value {
         /// The option.
@@ -259,9 +259,10 @@ pub enum NetworkListError {
     },
 }
 
-fn file_hint(value: &str) -> String {
+fn value_hint(value: &str) -> String {
     match Path::new(value).is_file() {
         true => format!("; for the networks in this file write @{value}"),
+        false if value.contains(',') => "; each takes an option of its own".to_owned(),
         false => String::new(),
     }
 }
