@@ -206,6 +206,28 @@ fn program_is_not_started_where_no_origin_could_be_verified() {
     assert_prints(&output, "");
 }
 
+/// The interceptor's error is the only cause that is reported: it removes the jail's directory, which is being filled.
+#[test]
+fn interceptor_that_does_not_start_is_the_only_cause() {
+    let rig = JailRig::new();
+    let jail = rig.scratch().path_text("peername");
+    let broken = rig.scratch().path_text("broken.pem");
+    std::fs::write(&broken, "no certificate").expect("write(2)");
+    for _ in 0..5 {
+        let script = format!("{jail} jail --extra-ca {broken} --allow a.test -- echo started");
+        let output = rig.run_outside(User::Nobody, &script);
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert_prints(&output, "");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            format!(
+                "peername: the interceptor: --extra-ca {broken}: no certificate in it; it has to be PEM\n\
+                 peername: the interceptor did not start\n"
+            )
+        );
+    }
+}
+
 /// Where user namespaces are forbidden, the error names the setting.
 #[test]
 fn forbidden_user_namespaces_are_explained() {

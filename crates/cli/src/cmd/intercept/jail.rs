@@ -117,7 +117,10 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let sockets = network::enter(&ports)?;
     interceptor::send_sockets(&channel, &sockets)?;
     drop(sockets);
-    let covered = files::cover(&dir, &trust, &hidden)?;
+    let covered = files::cover(&dir, &trust, &hidden).or_else(|error| {
+        // One that has exited has removed the directory.
+        wait_interceptor(&channel).and(Err(error.into()))
+    })?;
     // The mediator would keep a copy.
     drop(trust);
     let mut command = launcher::command(&args.command);
@@ -125,9 +128,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
     let listeners = ListenerPorts::new(to_interceptor, &ports);
     let verbose = args.logging.verbose > 0;
     let mediator = mediator::spawn(allowed, listeners, covered.files, verbose)?;
-    if !interceptor::wait_ready(&channel)? {
-        bail!("the interceptor did not start");
-    }
+    wait_interceptor(&channel)?;
     if confine::confine(mediator, args.allow_mounts)? == UnixSockets::Refused {
         if parent.is_some() {
             bail!(
@@ -147,6 +148,14 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
         }
     }
     Ok(launcher::try_execute(command))
+}
+
+/// Waits until the interceptor serves. An error is on standard error already.
+fn wait_interceptor(channel: &OwnedFd) -> anyhow::Result<()> {
+    match interceptor::wait_ready(channel)? {
+        true => Ok(()),
+        false => bail!("the interceptor did not start"),
+    }
 }
 
 /// Starts the interceptor in this host's network, and its supervisor, which removes the directory after it. Returns the
