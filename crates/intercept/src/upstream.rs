@@ -47,7 +47,7 @@ pub(crate) use error::UpstreamError;
 use idle_pool::{IdlePool, PoolKey};
 pub(crate) use message_head::is_streaming;
 use message_head::{RequestForm, authenticates_connection, framing_error, write_target};
-pub use request_body::RequestBody;
+pub use request_body::{RequestBody, RequestBodyError};
 use retry::{RetryBudgets, RetryCopy};
 use trust::{OriginTls, TrustError};
 
@@ -274,13 +274,17 @@ impl Upstream {
                 if matches!(error, UpstreamError::Unprocessed(_)) {
                     lease.retire();
                 }
-                let copy = copy
-                    .and_then(|copy| copy.after(&error, reused))
-                    .map(Box::new);
+                // The origin closed the connection in the moment of its reuse, or may have done so. A copy begins a new
+                // attempt, after which the request that was not sent could not read the body.
+                let retry = match unsent.filter(|_| reused) {
+                    Some(unsent) => Some(unsent),
+                    None => copy
+                        .and_then(|copy| copy.after(&error, reused))
+                        .map(Box::new),
+                };
                 return Err(FailedExchange {
                     cause: error.at(about.addr),
-                    // The origin closed the connection in the moment of its reuse, or may have done so.
-                    retry: unsent.filter(|_| reused).or(copy),
+                    retry,
                 });
             }
         };

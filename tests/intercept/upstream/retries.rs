@@ -1,8 +1,10 @@
 //! Retries: which requests are sent again, and how often. The origin's own log counts them.
 
+use rustix::process::Signal;
+
 use crate::harness::lab::{Process, assert_contains, wait_for};
 use crate::harness::peername::words;
-use crate::harness::rig::intercept::InterceptRig;
+use crate::harness::rig::intercept::{InterceptRig, PROXY_ADDR};
 
 /// An origin that refuses every stream of a reused connection, or of all, gets each request twice at most.
 #[test]
@@ -62,6 +64,32 @@ fn http_1_1_required_is_obeyed_and_remembered() {
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
     assert_eq!(protocols, ["h2", "http/1.1", "http/1.1", "http/1.1"]);
+}
+
+/// The origin closes an idle connection, and the next request comes just before the proxy sees that. It is sent again, with its
+/// whole body.
+#[test]
+fn request_that_was_not_sent_keeps_its_body() {
+    for form in ["chunked", "length"] {
+        let rig = InterceptRig::new(&words("--workers=1 --allow-destination=10.81.0.1:9001"));
+        let origin = rig.start_python_origin(include_str!("closing_idle_origin.py"));
+        let script = rig
+            .scratch
+            .write("client.py", include_str!("put_client.py"));
+        let go = rig.scratch.path_text("go");
+        let ca = rig.scratch.path_text("ca.pem");
+        let args = ["-u", &script, &PROXY_ADDR.to_string(), &ca, form, &go];
+        let client = Process::start(&rig.lab.client, "/usr/bin/python3", &args);
+        client.wait_printed("idle");
+        // The proxy finds both at once: the request first, then the end of the connection.
+        rig.proxy.signal(Signal::STOP);
+        std::fs::write(&go, "").expect("write(2)");
+        client.wait_printed("sent");
+        rig.scratch.write("close", "");
+        origin.wait_printed("closed");
+        rig.proxy.signal(Signal::CONT);
+        client.wait_printed("answer: 200 the body");
+    }
 }
 
 /// When an origin refuses everything, retries don't double its load: they have a budget of a fifth of its requests, and a

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 /// A request's body, held until the response has gone, and then drained for a moment.
 ///
 /// Dropping it tells the client that the rest is not wanted: by RST_STREAM in HTTP/2, by closing in HTTP/1. Many clients
-/// then don't read the response any more, which may say why.
+/// then don't read the response, which may say why.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedBody(Arc<Mutex<Remainder>>);
 
-/// The part of a body that was not passed on yet.
+/// A body: what was not passed on yet, and what is kept of the rest.
 #[derive(Debug)]
 pub(crate) struct Remainder {
     /// Read already, for the check or by a failed attempt.
@@ -148,8 +148,8 @@ impl BufferedBody {
         self.lock().replay = Replay::Off;
     }
 
-    /// Begins a new attempt with the whole body, and returns its number. Earlier attempts read nothing any more. `None` if the
-    /// body is not whole any more.
+    /// Begins a new attempt with the whole body, and returns its number. Earlier attempts get an error. `None` if the body is
+    /// not whole any more.
     pub(crate) fn rewind(&self) -> Option<u32> {
         let mut remainder = self.lock();
         let Replay::Kept { data, .. } = mem::take(&mut remainder.replay) else {

@@ -81,21 +81,32 @@ impl RequestBody {
     }
 }
 
+/// Why a request's body has no end. The origin must not take it for a complete one.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestBodyError {
+    /// The client has not sent all of it.
+    #[error(transparent)]
+    Client(#[from] hyper::Error),
+    /// A later attempt sends it, or none.
+    #[error("another attempt sends the body, or it is given up")]
+    Superseded,
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = RequestBodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let this = self.get_mut();
         let Some(body) = &this.body else {
             return Poll::Ready(None);
         };
         let mut body = body.lock();
         if body.attempt() != this.attempt {
-            return Poll::Ready(None);
+            return Poll::Ready(Some(Err(RequestBodyError::Superseded)));
         }
         let frame = Pin::new(&mut *body).poll_frame(cx);
         drop(body);
@@ -106,7 +117,7 @@ impl Body for RequestBody {
         {
             progress.bytes.fetch_add(data.len() as u64, Relaxed);
         }
-        frame
+        frame.map_err(RequestBodyError::from)
     }
 
     fn is_end_stream(&self) -> bool {
