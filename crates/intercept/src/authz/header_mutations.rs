@@ -9,6 +9,8 @@ pub struct HeaderMutations {
     request: Vec<HeaderMutation>,
     response: Vec<HeaderMutation>,
     refused: usize,
+    /// Whether the request would keep a value of the client's that the service wants changed.
+    is_incomplete: bool,
 }
 
 /// The change of one header.
@@ -61,6 +63,11 @@ impl HeaderMutations {
         self.refused
     }
 
+    /// Whether the request must not be sent with these: a change of it has an invalid value, or there are too many.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Adds a change, or counts it as refused.
     pub(crate) fn add(
         &mut self,
@@ -92,7 +99,10 @@ impl HeaderMutations {
             (Some(name), Some(operation)) if changes.len() < MAX_MUTATIONS => {
                 changes.push(HeaderMutation { name, operation });
             }
-            _ => self.refused += 1,
+            (name, _) => {
+                self.refused += 1;
+                self.is_incomplete |= name.is_some() && message == MessageKind::Request;
+            }
         }
     }
 
@@ -114,8 +124,11 @@ impl HeaderMutation {
     fn apply(&self, headers: &mut HeaderMap) {
         let name = self.name.clone();
         match &self.operation {
-            Operation::Remove => drop(headers.remove(name)),
-            Operation::Set(value) => drop(headers.insert(name, value.clone())),
+            Operation::Remove => remove_spellings(headers, &name),
+            Operation::Set(value) => {
+                remove_spellings(headers, &name);
+                headers.insert(name, value.clone());
+            }
             Operation::Append(value) => drop(headers.append(name, value.clone())),
             Operation::SetIfAbsent(value) => {
                 headers.entry(name).or_insert_with(|| value.clone());
@@ -152,6 +165,27 @@ impl Operation {
 /// Whether a header may be changed: not one of the connection (RFC 9110 §7.6.1), the framing or the destination.
 pub(crate) fn is_mutable(name: &HeaderName) -> bool {
     !IMMUTABLE.contains(name) && !["keep-alive", "proxy-connection"].contains(&name.as_str())
+}
+
+/// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
+/// digit is an underscore (RFC 3875, section 4.1.18). Of two such headers the client's could be the one that counts.
+pub(super) fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
+    let spellings: Vec<_> = headers
+        .keys()
+        .filter(|other| is_spelling(other, name))
+        .cloned()
+        .collect();
+    for spelling in spellings {
+        headers.remove(spelling);
+    }
+}
+
+pub(super) fn is_spelling(one: &HeaderName, other: &HeaderName) -> bool {
+    let (one, other) = (one.as_str().bytes(), other.as_str().bytes());
+    one.len() == other.len()
+        && one
+            .zip(other)
+            .all(|(a, b)| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric())
 }
 
 const IMMUTABLE: [HeaderName; 12] = [
@@ -229,23 +263,11 @@ mod tests {
     #[test]
     fn framing_destination_and_connection_can_not_be_changed() {
         let mut changes = HeaderMutations::default();
-        for name in [
-            "Host",
-            "host",
-            ":authority",
-            ":path",
-            "Content-Length",
-            "Transfer-Encoding",
-            "Connection",
-            "TE",
-            "Upgrade",
-            "Keep-Alive",
-            "Proxy-Connection",
-            "Trailer",
-            "a b",
-            "",
-            "a\r\nb",
-        ] {
+        let immutable = IMMUTABLE;
+        let immutable = immutable.iter().map(HeaderName::as_str);
+        let invalid = ["HOST", ":authority", ":path", "a b", "", "a\r\nb"];
+        let of_http1 = ["Keep-Alive", "Proxy-Connection"];
+        for name in immutable.chain(of_http1).chain(invalid) {
             changes.add(
                 MessageKind::Request,
                 name.as_bytes(),
@@ -254,13 +276,8 @@ mod tests {
             );
             changes.remove(name.as_bytes());
         }
-        changes.add(
-            MessageKind::Request,
-            b"x-split",
-            b"a\r\nhost: other",
-            MutationMode::Set,
-        );
-        assert_eq!(changes.refused(), 31);
+        assert_eq!(changes.refused(), 2 * (12 + 2 + 6));
+        assert!(!changes.is_incomplete());
         let mut untouched = headers(&[("host", "a.test"), ("content-length", "3")]);
         changes.apply_to_request(&mut untouched);
         assert_eq!(
@@ -284,5 +301,33 @@ mod tests {
             (changes.request.len(), changes.refused()),
             (MAX_MUTATIONS, 1000 - MAX_MUTATIONS)
         );
+        assert!(changes.is_incomplete());
+    }
+
+    #[test]
+    fn change_of_the_request_with_an_invalid_value_makes_it_unsendable() {
+        for (message, is_incomplete) in
+            [(MessageKind::Request, true), (MessageKind::Response, false)]
+        {
+            let mut changes = HeaderMutations::default();
+            changes.add(message, b"x-user", b"a\r\nhost: other", MutationMode::Set);
+            assert_eq!(changes.is_incomplete(), is_incomplete, "{message:?}");
+            assert_eq!(changes.refused(), 1);
+        }
+    }
+
+    /// The variables of a CGI program don't tell them apart.
+    #[test]
+    fn other_spellings_of_a_header_go_with_it() {
+        let mut changes = HeaderMutations::default();
+        changes.remove(b"x-user");
+        changes.add(MessageKind::Request, b"x-role", b"none", MutationMode::Set);
+        let mut request = headers(&[
+            ("x_user", "admin"),
+            ("x.role", "admin"),
+            ("x-users", "kept"),
+        ]);
+        changes.apply_to_request(&mut request);
+        assert_eq!(request, headers(&[("x-users", "kept"), ("x-role", "none")]));
     }
 }

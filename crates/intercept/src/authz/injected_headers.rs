@@ -14,7 +14,7 @@ use std::str::FromStr;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peername_sys::fs::text_file;
 
-use super::header_mutations::is_mutable;
+use super::header_mutations::{is_mutable, is_spelling, remove_spellings};
 use super::rules::{AccessRules, Subject};
 use crate::host::{HostPort, ParseHostError};
 use crate::request::target::RequestTarget;
@@ -201,27 +201,6 @@ fn is_echoed(method: &Method) -> bool {
     ["TRACE", "TRACK"]
         .iter()
         .any(|echoed| method.as_str().eq_ignore_ascii_case(echoed))
-}
-
-/// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
-/// digit is an underscore (RFC 3875, section 4.1.18). Of two such headers the client's could be the one that counts.
-fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
-    let spellings: Vec<_> = headers
-        .keys()
-        .filter(|other| is_spelling(other, name))
-        .cloned()
-        .collect();
-    for spelling in spellings {
-        headers.remove(spelling);
-    }
-}
-
-fn is_spelling(one: &HeaderName, other: &HeaderName) -> bool {
-    let (one, other) = (one.as_str().bytes(), other.as_str().bytes());
-    one.len() == other.len()
-        && one
-            .zip(other)
-            .all(|(a, b)| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric())
 }
 
 fn read_value(path: &Path) -> Result<HeaderValue, InjectionError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::header_mutations::HeaderMutations;
-use super::verdict::{Decision, Denial};
+use super::verdict::{AuthzError, Decision, Denial};
 
 /// A decision, and how long it may be cached.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,11 +16,21 @@ pub struct AuthzResponse {
 }
 
 impl AuthzResponse {
-    pub(crate) fn allow(changes: HeaderMutations) -> Self {
-        Self {
+    /// Allows the request, changed so.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthzError::Malformed`]: not all of the changes can be made.
+    pub(crate) fn allow(changes: HeaderMutations) -> Result<Self, AuthzError> {
+        if changes.is_incomplete() {
+            return Err(AuthzError::Malformed(
+                "a change of the request's headers that can't be made: an invalid value, or more than 64",
+            ));
+        }
+        Ok(Self {
             decision: Decision::Allow(Arc::new(changes)),
             lifetime: CacheLifetime::default(),
-        }
+        })
     }
 
     pub(crate) fn deny(denial: Denial) -> Self {

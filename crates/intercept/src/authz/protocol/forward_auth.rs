@@ -168,7 +168,7 @@ pub fn decode(
         ))));
     }
     let response = match status.is_success() {
-        true => AuthzResponse::allow(take_headers(headers, take)),
+        true => AuthzResponse::allow(take_headers(headers, take))?,
         false => AuthzResponse::deny(denial(status, headers, body)),
     };
     let fields = headers.get_all(header::CACHE_CONTROL).iter();

@@ -187,7 +187,7 @@ pub fn decode(status: StatusCode, body: &[u8]) -> Result<AuthzResponse, AuthzErr
     })?;
     match reply.result {
         None => Ok(denied("the policy is undefined")),
-        Some(Value::Bool(true)) => Ok(AuthzResponse::allow(HeaderMutations::default())),
+        Some(Value::Bool(true)) => AuthzResponse::allow(HeaderMutations::default()),
         Some(Value::Bool(false)) => Ok(denied("")),
         Some(Value::Object(result)) if has_both_names(&result) => Err(AuthzError::Malformed(
             "a result with allow and allowed, or with http_status and status",
@@ -225,7 +225,7 @@ impl Ruling {
                     "an allow for a changed query, and queries are not changed here",
                 ));
             }
-            Some(true) => AuthzResponse::allow(self.changes()),
+            Some(true) => AuthzResponse::allow(self.changes())?,
             Some(false) => AuthzResponse::deny(self.denial("")),
             None => AuthzResponse::deny(self.denial("the policy's result has no allow")),
         };

@@ -41,8 +41,8 @@ pub fn decode(reply: CheckResponse) -> Result<AuthzResponse, AuthzError> {
         (Some(0), Some(HttpResponse::Denied(_))) => {
             Err(AuthzError::Malformed("status OK with a denied response"))
         }
-        (Some(0), None) => Ok(AuthzResponse::allow(HeaderMutations::default())),
-        (Some(0) | None, Some(HttpResponse::Ok(ok))) => changes(ok).map(AuthzResponse::allow),
+        (Some(0), None) => AuthzResponse::allow(HeaderMutations::default()),
+        (Some(0) | None, Some(HttpResponse::Ok(ok))) => changes(ok).and_then(AuthzResponse::allow),
         (_, Some(HttpResponse::Denied(denied))) => Ok(AuthzResponse::deny(denial(denied, &reason))),
         (_, _) => Ok(AuthzResponse::deny(Denial::new(
             StatusCode::FORBIDDEN,
