@@ -111,9 +111,12 @@ impl CheckService {
         if config == self.shared.config {
             return Ok(self.clone());
         }
-        let next = Self::with_metrics(config, self.shared.metrics.clone())?;
-        next.shared.metrics.set_suspended(0);
-        Ok(next)
+        Self::with_metrics(config, self.shared.metrics.clone())
+    }
+
+    /// Sets the metric of suspended services, which the service before may have set, too.
+    pub(crate) fn count_suspended(&self) {
+        self.shared.count_suspended();
     }
 
     fn with_metrics(config: CheckConfig, metrics: CheckMetrics) -> Result<Self, ConfigError> {
@@ -370,6 +373,10 @@ impl Shared {
             ),
             Transition::Closed => info!(%service, "the check service answers again"),
         }
+        self.count_suspended();
+    }
+
+    fn count_suspended(&self) {
         let suspended = self
             .breakers
             .iter()

@@ -4,13 +4,12 @@ pub mod metrics;
 pub(crate) mod record_sinks;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use http::HeaderMap;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
@@ -86,7 +85,15 @@ pub struct LiveLists {
     /// The requests that are allowed (`--allow`, `--deny`); `None` for all.
     pub rules: Option<Arc<AccessRules>>,
     /// Secrets that are added to allowed requests (`--inject`).
-    pub injected: InjectedHeaders,
+    pub injected: Arc<InjectedHeaders>,
+}
+
+/// What decides on requests. One value, so that no request is decided by the lists of one configuration and the check of
+/// another.
+#[derive(Debug)]
+struct Policy {
+    lists: Arc<LiveLists>,
+    check: Option<CheckService>,
 }
 
 /// A reload that was read and validated: lists, trusted roots of origins, and the authority with a leaf key.
@@ -123,13 +130,12 @@ pub enum CheckChangeError {
 /// reload is another value, which shares the mint, the clients that are admitted, the limits and the metrics.
 #[derive(Debug)]
 pub struct InterceptState {
-    lists: Arc<ArcSwap<LiveLists>>,
+    policy: Arc<ArcSwap<Policy>>,
     pub(crate) rules: Rules,
     pub(crate) mint: Arc<Mint>,
     pub(crate) upstream: Upstream,
     pub(crate) sinks: RecordSinks,
     pub(crate) client_limit: Arc<ClientLimit>,
-    check: Arc<ArcSwapOption<CheckService>>,
     approver: Option<Arc<dyn Approver>>,
     admissions: Option<Arc<dyn AdmissionLog>>,
     draining: watch::Sender<bool>,
@@ -147,13 +153,12 @@ impl InterceptState {
     ) -> Self {
         let (draining, _) = watch::channel(false);
         Self {
-            lists: Arc::new(ArcSwap::new(lists)),
+            policy: Arc::new(ArcSwap::from_pointee(Policy { lists, check })),
             rules,
             mint: Arc::new(mint),
             upstream,
             sinks: RecordSinks::default(),
             client_limit: Arc::new(ClientLimit::new(connections)),
-            check: Arc::new(ArcSwapOption::from(check.map(Arc::new))),
             approver: None,
             admissions: None,
             draining,
@@ -214,7 +219,7 @@ impl InterceptState {
         &self,
         config: Option<CheckConfig>,
     ) -> Result<Option<CheckService>, CheckChangeError> {
-        match (self.check.load().as_deref(), config) {
+        match (&self.policy.load().check, config) {
             (None, None) => Ok(None),
             (Some(check), Some(config)) => Ok(Some(check.successor(config)?)),
             (None, Some(_)) | (Some(_), None) => Err(CheckChangeError::NeedsRestart),
@@ -234,19 +239,21 @@ impl InterceptState {
     ) -> Self {
         self.mint.renew(reload.epoch);
         upstream.destinations.rules = self.upstream.replace_rules(reload.lists.rules.clone());
-        self.lists.store(reload.lists);
-        self.check.store(check.map(Arc::new));
+        if let Some(check) = &check {
+            check.count_suspended();
+        }
+        let lists = reload.lists;
+        self.policy.store(Arc::new(Policy { lists, check }));
         if let (Some(next), Some(pinned)) = (&mut rules.pinned, &self.rules.pinned) {
             *next = pinned.clone();
         }
         Self {
-            lists: Arc::clone(&self.lists),
+            policy: Arc::clone(&self.policy),
             rules,
             mint: Arc::clone(&self.mint),
             upstream: self.upstream.successor(upstream, reload.tls),
             sinks: self.sinks.clone(),
             client_limit: Arc::clone(&self.client_limit),
-            check: Arc::clone(&self.check),
             approver: self.approver.clone(),
             admissions: self.admissions.clone(),
             draining: self.draining.clone(),
@@ -261,7 +268,7 @@ impl InterceptState {
 
     /// The lists that are in force now.
     pub(crate) fn lists(&self) -> Arc<LiveLists> {
-        self.lists.load_full()
+        Arc::clone(&self.policy.load().lists)
     }
 
     /// Registers all metrics.
@@ -272,7 +279,7 @@ impl InterceptState {
         }
         self.upstream.register(registry);
         registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
-        if let Some(check) = self.check.load().as_deref() {
+        if let Some(check) = &self.policy.load().check {
             check.register(registry);
         }
     }
@@ -293,32 +300,17 @@ impl InterceptState {
         client: &'a ClientInfo,
         target: &'a Arc<RequestTarget>,
     ) -> Authorizer<'a> {
+        let policy = self.policy.load();
         Authorizer {
-            rules: self.lists.load().rules.clone(),
+            rules: policy.lists.rules.clone(),
+            injected: Arc::clone(&policy.lists.injected),
             approver: self.approver.clone(),
             admissions: self.admissions.clone(),
-            check: self.check(),
+            check: policy.check.as_ref().map(client_of),
             relays_tunnel: false,
             client,
             target,
         }
-    }
-
-    /// This worker's client of the check service, if one is configured.
-    fn check(&self) -> Option<CheckClient> {
-        let check = self.check.load();
-        let check = check.as_deref()?;
-        Some(CHECKS.with_borrow_mut(|clients| {
-            if let Some(client) = clients.iter().find(|client| check.is_of(client)) {
-                return client.clone();
-            }
-            let client = check.client();
-            if clients.len() == MAX_CHECK_CLIENTS {
-                clients.pop_front();
-            }
-            clients.push_back(client.clone());
-            client
-        }))
     }
 
     /// Probes the check service, if one is configured.
@@ -327,7 +319,7 @@ impl InterceptState {
     ///
     /// Why it can't be asked now.
     pub(crate) async fn probe_check(&self) -> Result<(), authz::AuthzError> {
-        match self.check.load_full() {
+        match &self.policy.load_full().check {
             Some(check) => check.reach().await,
             None => Ok(()),
         }
@@ -335,15 +327,15 @@ impl InterceptState {
 
     /// Whether a rule names this destination as one whose connections are relayed unopened.
     pub(crate) fn relays(&self, to: &HostPort) -> bool {
-        let lists = self.lists.load();
-        lists.rules.as_ref().is_some_and(|rules| rules.relays(to))
+        let rules = &self.policy.load().lists.rules;
+        rules.as_ref().is_some_and(|rules| rules.relays(to))
     }
 
     /// What would open this port of the host; `None` where a rule denies it. Where there are no rules, a first one would deny
     /// everything else, and `--learn` takes none.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
-        let lists = self.lists.load();
-        let Some(rules) = &lists.rules else {
+        let policy = self.policy.load();
+        let Some(rules) = &policy.lists.rules else {
             return Some(match HTTP_PORTS.contains(&to.port) {
                 true => Remedy::Port(to.port),
                 false => Remedy::AllowTcp(to.to_string()),
@@ -358,7 +350,7 @@ impl InterceptState {
 
     /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.
     pub(crate) fn inspects_requests(&self) -> bool {
-        self.check.load().is_some() || self.approver.is_some()
+        self.policy.load().check.is_some() || self.approver.is_some()
     }
 
     /// Whether access lists, an approver or a check service decide on requests.
@@ -368,14 +360,14 @@ impl InterceptState {
 
     /// Whether access lists decide on requests.
     pub(crate) fn has_rules(&self) -> bool {
-        self.lists.load().rules.is_some()
+        self.policy.load().lists.rules.is_some()
     }
 
     /// What the check service is to see of the body of a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
-        let check = self.check.load();
+        let check = &self.policy.load().check;
         check
-            .as_deref()
+            .as_ref()
             .map_or(CheckedBody::None, |check| check.checked_body(headers))
     }
 
@@ -395,10 +387,16 @@ impl InterceptState {
     }
 }
 
-thread_local! {
-    /// This worker's clients of check services: of the current one, and of those that connections began with.
-    static CHECKS: RefCell<VecDeque<CheckClient>> = const { RefCell::new(VecDeque::new()) };
+/// This worker's client of the check service.
+fn client_of(check: &CheckService) -> CheckClient {
+    CHECK_CLIENT.with_borrow_mut(|known| {
+        let current = known.take().filter(|client| check.is_of(client));
+        known
+            .insert(current.unwrap_or_else(|| check.client()))
+            .clone()
+    })
 }
 
-/// The client of a service beyond these is made again by each connection that needs it.
-const MAX_CHECK_CLIENTS: usize = 8;
+thread_local! {
+    static CHECK_CLIENT: RefCell<Option<CheckClient>> = const { RefCell::new(None) };
+}

@@ -13,7 +13,7 @@ use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
     self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
-    HeaderMutations, HostPortRef, RequestKind, Verdict,
+    HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -74,6 +74,8 @@ const NO_BODY: BodyInfo<'static> = BodyInfo {
 pub(crate) struct Authorizer<'a> {
     /// `None` where no access list is configured.
     pub(crate) rules: Option<Arc<AccessRules>>,
+    /// Secrets for the requests that are allowed.
+    pub(crate) injected: Arc<InjectedHeaders>,
     /// What decides where no rule matches; `None` where that is a denial.
     pub(crate) approver: Option<Arc<dyn Approver>>,
     /// Where an allowed request is recorded before it is sent, if anywhere.
@@ -100,9 +102,12 @@ impl Authorizer<'_> {
         record: &mut AuditRecord,
     ) -> Result<Allowed, Denied> {
         let (target, client) = (self.target, self.client.addr);
+        let injected = Arc::clone(&self.injected);
         let decided = self.decide(RequestKind::Request, &request.head, body, record);
         let changes = decided.await?;
-        Ok(Allowed::new(target, client, request, changes))
+        let mut allowed = Allowed::new(target, client, request, changes);
+        record.set_injected(allowed.add_secrets(&injected));
+        Ok(allowed)
     }
 
     /// Authorizes a tunnel by its CONNECT, as [`Self::authorize`] does a request.

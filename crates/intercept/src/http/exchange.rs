@@ -202,12 +202,10 @@ impl Exchange<'_> {
 
     async fn send(
         &self,
-        mut allowed: Allowed,
+        allowed: Allowed,
         body: Option<BufferedBody>,
         mut context: ResponseContext<'_>,
     ) -> Response<ResponseBody> {
-        let injected = allowed.add_secrets(&self.state.lists().injected);
-        context.record.set_injected(injected);
         let changes = allowed.changes();
         let body = RequestBody::new(body, Arc::clone(&context.record.sent));
         let upstream = &self.state.upstream;

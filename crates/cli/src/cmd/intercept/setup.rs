@@ -153,7 +153,7 @@ impl Setup {
                 lists: Arc::new(LiveLists {
                     access: access?,
                     rules: rules.or(fallback),
-                    injected: injected?,
+                    injected: Arc::new(injected?),
                 }),
                 check,
                 explicit: explicit?,

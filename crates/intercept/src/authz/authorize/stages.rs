@@ -93,7 +93,7 @@ impl Allowed {
     }
 
     /// Adds what only the origin may see: after the check, and after the changes that it asked for. Returns the names.
-    pub(crate) fn add_secrets(&mut self, injected: &InjectedHeaders) -> Option<String> {
+    pub(super) fn add_secrets(&mut self, injected: &InjectedHeaders) -> Option<String> {
         let Parts {
             headers, method, ..
         } = &mut self.request.head;
