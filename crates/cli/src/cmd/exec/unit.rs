@@ -2,6 +2,7 @@
 
 mod drop_in;
 mod service_unit;
+mod unit_name;
 
 use std::env;
 use std::fs;

@@ -1,5 +1,7 @@
 //! Drop-ins for units of different kinds, whose files are below a root of the test.
 
+mod reading;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -20,6 +22,14 @@ impl Root {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+        self
+    }
+
+    /// Makes a symbolic link.
+    fn with_link(self, path: &str, target: &str) -> Self {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
         self
     }
 
@@ -283,69 +293,6 @@ fn servers_that_exec_does_not_reach_are_refused() {
 }
 
 #[test]
-fn drop_ins_are_read_in_the_order_of_their_names() {
-    let root = Root::new("order")
-        .with(
-            "lib/systemd/system/a-b@.service",
-            "[Service]\nExecStart=/bin/a\nUser=a\n",
-        )
-        .with(
-            "etc/systemd/system/a-.service.d/1.conf",
-            "[Service]\nExecStart=\nExecStart=/bin/1\n",
-        )
-        .with(
-            "run/systemd/system/a-b@.service.d/2.conf",
-            "[Service]\nExecStart=\nExecStart=/bin/2\n",
-        )
-        .with(
-            "lib/systemd/system/a-b@c.service.d/1.conf",
-            "[Service]\nUser=b\n",
-        )
-        .with(
-            "etc/systemd/system/a-b@c.service.d/peername.conf",
-            "[Service]\nUser=c\n",
-        );
-    let unit = root.read("a-b@c.service").unwrap();
-    // The instance's own 1.conf replaces the one of a less specific directory.
-    assert_eq!(unit.last("User"), Some("b"));
-    assert_eq!(unit.list("ExecStart"), ["/bin/2"]);
-    let template = root.read("a-b@.service").unwrap();
-    assert_eq!(template.last("User"), Some("a"));
-    let root = root.with(
-        "etc/systemd/system/a-b@c.service.d/z.conf",
-        "[Service]\nExecStart=\nExecStart=/bin/z\n",
-    );
-    let refused = root.refusal("a-b@c.service");
-    assert!(refused.contains("z.conf"), "{refused}");
-}
-
-#[test]
-fn alias_names_its_unit() {
-    let root = Root::new("alias")
-        .with(
-            "lib/systemd/system/ssh.service",
-            "[Service]\nExecStart=/usr/sbin/sshd -D\n",
-        )
-        .with("etc/systemd/system/empty.service", "");
-    let directory = root.0.join("etc/systemd/system");
-    symlink(
-        "../../../lib/systemd/system/ssh.service",
-        directory.join("sshd.service"),
-    )
-    .unwrap();
-    symlink("/dev/null", directory.join("masked.service")).unwrap();
-    assert_eq!(root.read("sshd.service").unwrap().name, "ssh.service");
-    for (name, reason) in [
-        ("masked", "is masked"),
-        ("absent", "no file"),
-        ("empty", "no ExecStart="),
-    ] {
-        let refused = root.refusal(&format!("{name}.service"));
-        assert!(refused.contains(reason), "{refused}");
-    }
-}
-
-#[test]
 fn names_of_services_need_no_suffix() {
     for (name, expected) in [
         ("nginx", Some("nginx.service")),
@@ -358,15 +305,4 @@ fn names_of_services_need_no_suffix() {
         let full = service_name(name).ok();
         assert_eq!(full.as_deref(), expected);
     }
-}
-
-#[test]
-fn booleans_are_read_as_systemd_does() {
-    for text in ["1", "yes", "Y", "true", "T", "On"] {
-        assert_eq!(parse_boolean(text), Some(true), "{text}");
-    }
-    for text in ["0", "no", "N", "False", "f", "off"] {
-        assert_eq!(parse_boolean(text), Some(false), "{text}");
-    }
-    assert_eq!(parse_boolean("cgroup"), None);
 }
