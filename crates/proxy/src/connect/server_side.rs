@@ -67,8 +67,8 @@ impl ServerSide {
     ///
     /// A listener instead of the connection is no proof: with SYN cookies and a full accept backlog, the backend's host has
     /// no socket before the first data; and a rule may redirect the destination alone. So how a packet of the connection
-    /// leaves decides. Without a listener either, the connection ends in another network namespace, where it can't be seen: it
-    /// is refused only if its packets are seen to leave with another source.
+    /// leaves decides. Without a listener either, the connection ends in another network namespace, where it can't be seen, or
+    /// the kernel can't look up sockets: it is refused only if its packets are seen to leave with another source.
     ///
     /// # Errors
     ///
@@ -84,13 +84,13 @@ impl ServerSide {
         if !self.is_on_this_host {
             return self.verify_egress(mark);
         }
-        let Self {
-            backend, client, ..
-        } = self;
-        if find(client, backend).is_ok_and(|own| own != TcpSocket::Connection) {
+        if upstream.peer_addr().is_err() {
             // It was reset meanwhile.
             return Ok(());
         }
+        let Self {
+            backend, client, ..
+        } = self;
         if find(backend, client).map_err(Failure::Local)? == TcpSocket::Missing {
             return self.verify_egress(mark);
         }

@@ -24,7 +24,7 @@ pub enum TcpSocket {
     TimeWait,
     /// A listener.
     Listener,
-    /// None.
+    /// None, or the kernel has no lookup of TCP sockets (`CONFIG_INET_TCP_DIAG`, which may be a module): both are ENOENT.
     Missing,
 }
 
@@ -108,10 +108,18 @@ fn exact_request(protocol: u8, local: SocketAddr, remote: SocketAddr) -> [u8; 56
     request[10..12].copy_from_slice(&remote.port().to_be_bytes());
     request[12..28].copy_from_slice(&octets(local.ip()));
     request[28..44].copy_from_slice(&octets(remote.ip()));
-    // A server that is bound to a device receives from this host by loopback only.
-    request[44..48].copy_from_slice(&LOOPBACK.to_ne_bytes());
+    request[44..48].copy_from_slice(&interface_of(local).to_ne_bytes());
     request[48..56].fill(0xff); // INET_DIAG_NOCOOKIE
     request
+}
+
+/// The interface of a connection within this host. A server that is bound to a device receives by loopback only, but the sockets of
+/// a link-local address belong to its interface.
+fn interface_of(local: SocketAddr) -> u32 {
+    match local {
+        SocketAddr::V6(local) if local.scope_id() != 0 => local.scope_id(),
+        _ => LOOPBACK,
+    }
 }
 
 fn family_of(address: SocketAddr) -> u8 {
