@@ -49,7 +49,7 @@ use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
 use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{
-    AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, Waited,
+    AddressArgument, MediatedCall, Notification, NotificationListener, ThreadCache, WaitOutcome,
 };
 use peername_sys::{Errno, Result};
 
@@ -194,10 +194,15 @@ impl Mediator {
             let replaced = self.covers.as_ref().map(AsFd::as_fd);
             let next_attempt = self.pending.next_attempt();
             match self.calls.wait(&self.program, replaced, next_attempt)? {
-                Waited::Pending => self.take()?,
-                Waited::Other => self.covers.iter().try_for_each(WatchedCovers::restore)?,
-                Waited::TimedOut => {}
-                Waited::Exited => return Ok(()),
+                WaitOutcome::Ready { call, other } => {
+                    if other {
+                        self.covers.iter().try_for_each(WatchedCovers::restore)?;
+                    }
+                    if call {
+                        self.take()?;
+                    }
+                }
+                WaitOutcome::Exited => return Ok(()),
             }
             self.pending.retry(&self.calls)?;
         }

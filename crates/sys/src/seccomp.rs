@@ -23,7 +23,7 @@ pub use deny_io_uring::deny_io_uring;
 pub use filter::{Bypass, Getsockname};
 pub use jail::{AddressArgument, JailRules, MediatedCall, UnixSockets, confine_calls};
 pub use listener::{
-    AddFdOutcome, Notification, NotificationListener, NotificationRecord, Waited, is_listener,
+    AddFdOutcome, Notification, NotificationListener, NotificationRecord, WaitOutcome, is_listener,
     is_over,
 };
 pub use thread_cache::ThreadCache;

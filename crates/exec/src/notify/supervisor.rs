@@ -14,7 +14,7 @@ use peername_identity::{OPEN_CHANNEL, RefusalVerbosity, Table};
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::process::daemonize;
-use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache};
+use peername_sys::seccomp::{Notification, NotifiedCall, ThreadCache, is_over};
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::{Errno, Result};
 
@@ -167,7 +167,9 @@ impl Supervisor {
             for event in found.drain(..) {
                 match EpollToken::from(event.token) {
                     EpollToken::Calls if event.readable => self.answer(),
-                    EpollToken::Calls if event.hung_up => return Ok(Ended::Over),
+                    EpollToken::Calls if event.hung_up && is_over(&self.supervised.calls) => {
+                        return Ok(Ended::Over);
+                    }
                     EpollToken::Stop => return Ok(Ended::Stopped),
                     EpollToken::MonitorExited => {
                         if let Some(failsafe) = &mut self.failsafe {

@@ -13,7 +13,7 @@ use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::daemonize::{self, ChildProcess};
 use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
-use peername_sys::seccomp::{Notification, NotificationListener};
+use peername_sys::seccomp::{Notification, NotificationListener, is_over};
 
 use super::epoll_token::EpollToken;
 use super::inflight_calls::InflightCalls;
@@ -145,7 +145,7 @@ impl Guard {
             let mut found = Vec::new();
             let left = deadline.saturating_duration_since(Instant::now());
             epoll.wait(Some(left), &mut found)?;
-            if found.iter().any(|found| found.hung_up) {
+            if found.iter().any(|found| found.hung_up) && is_over(&self.calls) {
                 return Ok(true);
             }
             if left.is_zero() {

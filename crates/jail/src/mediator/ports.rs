@@ -18,7 +18,7 @@ use peername_sys::ipc::fd_passing;
 use peername_sys::socket::addressed;
 use peername_sys::tcp::listener;
 use peername_sys::tcp::socket_info::{current_netns_cookie, netns_cookie};
-use peername_sys::{Errno, Result};
+use peername_sys::{Errno, NameCall, Result};
 
 use crate::network::{OWN, alternate_ports};
 
@@ -64,9 +64,8 @@ impl ListenerPorts {
             |error: &io::Error| error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error());
         match inet_address(address) {
             Some(addr) if bound.as_ref().is_err_and(is_in_use) && self.take(&socket, addr) => {
-                // Connections that the interceptor has accepted there are still bound to the port.
-                addressed::set_reuse_address(&socket)?;
-                addressed::bind(&socket, address)
+                // The stopped listener and the connections that it has accepted are still bound to the port.
+                addressed::bind_reusing(&socket, address)
             }
             _ => bound,
         }
@@ -155,7 +154,10 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
         let addr = text
             .strip_prefix(REFUSED)
             .and_then(|addr| addr.parse().ok());
-        return Ok(addr.map_or(FromMediator::Exited, FromMediator::Refused));
+        return addr
+            .map(FromMediator::Refused)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+            .call("recvmsg(2), from the mediator");
     };
     for (_, socket) in listeners
         .iter()

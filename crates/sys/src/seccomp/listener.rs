@@ -43,13 +43,14 @@ pub enum AddFdOutcome {
 
 /// Why [`NotificationListener::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// A call is pending.
-    Pending,
-    /// No call is, and the other descriptor is readable.
-    Other,
-    /// The time is over, or a signal has come.
-    TimedOut,
+pub enum WaitOutcome {
+    /// What is ready; nothing where the time is over, or a signal has come.
+    Ready {
+        /// A call is pending.
+        call: bool,
+        /// The other descriptor is readable.
+        other: bool,
+    },
     /// The process has exited, or none with the filter is left.
     Exited,
 }
@@ -150,7 +151,7 @@ impl NotificationListener {
         process: &PidFd,
         other: Option<BorrowedFd<'_>>,
         limit: Option<Duration>,
-    ) -> Result<Waited> {
+    ) -> Result<WaitOutcome> {
         let limit = limit.map(Timespec::try_from).transpose();
         let limit = limit.map_err(io::Error::other).call("poll(2)")?;
         let mut polled = [
@@ -161,17 +162,18 @@ impl NotificationListener {
                 |other| PollFd::from_borrowed_fd(other, PollFlags::IN),
             ),
         ];
-        let ready = match poll(&mut polled, limit.as_ref()) {
-            Err(Errno::INTR) => return Ok(Waited::TimedOut),
-            ready => ready.call("poll(2)")?,
-        };
+        match poll(&mut polled, limit.as_ref()) {
+            Err(Errno::INTR) => {}
+            ready => _ = ready.call("poll(2)")?,
+        }
         let [calls, exit, other] = polled.map(|polled| polled.revents());
-        Ok(match ready {
-            0 => Waited::TimedOut,
-            _ if !exit.is_empty() => Waited::Exited,
-            _ if calls == PollFlags::IN => Waited::Pending,
-            _ if calls.is_empty() && other == PollFlags::IN => Waited::Other,
-            _ => Waited::Exited,
+        // Not at POLLERR: a signal has interrupted the poll (`seccomp_notify_poll` in the kernel's `kernel/seccomp.c`).
+        if !exit.is_empty() || calls.contains(PollFlags::HUP) {
+            return Ok(WaitOutcome::Exited);
+        }
+        Ok(WaitOutcome::Ready {
+            call: calls.contains(PollFlags::IN),
+            other: other.contains(PollFlags::IN),
         })
     }
 
@@ -212,7 +214,7 @@ impl NotificationListener {
     /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its
     /// thread id, was that thread's.
     pub fn is_pending(&self, mut id: u64) -> bool {
-        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
+        self.retry_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
     }
 
@@ -240,7 +242,7 @@ impl NotificationListener {
             flags,
         };
         // ENOENT: the call is over. EINPROGRESS is impossible: a listener has one reader.
-        let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response);
+        let _ = self.retry_ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut response);
     }
 
     /// Duplicates `fd` into the program and makes the call return it, atomically
@@ -271,6 +273,16 @@ impl NotificationListener {
     /// EMFILE.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
+    }
+
+    /// Repeats a command that a signal has interrupted before it did anything, as SIGSTOP and the freezer of cgroups can.
+    fn retry_ioctl<T>(&self, command: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+        loop {
+            match self.ioctl(command, argument) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
     }
 
     fn ioctl<T>(&self, command: libc::Ioctl, argument: &mut T) -> io::Result<()> {

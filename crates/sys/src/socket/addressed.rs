@@ -20,15 +20,16 @@ pub enum Connected {
     Blocks,
 }
 
-/// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only. Where another process
-/// clears it meanwhile, the wait is ended within a moment ([`ForeignFd`](crate::ipc::foreign_fd::ForeignFd)).
+/// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only, and not on a socket of
+/// datagrams, where connect(2) does not wait. Where another process clears it meanwhile, the wait is ended within a moment
+/// ([`ForeignFd`](crate::ipc::foreign_fd::ForeignFd)).
 ///
 /// # Errors
 ///
 /// EBADF where the descriptor is closed; those of connect(2) are in the value.
 pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
     let flags = fcntl_getfl(&socket)?;
-    if flags.contains(OFlags::NONBLOCK) {
+    if flags.contains(OFlags::NONBLOCK) || is_datagram(&socket) {
         let result = connect_once(&socket, address);
         return Ok(match is_errno(&result, Errno::INTR) {
             // It is a blocking one by now.
@@ -42,7 +43,8 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
         // On loopback, TCP is connected by now: the answer came while the call held the socket.
         result = connect_once(&socket, address);
     }
-    fcntl_setfl(&socket, flags)?;
+    // The program may have changed others meanwhile.
+    fcntl_setfl(&socket, fcntl_getfl(&socket)? - OFlags::NONBLOCK)?;
     let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN, Errno::INTR];
     Ok(match waits.iter().any(|&errno| is_errno(&result, errno)) {
         true => Connected::Blocks,
@@ -82,13 +84,21 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
     }
 }
 
-/// Lets it bind a port that connections of an earlier listener are bound to (SO_REUSEADDR).
+/// Binds the socket to a port that an earlier listener and its connections may be bound to (SO_REUSEADDR). Where that fails, the
+/// option is as before.
 ///
 /// # Errors
 ///
-/// EBADF.
-pub fn set_reuse_address(socket: impl AsFd) -> io::Result<()> {
-    Ok(sockopt::set_socket_reuseaddr(socket, true)?)
+/// Those of bind(2).
+pub fn bind_reusing(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
+    let before = sockopt::socket_reuseaddr(&socket)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, address).inspect_err(|_| _ = sockopt::set_socket_reuseaddr(&socket, before))
+}
+
+/// Whether it is a datagram socket (SO_TYPE).
+fn is_datagram(socket: impl AsFd) -> bool {
+    sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::DGRAM)
 }
 
 /// Whether it is a stream socket (SO_TYPE).
@@ -113,7 +123,7 @@ pub fn connect_timeout(socket: impl AsFd) -> Option<Duration> {
 ///
 /// # Errors
 ///
-/// ENOENT or EINVAL where the socket has no path.
+/// ENOENT where the socket has no path; EPERM; EMFILE.
 pub fn bound_file(socket: impl AsFd) -> Result<OwnedFd> {
     // SAFETY: the command takes no argument.
     let fd = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCUNIXFILE) };
