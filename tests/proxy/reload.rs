@@ -75,7 +75,8 @@ fn reload_withdraws_trust_at_once() {
     });
     down.send(b"still here");
     assert_eq!(up.recv(10), b"still here");
-    rig.reload(&table(LISTEN_V4, &["10.81.0.2"]), "\"reloaded\"");
+    let changed = r#""opened":"","closed":"","changed":"listen.trust""#;
+    rig.reload(&table(LISTEN_V4, &["10.81.0.2"]), changed);
     rig.connect(LISTEN_V4);
 }
 

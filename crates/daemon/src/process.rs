@@ -130,7 +130,7 @@ pub fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static 
 pub fn refuse_changes(keys: Vec<&'static str>) -> anyhow::Result<()> {
     ensure!(
         keys.is_empty(),
-        "{} can't change without a restart",
+        "{} can't change without a restart or an upgrade",
         keys.join(", ")
     );
     Ok(())

@@ -1,6 +1,7 @@
 //! Serves until a signal stops it, and reloads the configuration at SIGHUP and, with `--watch`, at a change of its files:
 //! the new configuration is applied as a whole, or not at all.
 
+mod changed_keys;
 pub mod client_lists;
 pub mod file_watch;
 
@@ -21,6 +22,7 @@ use crate::signals::drain::Ending;
 use crate::signals::{SignalEvent, Signals};
 use crate::upgrade::{Outcome, Upgrades};
 use crate::usage::error_text::with_causes;
+use changed_keys::changed_keys;
 use file_watch::{FileWatch, Fingerprints};
 
 /// Where a long-running command has its configuration from.
@@ -175,6 +177,7 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
                 Err(error)
             }
         };
+        let before = command.setup().json().to_owned();
         let applied = match plan {
             Ok(plan) => command.apply(&mut listeners, plan).await,
             Err(error) => Err(error),
@@ -184,7 +187,8 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
         let summary = command.setup().summary();
         match applied {
             Ok((opened, closed)) => {
-                tracing::info!(opened, closed, "reloaded");
+                let changed = changed_keys(&before, command.setup().json());
+                tracing::info!(opened, closed, changed, "reloaded");
                 log_warnings(command.setup());
                 config.set(command.setup().json());
                 service_manager::ready(&format!("reloaded; {summary}"));

@@ -79,7 +79,7 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
                 writeln!(
                     out,
                     "note: with setup-routes, a backend or a mark that needs rules of its own, such as one on another port, needs \
-                     a restart"
+                     a restart or an upgrade"
                 )?;
             }
             writeln!(out, "{}: ok, {summary}", path.display())?;

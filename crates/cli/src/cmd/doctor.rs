@@ -55,7 +55,7 @@ pub(crate) struct Args {
     mode: Option<Mode>,
     #[command(flatten)]
     backends: BackendArgs,
-    /// The address that the proxy will listen on; may be repeated [default: 0.0.0.0:8443]
+    /// The address that the proxy listens on, or will; may be repeated
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
     listen: Vec<SocketAddr>,
     #[command(flatten)]
@@ -215,12 +215,11 @@ impl CheckedConfig {
     }
 
     fn of_options(args: &Args) -> Result<Self, Usage> {
-        let addresses = listen_or(&args.listen, PROXY_LISTEN);
         let mut plan = ListenPlan::default();
         for transport in args.backends.transports() {
             match transport {
-                Transport::Tcp => plan.tcp.clone_from(&addresses),
-                Transport::Udp => plan.udp.clone_from(&addresses),
+                Transport::Tcp => plan.tcp.clone_from(&args.listen),
+                Transport::Udp => plan.udp.clone_from(&args.listen),
             }
         }
         let tcp = plan.tcp.iter().map(|&address| (Transport::Tcp, address));
@@ -352,5 +351,4 @@ fn report(finding: &Finding) -> Verdict {
 
 /// The file of the packages' unit.
 const PACKAGED_CONFIG: &str = "/etc/peername/proxy.toml";
-const PROXY_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 const INTERCEPT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

@@ -98,10 +98,8 @@ fn report_failure(
             if let Some(Warning { throttle, advice }) = advise(transport, failure) {
                 let what = format!("{what} refused");
                 let example = match client {
-                    Some(client) if matches!(failure, Failure::Client(_)) => {
-                        format!("client {} through {}", client.0.ip(), peer.ip())
-                    }
-                    _ => format!("from {}", peer.ip()),
+                    Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
+                    None => format!("from {}", peer.ip()),
                 };
                 warn_of(&what, throttle, failure.reason(), &example, &advice);
             }

@@ -58,11 +58,11 @@ impl Reload for Control {
         self.setup.process.check_reload(&setup.process)?;
         ensure!(
             setup.options.certificates_per_client() == self.setup.options.certificates_per_client(),
-            "certificates-per-client can't change without a restart"
+            "certificates-per-client can't change without a restart or an upgrade"
         );
         ensure!(
             setup.options.collector() == self.setup.options.collector(),
-            "otlp can't change without a restart"
+            "otlp can't change without a restart or an upgrade"
         );
         let check = state.next_check(setup.check.clone())?;
         let change = listeners.prepare(setup.listen_plans(self.can_tproxy))?;
