@@ -236,7 +236,7 @@ impl Authorizer<'_> {
                 record.set_rule(Some(rule.text()));
                 return Ok(Some(LIST));
             }
-            (Err(DeniedBy::Default), Some(approver)) => {
+            (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
                 let approval = approver.approve(self.to_be_approved(subject, parts)).await;
                 match approval.denied {
                     None => return Ok(Some(approval.how)),
@@ -247,8 +247,8 @@ impl Authorizer<'_> {
                 record.set_rule(denied.rule_text());
                 if matches!(denied, DeniedBy::Default)
                     && let Some(rules) = &self.rules
+                    && let Some(rule) = rules.missing_rule(&self.target.to, subject)
                 {
-                    let rule = rules.missing_rule(&self.target.to, subject);
                     record.set_remedy(Remedy::Allow(rule));
                 }
                 (denied.reason(), LIST)

@@ -81,6 +81,8 @@ pub(crate) enum DeniedBy<'a> {
     Rule(&'a Rule),
     /// No rule matches.
     Default,
+    /// No rule matches, and one that allows a path might, if it were known how the origin reads the request's.
+    AmbiguousPath,
 }
 
 impl AccessRules {
@@ -178,21 +180,23 @@ impl AccessRules {
     }
 
     /// The rule that would allow what no rule decides on. It is for the method and the path of the request where others are allowed
-    /// by theirs.
-    pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> String {
+    /// by theirs; `None` where no rule can be for this one.
+    pub(crate) fn missing_rule(&self, to: &HostPort, subject: Subject<'_>) -> Option<String> {
         let host = rule_for(to);
         let Subject::Request { method, path } = subject else {
-            return host;
+            return Some(host);
         };
-        let rule = match is_advisable(path) && self.names(to, Rule::has_path) {
+        let rule = match self.names(to, Rule::has_path) && path.len() > 1 {
+            // One for the host would allow all that the others do not.
+            true if !is_advisable(path) => return None,
             // An address with a number behind its slash would be a network.
             true if to.host.as_ip().is_some() => format!("{to}{path}"),
             true => format!("{host}{path}"),
             false => host,
         };
-        match Methods::are_known(method) && self.names(to, Rule::has_methods) {
-            true => format!("{method} {rule}"),
-            false => rule,
+        match self.names(to, Rule::has_methods) {
+            true => Methods::are_known(method).then(|| format!("{method} {rule}")),
+            false => Some(rule),
         }
     }
 
@@ -220,8 +224,17 @@ impl AccessRules {
         match found {
             Some(rule) if rule.allows() => Ok(rule),
             Some(rule) => Err(DeniedBy::Rule(rule)),
+            None if self.may_be_of_another_path(to, subject) => Err(DeniedBy::AmbiguousPath),
             None => Err(DeniedBy::Default),
         }
+    }
+
+    /// Whether a rule may be for this path, but servers may read it as different ones.
+    fn may_be_of_another_path(&self, to: &HostPort, subject: Subject<'_>) -> bool {
+        let Subject::Request { path, .. } = subject else {
+            return false;
+        };
+        matches!(RequestPath::parse(path), RequestPath::Ambiguous) && self.names(to, Rule::has_path)
     }
 }
 
@@ -231,13 +244,16 @@ impl DeniedBy<'_> {
         match self {
             Self::Rule(rule) => format!("denied by the rule {rule}"),
             Self::Default => "no rule allows it".to_owned(),
+            Self::AmbiguousPath => {
+                "no rule allows it: servers may read this path as different ones".to_owned()
+            }
         }
     }
 
     pub(crate) fn rule_text(self) -> Option<Arc<str>> {
         match self {
             Self::Rule(rule) => Some(rule.text()),
-            Self::Default => None,
+            Self::Default | Self::AmbiguousPath => None,
         }
     }
 }
