@@ -52,8 +52,9 @@ fn learned_list_allows_the_same_command_and_nothing_else() {
             "c.test",
         ];
         assert_eq!(rules, expected, "{list}");
-        let options = "--allow @FILE -- sh";
-        assert!(list.contains(options), "{list}");
+        let root = rig.scratch().path_text("root.pem");
+        let options = format!("--allow @FILE --extra-ca {root} -- sh");
+        assert!(list.contains(&options), "{list}");
         let left = fs::read_dir(&dir).expect("the directory").count();
         assert_eq!(left, 2, "the list and the log");
         let log = wait_for("the audit lines", || {

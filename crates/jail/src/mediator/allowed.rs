@@ -26,12 +26,17 @@ impl AllowedSockets {
     ///
     /// # Errors
     ///
-    /// Nothing is at a path, or it can't be reached: the path, and the error of open(2).
+    /// Nothing is at a path, or it can't be reached, or is neither a socket nor a directory: the path, and why.
     pub fn find(paths: &[PathBuf]) -> Result<Self, (PathBuf, io::Error)> {
         let mut found = Vec::new();
         let mut watched = Vec::new();
         for path in paths {
-            let path = path.canonicalize().map_err(|error| (path.clone(), error))?;
+            let failed = |error| (path.clone(), error);
+            let path = path.canonicalize().map_err(failed)?;
+            let kind = path.symlink_metadata().map_err(failed)?.file_type();
+            if !kind.is_dir() && !kind.is_socket() {
+                return Err(failed(io::Error::other("neither a socket nor a directory")));
+            }
             collect(&path, &mut |_, file| found.push(file.into()));
             if is_fixed(&path) {
                 watched.push(path);

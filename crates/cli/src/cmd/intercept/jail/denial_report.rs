@@ -24,6 +24,8 @@ pub(super) struct DenialReport {
     is_quiet: bool,
     /// What has a line.
     reported: BTreeSet<(HostPort, Option<Remedy>)>,
+    /// The lines of the diff: two destinations may need the same.
+    added: BTreeSet<String>,
 }
 
 impl DenialReport {
@@ -34,6 +36,7 @@ impl DenialReport {
             // An exit code of its own needs a reason.
             is_quiet: args.logging.quiet && !args.fails_on_deny(),
             reported: BTreeSet::new(),
+            added: BTreeSet::new(),
         }
     }
 
@@ -52,7 +55,10 @@ impl DenialReport {
             match (&self.check_list, &denied.remedy) {
                 (Some(list), Some(remedy)) => {
                     self.begin_diff(list);
-                    try_write_line(&added_line_of(denied, remedy));
+                    let line = added_line_of(denied, remedy);
+                    if self.added.insert(line.clone()) {
+                        try_write_line(&line);
+                    }
                 }
                 _ => try_write_line(&self.line_of(denied)),
             }

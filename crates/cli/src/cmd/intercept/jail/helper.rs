@@ -47,7 +47,7 @@ impl Helper {
             http_ports: ports.opened,
             resolve: |name| resolve::lookup(name).unwrap_or_default(),
         };
-        let list = LearnedList::open(path, &args.command, network)?;
+        let list = LearnedList::open(path, &args.command, args.kept_options(), network)?;
         Ok(Some(Self::Learn(Box::new(list))))
     }
 

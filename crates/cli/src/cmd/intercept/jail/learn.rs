@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -29,6 +30,8 @@ pub(super) struct LearnedList {
     path: PathBuf,
     /// The program and its arguments, as a comment.
     command: String,
+    /// Options of this run that the next one needs, too.
+    options: Vec<String>,
     network: LearningNetwork,
 }
 
@@ -41,6 +44,7 @@ impl LearnedList {
     pub(super) fn open(
         path: &Path,
         command: &[OsString],
+        options: Vec<String>,
         network: LearningNetwork,
     ) -> Result<Self, Usage> {
         let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
@@ -52,6 +56,7 @@ impl LearnedList {
         let list = Self {
             path: path.map_err(error)?,
             command: as_comment(command),
+            options,
             network,
         };
         let written = Rules::read(&list.path).and_then(|rules| match rules {
@@ -123,17 +128,19 @@ impl LearnedList {
         text
     }
 
-    /// The options with which a jail allows what the list has: ports that are not taken for HTTP's, and were opened.
+    /// The options with which a jail allows what the list has: those of this run, and ports that are not taken for HTTP's, and were
+    /// opened.
     fn options(&self, rules: &Rules) -> String {
         let ports = rules.lines.iter().filter_map(|line| line.rule.port());
         let ports: BTreeSet<_> = ports
             .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
-        let mut options = "--allow @FILE".to_owned();
-        for port in ports {
-            options.push_str(&format!(" --port {port}"));
-        }
-        options
+        let ports = ports.into_iter().map(|port| format!("--port {port}"));
+        iter::once("--allow @FILE".to_owned())
+            .chain(ports)
+            .chain(self.options.iter().map(|option| in_one_line(option)))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// Replaces the file. Readers see the old one or the new one.
@@ -167,15 +174,15 @@ fn as_comment(command: &[OsString]) -> String {
             false => quote(word),
         })
         .collect();
-    words
-        .join(" ")
-        .chars()
-        .take(MAX_COMMAND)
-        .map(|c| match c {
-            ' '..='~' => c,
-            _ => '?',
-        })
-        .collect()
+    in_one_line(&words.join(" "))
+}
+
+fn in_one_line(text: &str) -> String {
+    let printed = |c| match c {
+        ' '..='~' => c,
+        _ => '?',
+    };
+    text.chars().take(MAX_COMMAND).map(printed).collect()
 }
 
 /// Whether a word may hold a secret: a user in a URL, or a name of what is one.
@@ -291,7 +298,8 @@ mod tests {
                 _ => vec![[11, 0, 0, 1].into()],
             },
         };
-        let list = LearnedList::open(&path, &command, network);
+        let options = vec!["--extra-ca root.pem".to_owned()];
+        let list = LearnedList::open(&path, &command, options, network);
         let result = list.map_err(|error| error.0).map(|list| {
             for to in asked {
                 list.add(&HostPort::parse(to).unwrap()).unwrap();
@@ -371,7 +379,7 @@ mod tests {
         ];
         assert_eq!(rules_of(&text), expected);
         let header: Vec<_> = text.lines().take(2).collect();
-        let options = "jail --allow @FILE --port 9000 -- '/usr/bin/c#?url' -d ";
+        let options = "jail --allow @FILE --port 9000 --extra-ca root.pem -- '/usr/bin/c#?url' -d ";
         assert!(header[1].contains(options), "{text}");
     }
 

@@ -254,6 +254,19 @@ impl Args {
             .map_err(|(path, error)| Usage(format!("--allow-unix {}: {error}", path.display())))
     }
 
+    /// The options that a run with a learned list needs as the one that learned it did, with their values, for a shell.
+    pub(super) fn kept_options(&self) -> Vec<String> {
+        let kept = [
+            ("--extra-ca", &self.intercept.0.extra_ca),
+            ("--allow-unix", &self.allow_unix),
+        ];
+        let with_values = kept.into_iter().flat_map(|(option, paths)| {
+            let paths = paths.iter();
+            paths.map(move |path| format!("{option} {}", quote(path.as_os_str())))
+        });
+        with_values.collect()
+    }
+
     /// The networks of the addresses of names.
     ///
     /// # Errors
