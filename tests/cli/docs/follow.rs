@@ -45,7 +45,10 @@ pub(super) fn follow_with(
     let blocks = page.after(&format!("On `{name}`:\n")).blocks();
     let mut proxy = None;
     for command in commands(&blocks[0]) {
-        if command.contains("peername proxy ") {
+        if ["peername proxy ", "peername forward "]
+            .iter()
+            .any(|one| command.contains(one))
+        {
             proxy = Some(start(host, through, &command));
         } else {
             shell(host, &command);

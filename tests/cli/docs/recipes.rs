@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::follow::{follow, follow_with};
+use super::follow::{Network, follow, follow_with};
 use crate::harness::addr::{addr, fresh_client_v4};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
@@ -64,6 +64,19 @@ fn recipe_for_a_home_server_behind_a_vps_works() {
     let backend = Backend::listen(&home, addr("127.0.0.1:8443"));
     let _proxy = follow(recipe("Home server behind a VPS"), "home", &home);
     assert_served(&vps, addr("10.9.0.2:443"), &backend);
+}
+
+#[test]
+fn recipe_without_a_balancer_works() {
+    let network = Network::new();
+    let backend = Backend::listen(&network.host, addr("127.0.0.1:8443"));
+    let recipe = recipe("No balancer");
+    let _proxy = follow(recipe, "server", &network.host);
+    let _forward = follow(recipe, "edge", &network.balancer);
+    let down = Conn::connect(&network.client, addr("203.0.113.1:443"));
+    let up = backend.accept_from(down.local_addr());
+    up.send(b"seen");
+    assert_eq!(down.recv(4), b"seen");
 }
 
 #[test]

@@ -25,7 +25,10 @@ fn clients_of_a_family_without_a_target_are_refused() {
         let _ = connect(&header_for(refused)).wait_closed();
         proxy.wait_outcome("no_target");
         proxy.wait_logged("clients; name one with --target");
-        proxy.wait_logged(&format!("for example client {} through 10.81.0.2;", refused.ip()));
+        proxy.wait_logged(&format!(
+            "for example client {} through 10.81.0.2;",
+            refused.ip()
+        ));
         let _check = connect(b"PROXY UNKNOWN\r\n");
         let _ = backend.accept();
     }
