@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
+use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::listeners::ListenerId;
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::workers::connections::ConnectionEntry;
@@ -34,11 +35,19 @@ pub struct TcpProxy {
     pending: PendingHeaders,
 }
 
+/// The service of a connection: that of its listener at accept(2).
+#[derive(Clone, Debug)]
+pub struct AcceptingService {
+    listener: ListenerId,
+    service: Arc<Service>,
+}
+
 impl Serve for TcpProxy {
-    type Context = Option<Arc<Service>>;
+    type Context = Option<AcceptingService>;
 
     fn context(&self, listener: ListenerId) -> Self::Context {
-        self.services.load().get(listener).map(Arc::clone)
+        let service = Arc::clone(self.services.load().get(listener)?);
+        Some(AcceptingService { listener, service })
     }
 
     fn serve(
@@ -90,7 +99,7 @@ impl TcpProxy {
         self: Arc<Self>,
         incoming: Incoming,
         entry: Arc<ConnectionEntry>,
-        service: Option<Arc<Service>>,
+        service: Option<AcceptingService>,
     ) -> (ConnectionRecord, Result<RelayArgs, Failure>) {
         let mut record = ConnectionRecord::begin(&self.counters, &incoming, entry);
         let opened = self.pass_stages(incoming, service, &mut record).await;
@@ -100,10 +109,10 @@ impl TcpProxy {
     async fn pass_stages(
         &self,
         incoming: Incoming,
-        service: Option<Arc<Service>>,
+        service: Option<AcceptingService>,
         record: &mut ConnectionRecord,
     ) -> Result<RelayArgs, Failure> {
-        let Some(service) = service else {
+        let Some(AcceptingService { listener, service }) = service else {
             return Err(refuse(&incoming.stream, Failure::NoService));
         };
         let rules = &service.rules;
@@ -113,6 +122,8 @@ impl TcpProxy {
         let permit = Permit::decide(&claimed, claimed.listener, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
         record.set_target(permit.target());
+        self.admit_anew(&claimed, listener, &service)
+            .map_err(|refusal| refuse(&claimed.stream, refusal.into()))?;
         if permit.source().is_none() {
             claimed.clear_claim(&rules.config);
         }
@@ -131,6 +142,27 @@ impl TcpProxy {
             upstream,
         };
         Ok((pair, prefix, rules.config.relay, rules.config.limits))
+    }
+
+    /// Applies the lists of clients that a reload has put in force while the header was awaited. The record has the client by now, so
+    /// those of a later reload end the connection.
+    fn admit_anew(
+        &self,
+        claimed: &ClaimedConn,
+        listener: ListenerId,
+        service: &Arc<Service>,
+    ) -> Result<(), ClientRefusal> {
+        match self.services.load().get(listener) {
+            Some(current) if !Arc::ptr_eq(current, service) => {
+                current.rules.admit_client(HeaderClient {
+                    claim: claimed.claim,
+                    peer: claimed.peer,
+                    // They were judged with its header.
+                    tlvs: Ok(()),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

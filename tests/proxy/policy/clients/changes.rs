@@ -167,6 +167,8 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     let proxy = Peername::start(&lab.server, &args, &[LISTEN_V4]);
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(fresh_client_v4()));
     let up = backend.accept();
+    let header = header_for(fresh_client_v4());
+    let waiting = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header[..20]);
     let list = files.write("denied", "198.51.100.7\n");
     files.write(
         "proxy.toml",
@@ -176,6 +178,9 @@ fn reload_ends_connections_of_clients_that_it_denies() {
     assert_eq!(down.wait_closed().0, End::Reset);
     up.wait_closed();
     proxy.wait_outcome("access_revoked");
+    waiting.send(&header[20..]);
+    assert_eq!(waiting.wait_closed().0, End::Reset);
+    proxy.wait_outcome("client_denied");
     // A list that the reload has named is watched from then on.
     let client = v4([198, 51, 100, 8], 4001);
     let down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));

@@ -1,6 +1,7 @@
 //! The running proxy as the control thread sees it: its services, and what they share.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -195,8 +196,8 @@ impl Shared {
     }
 }
 
-/// Whether a policy denies the client of a connection. One with neither a client nor a target has not sent its header, which will
-/// be judged by the lists in force.
+/// Whether a policy denies the client of a connection. One with neither a client nor a target has not sent its header, which is then
+/// judged by the lists in force as well.
 fn is_denied(
     own_addresses: OwnAddresses,
 ) -> impl Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync {
@@ -243,25 +244,22 @@ fn log_allowed_subnets(plan: &ServicePlan) {
 /// Has reply paths probed when rules or local routes change.
 async fn watch_routing(reply_path: watch::Receiver<Arc<ReplyPathMonitor>>) {
     loop {
-        match RoutingMonitor::subscribe() {
-            Ok(mut monitor) => {
-                loop {
-                    // Also after the start: something may have changed before the subscription.
-                    reply_path.borrow().report_routing_change();
-                    if monitor.next().await.is_err() {
-                        break;
-                    }
-                    sleep(ROUTING_SETTLE).await;
-                    while monitor.try_next().is_some() {}
-                }
-            }
-            Err(error) => {
-                tracing::warn!(
-                    "can't watch the rules and routes of this host: {error}; trying again"
-                );
-            }
-        }
+        let Err(error) = report_routing_changes(&reply_path).await;
+        tracing::warn!("can't watch the rules and routes of this host: {error}; trying again");
         sleep(ROUTING_RETRY).await;
+    }
+}
+
+async fn report_routing_changes(
+    reply_path: &watch::Receiver<Arc<ReplyPathMonitor>>,
+) -> peername_sys::Result<Infallible> {
+    let mut monitor = RoutingMonitor::subscribe()?;
+    loop {
+        // Also after the start: something may have changed before the subscription.
+        reply_path.borrow().report_routing_change();
+        monitor.next().await?;
+        sleep(ROUTING_SETTLE).await;
+        while monitor.try_next().is_some() {}
     }
 }
 
