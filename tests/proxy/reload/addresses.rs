@@ -51,6 +51,29 @@ fn rig(
     )
 }
 
+/// `[::]` beside an address of IPv4 does not accept IPv4, and can't be changed.
+#[test]
+fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let backend = Backend::listen(&lab.server, TARGET_V4);
+    let (proxy, put) = rig(&lab, &scratch, "--workers=1", "tcp");
+    let reload = |addresses: &[&str], says: &str| {
+        put(addresses);
+        proxy.signal(Signal::HUP);
+        proxy.wait_logged(says);
+    };
+    reload(&["10.81.0.1:8443", "[::]:8443"], "\"opened\":\"[::]:8443\"");
+    let refused = "[::]:8443 has left IPv4 to the addresses that are gone";
+    reload(&["[::]:8443"], refused);
+    reload(
+        &["0.0.0.0:8443", "[::]:8443"],
+        "\"opened\":\"0.0.0.0:8443\"",
+    );
+    let client = fresh_client_v4();
+    let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
+    let _up = backend.accept_from(client);
+}
+
 #[test]
 fn reload_replaces_an_address_with_an_overlapping_one() {
     for workers in ["--workers=1", "--workers=2"] {

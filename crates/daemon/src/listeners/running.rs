@@ -177,6 +177,7 @@ impl RunningListeners {
         check_inherited_sockets(&self.given, &refs)?;
         self.check_transparent(&plans)?;
         self.check_groups(&plans)?;
+        self.check_ipv6_only(&plans)?;
         let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
         let opened = OpenedListeners::missing(
             &refs,
@@ -243,6 +244,26 @@ impl RunningListeners {
         }
     }
 
+    /// Checks that each `[::]` that stays and leaves IPv4 to other listeners does not become the only one of its port: the option
+    /// IPV6_V6ONLY is set before bind(2), so IPv4 clients would be refused.
+    fn check_ipv6_only(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
+        let widened = self.ids.keys().find(|&&key| {
+            let is_wildcard = key.1.is_ipv6() && key.1.ip().is_unspecified();
+            let is_kept = plans.iter().any(|plan| plan.listen(key.0).contains(&key.1));
+            // A `0.0.0.0` is listened on beside a `[::]` that accepts IPv4, too.
+            let mut before = ipv4_beside(key, &self.plans);
+            let leaves_ipv4 = before.any(|addr| !addr.ip().is_unspecified());
+            is_wildcard && is_kept && leaves_ipv4 && ipv4_beside(key, plans).next().is_none()
+        });
+        match widened {
+            Some((_, addr)) => bail!(
+                "{addr} has left IPv4 to the addresses that are gone, which can't change without a restart: list 0.0.0.0:{} beside it",
+                addr.port()
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that each UDP group is kept unchanged or closed as a whole: the sessions of a group share their limits.
     fn check_groups(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
         for group in &self.groups {
@@ -282,6 +303,17 @@ impl RunningListeners {
         }
         closed
     }
+}
+
+/// The addresses of IPv4 on the port of a listener.
+fn ipv4_beside(
+    (transport, listener): ListenerKey,
+    plans: &[ListenPlan],
+) -> impl Iterator<Item = SocketAddr> {
+    let listened = plans.iter().flat_map(move |plan| plan.listen(transport));
+    listened
+        .copied()
+        .filter(move |addr| addr.is_ipv4() && addr.port() == listener.port())
 }
 
 impl RunningUdpGroup {

@@ -5,6 +5,7 @@ use std::io;
 use std::iter;
 use std::net::SocketAddr;
 
+use peername_sys::NameCall;
 use peername_sys::socket::BindOptions;
 
 use super::bind_error::BindError;
@@ -90,10 +91,11 @@ pub fn open_per_worker<O: SocketOpener>(
     }
     let staying = &request.existing.staying;
     let first = open_all(&request.listen, staying, opener)?;
-    let chosen: Vec<_> = first
-        .iter()
-        .filter_map(|socket| O::local_addr(socket).ok())
-        .collect();
+    let mut chosen = Vec::new();
+    for (socket, &addr) in first.iter().zip(&request.listen) {
+        let bound = O::local_addr(socket).call("getsockname(2)");
+        chosen.push(bound.map_err(|failed| BindError::new(addr, failed))?);
+    }
     iter::once(Ok(first))
         .chain((1..request.workers).map(|_| open_all(&chosen, staying, opener)))
         .collect()
