@@ -365,12 +365,17 @@ fn unresolved_name_exits_1() {
         let content = format!(
             "[[listen]]\naddress = [\"127.0.0.1:8443\"]\ntrust = [\"any\"]\ntarget-v4 = \"{target}\"\n"
         );
-        scratch.write(&format!("{}.toml", target.replace(':', "-")), &content)
+        scratch.write(
+            &format!("{}.toml", target.replace([':', '/'], "-")),
+            &content,
+        )
     };
     for (target, code) in [
         ("later.invalid:22", 1),
         ("127.0.0.1", 2),
         ("[::1]:22", 2),
+        ("127.0.0.300:22", 2),
+        ("http://later.invalid:80", 2),
         ("later.invalid:ssh", 2),
     ] {
         let usual = [

@@ -158,7 +158,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "proxy --target=http://127.0.0.1:80 --trust=any",
             2,
-            &["a target is no URL: write HOST:PORT, without http://"],
+            &["this is no URL: use 192.0.2.1:80, [2001:db8::1]:80 or host:80, without http://"],
         ),
         (
             "proxy --config=/etc/hosts",

@@ -105,11 +105,6 @@ impl Target {
     /// The name does not resolve, or there is no port.
     pub fn targets(&self) -> Result<Targets, String> {
         let (endpoint, is_same) = split_same(&self.0);
-        if let Some((scheme, _)) = endpoint.split_once("://") {
-            return Err(format!(
-                "a target is no URL: write HOST:PORT, without {scheme}://"
-            ));
-        }
         let found = addresses(&endpoint)?;
         let v4 = found.iter().find(|addr| addr.is_ipv4());
         let v6 = found.iter().find(|addr| addr.is_ipv6());

@@ -75,6 +75,9 @@ fn no_address() -> String {
 
 /// As [`resolve`], with advice on text that has only an address or a port.
 fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
+    if let Some((scheme, _)) = text.split_once("://") {
+        return Err(format!("this is no URL: {FORM}, without {scheme}://"));
+    }
     if let Some(meant) = parse_unbracketed(text) {
         return Err(format!(
             "an IPv6 address needs brackets before its port, as in {meant}"
@@ -99,12 +102,10 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is.
+/// Resolves `host:port`. Text that can't be a name is reported as such, without a lookup: a later start could not resolve it either.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
-    names::check_allowed().or_else(|error| {
-        check_host_and_port(text)?;
-        Err(error)
-    })?;
+    check_host_and_port(text)?;
+    names::check_allowed()?;
     NAME_RESOLVED.store(true, Ordering::Relaxed);
     text.to_socket_addrs().inspect_err(note_unresolved)
 }
