@@ -17,14 +17,17 @@ impl Counts {
     /// None.
     pub const NONE: Self = Self([0; FIXED]);
 
-    /// Those in the first bytes of a table's memory.
+    /// Those in the first bytes of a table's memory, without its other words.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let (words, _) = bytes.as_chunks();
-        let mut all = Self::NONE;
+        let mut all = Self([0; FIXED]);
         for (value, word) in all.0.iter_mut().zip(words) {
             *value = u64::from_ne_bytes(*word);
         }
-        all
+        let mut counts = Self::NONE;
+        counts.add_counters(&all);
+        counts.add_gauges(&all);
+        counts
     }
 
     /// Adds the counters of a table.
