@@ -129,8 +129,7 @@ fn find_report(pid: u32) -> anyhow::Result<(RecordReader, Report)> {
         }
     }
     bail!(
-        "process {pid} takes no requests to upgrade: it is no `peername proxy`, `forward` or `intercept`, or is of an \
-         earlier version, which takes SIGUSR2"
+        "process {pid} takes no requests to upgrade: it is no `peername proxy`, `forward` or `intercept`"
     )
 }
 
