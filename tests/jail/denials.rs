@@ -200,7 +200,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let list = rig.scratch().write("hosts.txt", "a.test\n");
     let script =
         "curl -s -o /dev/null https://a.test/echo || exit 9; curl -s -o /dev/null https://b.test/
-        curl -s http://b.test:9999/; true";
+        curl -s -o /dev/null http://b.test/; curl -s http://b.test:9999/; true";
     let options = ["--check-list", &list];
     let output = rig.run(User::Nobody, &options, script);
     assert_eq!(output.status.code(), Some(122), "{output:?}");
