@@ -205,3 +205,21 @@ fn denial(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Denial {
 
 const NOT_ENCODABLE: AuthzError =
     AuthzError::Malformed("the request can't be described in headers");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The request would be sent with the client's own header.
+    #[test]
+    fn response_with_more_headers_than_are_taken_is_malformed() {
+        let take = ["x-groups", "x-user"].map(HeaderName::from_static);
+        let decode = |groups| {
+            let groups = (0..groups).map(|_| HeaderValue::from_static("one"));
+            let headers = groups.map(|group| (take[0].clone(), group)).collect();
+            decode(StatusCode::OK, &headers, Bytes::new(), &take)
+        };
+        assert!(decode(60).is_ok());
+        assert!(matches!(decode(63), Err(AuthzError::Malformed(_))));
+    }
+}
