@@ -25,6 +25,10 @@ fn parsing_allocates_nothing() {
             "{header:02x?}"
         );
     }
+    let (client, proxy) = (V4.parse().unwrap(), V6.parse().unwrap());
+    let spp = Spp { client, proxy }.to_bytes();
+    let parse = || _ = black_box(Spp::parse(black_box(&spp)).unwrap());
+    assert_eq!(count_allocations(parse), 0);
 }
 
 fn parse_and_iterate(bytes: &[u8]) {
@@ -41,7 +45,7 @@ fn parse_and_iterate(bytes: &[u8]) {
 }
 
 fn parse_prefixes(bytes: &[u8]) {
-    for at in 0..bytes.len() {
+    for at in 0..=bytes.len() {
         let cut = bytes.get(..at).unwrap_or_default();
         black_box(parse(cut, Carrier::Stream)).ok();
         black_box(parse(cut, Carrier::Datagram))
@@ -53,8 +57,7 @@ fn parse_prefixes(bytes: &[u8]) {
 }
 
 fn headers() -> Vec<Vec<u8>> {
-    let v4 = "192.0.2.1:1".parse().unwrap();
-    let v6 = "[2001:db8::1]:2".parse().unwrap();
+    let (v4, v6) = (V4.parse().unwrap(), V6.parse().unwrap());
     let [mut text4, mut text6, mut binary, mut local] = [const { Vec::new() }; 4];
     write_v1(&mut text4, v4, v4);
     write_v1(&mut text6, v6, v4);
@@ -76,6 +79,9 @@ fn headers() -> Vec<Vec<u8>> {
     V2Writer::local(&mut local).finish().unwrap();
     vec![text4, text6, binary, local]
 }
+
+const V4: &str = "192.0.2.1:1";
+const V6: &str = "[2001:db8::1]:2";
 
 /// Counts the allocations of `work` on this thread.
 fn count_allocations(work: impl FnOnce()) -> u64 {

@@ -67,9 +67,13 @@ fn connections_are_handed_to_no_listener_of_another_namespace() {
 fn no_connection_of_another_namespace_is_handed_to_the_program() {
     let script = format!("{TAKE_BY_REQUEST}{INJECTING}");
     let program = start(Lab::without_routes(), &script);
-    let wanted = "here: nothing";
-    let is_it = |line: &str| (line == wanted).then_some(());
-    program.process.wait_line(wanted, is_it);
+    for wanted in [
+        "of the program's namespace: a connection",
+        "of another one: nothing",
+    ] {
+        let is_it = |line: &str| (line == wanted).then_some(());
+        program.process.wait_line(wanted, is_it);
+    }
 }
 
 /// A process that takes a connection and does not confirm it loses it after a second, and can't confirm it then.
