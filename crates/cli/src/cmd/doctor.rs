@@ -6,9 +6,8 @@
 
 #[cfg(feature = "exec")]
 mod agent;
-mod backend;
+pub(crate) mod backend;
 mod backend_listener;
-pub(crate) mod backend_probe;
 mod confinement;
 mod finding;
 mod host;

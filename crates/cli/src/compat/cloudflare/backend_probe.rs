@@ -6,26 +6,27 @@ use std::num::NonZeroU32;
 
 use peername_proxy::reply_path::probe::foreign_addr;
 use peername_proxy::routes::{BackendLocation, locate_backend};
+use peername_sys::SyscallError;
 use peername_sys::netlink::Netlink;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
+use crate::cmd::doctor::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 
 /// The result of probing a TCP backend.
 #[derive(Debug)]
-pub(crate) struct BackendProbe {
+pub(super) struct BackendProbe {
     /// Whether the backend's address is this host's.
-    pub(crate) is_here: bool,
+    pub(super) is_here: Result<bool, SyscallError>,
     /// The result of an ordinary connection.
-    pub(crate) from_own_address: Reachability,
+    pub(super) from_own_address: Reachability,
     /// The result of a connection from a documentation address, with the firewall mark.
-    pub(crate) from_spoofed_source: Reachability,
+    pub(super) from_spoofed_source: Reachability,
 }
 
 /// The result of a connection attempt.
 #[derive(Debug)]
-pub(crate) enum Reachability {
+pub(super) enum Reachability {
     Yes,
     /// The backend answered with a refusal, so its packets come back.
     Refused,
@@ -35,7 +36,7 @@ pub(crate) enum Reachability {
 
 impl BackendProbe {
     /// Connects from an own address, then from a spoofed one.
-    pub(crate) async fn of(target: SocketAddr, mark: Option<NonZeroU32>) -> Self {
+    pub(super) async fn of(target: SocketAddr, mark: Option<NonZeroU32>) -> Self {
         Self {
             is_here: is_here(target).await,
             from_own_address: from_own_address(target).await,
@@ -44,15 +45,11 @@ impl BackendProbe {
     }
 }
 
-async fn is_here(target: SocketAddr) -> bool {
-    let Ok(netlink) = Netlink::open() else {
-        return false;
-    };
-    let location = locate_backend(&netlink, target).await;
-    matches!(
-        location,
-        Ok(BackendLocation::Loopback(_) | BackendLocation::ThisHost(_))
-    )
+async fn is_here(target: SocketAddr) -> Result<bool, SyscallError> {
+    Ok(match locate_backend(&Netlink::open()?, target).await? {
+        BackendLocation::Loopback(_) | BackendLocation::ThisHost(_) => true,
+        BackendLocation::OtherHost => false,
+    })
 }
 
 async fn from_own_address(target: SocketAddr) -> Reachability {
@@ -70,9 +67,6 @@ async fn from_spoofed_source(target: SocketAddr, mark: Option<NonZeroU32>) -> Re
         Ok(ConnectOutcome::Refused) => Reachability::Refused,
         Ok(ConnectOutcome::Silence) => {
             Reachability::No(format!("no answer within {CONNECT_TIMEOUT:?}"))
-        }
-        Ok(ConnectOutcome::FromOtherAddress(other)) => {
-            Reachability::No(format!("it came from {other}"))
         }
         Err(error) => Reachability::No(error.to_string()),
     }

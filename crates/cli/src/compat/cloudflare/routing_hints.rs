@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
-use crate::cmd::doctor::backend_probe::{BackendProbe, Reachability};
+use super::backend_probe::{BackendProbe, Reachability};
 use crate::compat::translation::{Preflight, print_to_stderr};
 
 /// Prints the rules and checks on standard error. Call it before privileges are dropped: iptables needs them.
@@ -54,8 +54,9 @@ async fn try_target(target: SocketAddr, mark: u32) -> Vec<String> {
     let probe = BackendProbe::of(target, NonZeroU32::new(mark)).await;
     let ip = target.ip();
     let mut lines = vec![match probe.is_here {
-        true => format!("[+] OK. Routing to {ip} points to a local machine."),
-        false => format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}"),
+        Ok(true) => format!("[+] OK. Routing to {ip} points to a local machine."),
+        Ok(false) => format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}"),
+        Err(error) => format!("[!] FAILED: Where {ip} is can't be told: {error}."),
     }];
     for (how, reached) in [
         ("conventional", probe.from_own_address),

@@ -129,7 +129,7 @@ impl BatchSender {
     }
 }
 
-/// A batch as messages: each is a run of datagrams to one address, of one size where there are several.
+/// Runs of datagrams, each sent as one message: to one address, and of one size.
 struct MessageBatch<'a> {
     slices: Vec<IoSlice<'a>>,
     messages: Vec<Transmit>,
@@ -221,8 +221,8 @@ fn retry(
     }
 }
 
-/// Whether an error belongs to an earlier datagram, so that the call is to be retried: on a connected socket, an ICMP
-/// error is retries by the next call, which then sends nothing.
+/// Whether an error belongs to an earlier datagram, so that the call is to be retried: the next call on a connected socket
+/// reports an ICMP error, and sends nothing.
 fn is_pending_error(error: &io::Error, to: Option<SocketAddr>) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
