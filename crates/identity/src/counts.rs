@@ -1,4 +1,4 @@
-//! The counters and gauges of a table as values, read from its memory without mapping it, and the sum of those of several tables.
+//! The counters and gauges of a table as values, read from its memory without mapping it. They can be summed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,10 +11,10 @@ use crate::settings::{Counter, Settings};
 pub struct Counts([u64; FIXED]);
 
 impl Counts {
-    /// How many bytes at the beginning of a table's memory have them.
+    /// How many bytes at the beginning of a table's memory to read.
     pub const SIZE: usize = FIXED * size_of::<u64>();
 
-    /// None.
+    /// All zero.
     pub const NONE: Self = Self([0; FIXED]);
 
     /// Those in the first bytes of a table's memory, without its other words.

@@ -50,12 +50,12 @@ pub struct Rules {
     pub passthrough: Passthrough,
     /// Clients that have refused the proxy's certificate for a host (`--auto-passthrough`).
     pub pinned: Option<PinnedClients>,
-    /// The timeout from accept to a PROXY header, and again to a complete ClientHello or the head of a request; and
-    /// from the first byte of any head to its last.
+    /// From accept(2) to a PROXY header; then to a complete ClientHello or the head of a request. Each head has as long from its
+    /// first byte to its last.
     pub opening_timeout: Duration,
     /// The timeout between two requests, and for clients that don't read the response.
     pub idle_timeout: Duration,
-    /// The timeouts of responses that have begun and of which nothing comes; of others there is none.
+    /// How long a response that has begun may pause; no limit for hosts that are not listed.
     pub silent_responses: HostTimeouts,
     /// The timeout for tunnels on which no byte moves, and for clients that don't read a stream.
     pub tunnel_timeout: Duration,
@@ -126,8 +126,8 @@ pub enum CheckChangeError {
     NeedsRestart,
 }
 
-/// The proxy without its connections, by one configuration. A connection keeps the state it began with; the state after a
-/// reload is another value, which shares the mint, the clients that are admitted, the limits and the metrics.
+/// The proxy without its connections, by one configuration. A connection keeps the state it began with. The state after a reload
+/// is another value, which shares the mint, the policy, the limits and the metrics.
 #[derive(Debug)]
 pub struct InterceptState {
     policy: Arc<ArcSwap<Policy>>,

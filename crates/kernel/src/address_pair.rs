@@ -31,7 +31,7 @@ impl AddressPair {
         is_v6(self.from) && is_v6(self.to)
     }
 
-    /// Whether routes alone tell where both ends are: not for link-local addresses, which need an interface.
+    /// Whether both addresses can be routed without an interface: IPv6's link-local ones can't.
     pub(crate) fn is_routable(&self) -> bool {
         let is_link_local =
             |addr: SocketAddr| matches!(addr.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());

@@ -1,4 +1,4 @@
-//! `peername upgrade`: has a running process replaced by the binary that is at its path now.
+//! `peername upgrade`: replaces a running process by the binary that is at its path now.
 
 use std::process::ExitCode;
 

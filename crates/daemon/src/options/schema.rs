@@ -12,7 +12,7 @@ pub fn properties<T: clap::Args>() -> Map<String, Value> {
     options.flat_map(of_option).collect()
 }
 
-/// The option by each of its names.
+/// The property, once for each name.
 fn of_option(arg: &Arg) -> impl Iterator<Item = (String, Value)> + use<> {
     let schema = schema(arg);
     let aliases = arg.get_all_aliases().unwrap_or_default();

@@ -57,7 +57,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     addresses(text)?.into_iter().next().ok_or_else(no_address)
 }
 
-/// As [`address`], with all addresses of a name, by one lookup: at least one.
+/// All addresses of the name, at least one, by one lookup.
 pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(addr) = text.parse() {
         return Ok(vec![addr]);
@@ -110,8 +110,8 @@ fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
     text.to_socket_addrs().inspect_err(note_unresolved)
 }
 
-/// Checks the form of `host:port`, with the errors of the standard library, which checks the host only by resolving it. The
-/// last label of a name is not a number (RFC 1123, section 2.1).
+/// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a number
+/// (RFC 1123, section 2.1).
 fn check_host_and_port(text: &str) -> io::Result<()> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
     let address = || invalid("invalid socket address");
@@ -133,7 +133,7 @@ pub fn are_names_resolved() -> bool {
 
 static NAME_RESOLVED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a name did not resolve in this process. The option may be right, and the name may resolve at the next start.
+/// Whether a lookup failed in this process: the next start may succeed.
 pub fn is_name_unresolved() -> bool {
     NAME_UNRESOLVED.load(Ordering::Relaxed)
 }

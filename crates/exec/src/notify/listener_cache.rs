@@ -7,8 +7,8 @@ use peername_sys::ipc::foreign_fd::ForeignFd;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::socket_info;
 
-/// The network namespaces of known listeners, by socket cookie (SO_COOKIE), which no other socket gets. A namespace can't
-/// change, so it is queried once.
+/// The network namespaces of known TCP listeners, by socket cookie (SO_COOKIE). No other TCP socket gets that; one that an MPTCP
+/// listener accepts may have its listener's. A namespace can't change, so it is queried once.
 #[derive(Debug, Default)]
 pub(super) struct ListenerCache(HashMap<u64, u64>);
 
@@ -42,5 +42,5 @@ impl ListenerCache {
     }
 }
 
-/// The capacity of the cache. It is cleared beyond that: a program that opens so many listeners has closed most of them.
+/// The capacity of the cache, which is cleared when it is full. A program with more listeners examines them again.
 const MAX_CACHED_LISTENERS: usize = 1024;

@@ -39,7 +39,7 @@ enum Expectation {
     /// The body may be read.
     #[default]
     Met,
-    /// The body is the origin's to ask for. The task is the one that wants to read it.
+    /// The origin has not asked for the body. The waker is of the task that will read it.
     Awaited(Option<Waker>),
 }
 
@@ -78,8 +78,8 @@ impl BufferedBody {
         })
     }
 
-    /// Reads until there are `max` bytes, the body ends, or the client sends no more for `pause`: it may wait for a response, as
-    /// in a call with messages in both directions. Buffers what it reads for the origin.
+    /// Reads until there are `max` bytes, the body ends, or the client sends no more for `pause`: in a bidirectional call it waits
+    /// for a response first. Buffers what it reads for the origin.
     ///
     /// # Errors
     ///

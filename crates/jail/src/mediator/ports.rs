@@ -108,7 +108,7 @@ impl ListenerPorts {
         }
     }
 
-    /// Reports to the interceptor that nothing listens at this address, unless servers of the program would. Dropped if the
+    /// Reports a refused connection to another host to the interceptor. Dropped if the
     /// interceptor is too slow: the program may try any number of ports.
     pub(super) fn report_refused(&self, socket: impl AsFd, address: &[u8]) {
         let Some(addr) = inet_address(address) else {

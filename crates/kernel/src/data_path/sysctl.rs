@@ -15,14 +15,14 @@ pub(super) fn set_all() -> Result<(), Error> {
         .try_for_each(|(setting, value)| set(setting, value))
 }
 
-/// Whether the reverse path filter drops IPv4 requests that are redirected to loopback. The larger of loopback's own
-/// `rp_filter` and that for all devices applies.
+/// Whether a setting drops IPv4 requests that are redirected to loopback, or can't be read. Of `rp_filter`, the larger of
+/// loopback's own and that for all devices applies.
 pub(super) fn is_filtered() -> bool {
     let mut settings = SETTINGS.into_iter().chain([RP_FILTER_ALL]);
     !settings.all(has_value)
 }
 
-/// A setting that has the value already need not be writable.
+/// Does not write a value that is set already: /proc/sys may be read-only.
 fn set(setting: &'static str, value: &'static str) -> Result<(), Error> {
     if has_value((setting, value)) {
         return Ok(());

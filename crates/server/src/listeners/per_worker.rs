@@ -107,8 +107,8 @@ fn open_all<O: SocketOpener>(
     staying: &[SocketAddr],
     opener: &mut O,
 ) -> Result<Vec<O::Socket>, BindError> {
-    // Ports on which `[::]` leaves IPv4 to these listeners: it would accept connections to addresses that are not listed, or conflict
-    // with a socket without SO_REUSEPORT. Not for a `0.0.0.0` of our own, which the kernel prefers, and a reload may close.
+    // Ports on which `[::]` leaves IPv4 to these listeners. One that accepts IPv4 would accept it at addresses that are not listed,
+    // or conflict with a socket without SO_REUSEPORT. Not for a `0.0.0.0` of our own, which the kernel prefers, and a reload may close.
     let v4_ports: HashSet<_> = addrs
         .iter()
         .chain(staying)
@@ -134,7 +134,7 @@ pub fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     covers(one, other) || covers(other, one)
 }
 
-/// Whether a socket on the wide address gets what is sent to the narrow one, where no other does. `[::]` may accept IPv4, too.
+/// Whether a socket on the wide address gets what is sent to the narrow one, if nothing is bound to that. `[::]` may accept IPv4, too.
 pub fn covers(wide: SocketAddr, narrow: SocketAddr) -> bool {
     let is_wider = wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4());
     wide.port() == narrow.port() && (wide.ip() == narrow.ip() || is_wider)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use peername_observe::admin::process_metrics::LimitGauge;
 use tokio::sync::Semaphore;
 
-/// The limit of running workers, and whether it is reached.
+/// The limit on open connections, of all workers together.
 #[derive(Clone, Debug)]
 pub struct LimitHandle {
     pub(super) permits: Arc<Semaphore>,

@@ -18,7 +18,7 @@ pub struct SocketLookup(OwnedFd);
 /// The socket that a segment to `local` from `remote` would be delivered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpSocket {
-    /// That of a connection between the two, also one that is not accepted yet or is closing.
+    /// A connection between the two, also one in the accept backlog or one that is closing.
     Connection,
     /// What is left of a former connection between the two (TIME_WAIT).
     TimeWait,

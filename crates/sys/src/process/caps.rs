@@ -51,7 +51,7 @@ pub fn set_no_new_privs() -> Result<()> {
 /// EPERM where a sandbox forbids capset(2) and the sets are not as wanted already.
 pub fn keep_only(keep: CapabilitySet) -> Result<()> {
     thread::clear_ambient_capability_set().call("prctl(PR_CAP_AMBIENT_CLEAR_ALL)")?;
-    // Useless under `no_new_privs`, so this may fail.
+    // Inheritable capabilities have no effect under `no_new_privs`: a failure is harmless.
     let _ = change(|sets| sets.inheritable = CapabilitySet::empty());
     drop_others(keep)
 }
@@ -81,8 +81,8 @@ fn drop_others(keep: CapabilitySet) -> Result<()> {
     })
 }
 
-/// Passes those of `these` that are permitted to the program that this process will execute, also where it does not run
-/// as root (ambient capabilities, since Linux 4.3).
+/// Passes those of `these` that are permitted to the program that is executed next, even if that is not run by root (ambient
+/// capabilities, since Linux 4.3).
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ fn change(edit: impl FnOnce(&mut CapabilitySets)) -> Result<()> {
     }
 }
 
-/// Drops all that the kernel knows, which may be more than the named ones.
+/// Drops every capability that the kernel knows, named here or not.
 fn clear_bounding_set() -> rustix::io::Result<()> {
     (0..u64::BITS)
         .map(|number| CapabilitySet::from_bits_retain(1 << number))

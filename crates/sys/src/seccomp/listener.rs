@@ -103,7 +103,7 @@ impl Notification {
     /// Whether a record has no call.
     pub fn is_empty(record: &NotificationRecord) -> bool {
         let [_, _, abi, ..] = record;
-        // The number of the call, and of its ABI, which no ABI has as 0.
+        // The number of the call, and AUDIT_ARCH_*, which is never 0.
         abi.load(Ordering::Relaxed) == 0
     }
 
@@ -114,7 +114,7 @@ impl Notification {
         for word in [id, tid].into_iter().chain(rest) {
             word.store(0, Ordering::Relaxed);
         }
-        // The last one: what is empty is zero.
+        // Stored last: a reader that sees 0 here sees an empty record.
         abi.store(0, Ordering::Release);
     }
 
@@ -211,8 +211,8 @@ impl NotificationListener {
         }
     }
 
-    /// Whether this call is still pending. If it is, then what was read before from the thread's memory, or found under its
-    /// thread id, was that thread's.
+    /// Whether this call is still pending. If it is, its thread id still names the caller, so that what was read from the thread's
+    /// memory before was the caller's.
     pub fn is_pending(&self, mut id: u64) -> bool {
         self.retry_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
