@@ -1,5 +1,6 @@
 //! Ends the program if the supervisor is killed: needed once a process of the program depends on the supervisor.
 
+use std::os::unix::process::ExitStatusExt;
 use std::rc::Rc;
 
 use peername_sys::Result;
@@ -59,15 +60,28 @@ impl Failsafe {
         Ok(())
     }
 
-    /// Starts another monitor for one that has exited. Where that fails, the next accept(2) tries it again.
+    /// Starts another monitor for one that was killed. Where that fails, or the monitor itself has, the next accept(2) tries it again.
     pub(super) fn replace_monitor(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
         let started = self.started.as_mut();
         let Some(exited) = started.and_then(|started| started.monitor.take()) else {
             return;
         };
-        try_write_line("peername: the monitor of the supervisor was killed; starting another");
-        exited.reap(epoll);
-        let _ = self.start(supervised, epoll);
+        match exited.reap(epoll) {
+            Ok(ended) if ended.signal().is_some() => {
+                try_write_line(
+                    "peername: the monitor of the supervisor was killed; starting another",
+                );
+                if let Err(error) = self.start(supervised, epoll) {
+                    try_write_line(&format!(
+                        "peername: no monitor of the supervisor until the next accept(2): {error}"
+                    ));
+                }
+            }
+            // Another would fail as well.
+            _ => try_write_line(
+                "peername: the monitor of the supervisor has failed; the next accept(2) starts another",
+            ),
+        }
     }
 
     /// Adds the process that makes this call, if the failsafe is started: it depends on the supervisor for its accept(2).

@@ -5,6 +5,7 @@
 //! program and all of its descendants, and so lets a service manager restart them.
 
 use std::os::fd::AsFd;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use peername_sys::Result;
@@ -72,10 +73,14 @@ impl SupervisorMonitor {
         }
     }
 
-    /// Removes a monitor that has exited from the epoll instance, and reaps it.
-    pub(super) fn reap(self, epoll: &Epoll) {
+    /// Removes a monitor that has exited from the epoll instance, and reaps it. Returns how it ended.
+    ///
+    /// # Errors
+    ///
+    /// ECHILD: another one has reaped it.
+    pub(super) fn reap(self, epoll: &Epoll) -> Result<ExitStatus> {
         let _ = epoll.delete(self.0.pidfd());
-        let _ = self.0.wait();
+        self.0.wait()
     }
 }
 

@@ -73,7 +73,7 @@ pub fn fork_child<K: AsRef<[OwnedFd]>>(
     }
 }
 
-/// A child of this process, by its descriptor.
+/// A child of this process, by its descriptor. Dropping it neither ends nor reaps the child.
 #[derive(Debug)]
 pub struct ChildProcess {
     id: u32,

@@ -81,7 +81,7 @@ impl KillOnClose {
             .map(OwnedFd::as_fd)
             .map(|end| fd_passing::send_word(&to_queue, 0, Some(end)))
             .find(Result::is_err);
-        self.queues.retain(is_received);
+        self.queues.retain(is_open);
         self.queues.push(to_queue);
         Ok(KillInhibitor { pipe, queue })
     }
@@ -188,11 +188,11 @@ fn queue_for_read_ends(last: Option<BorrowedFd<'_>>) -> Result<[OwnedFd; 2]> {
     Ok([to_queue, queue])
 }
 
-/// Whether the inhibitor with the other end of this socket is open. It sends nothing.
-fn is_received(queue: &OwnedFd) -> bool {
-    matches!(
-        wait_readable([queue.as_fd()], Some(Duration::ZERO)),
-        Ok(false)
+/// Whether the inhibitor with the other end of this socket is open, as far as is known. It sends nothing.
+fn is_open(to_queue: &OwnedFd) -> bool {
+    !matches!(
+        wait_readable([to_queue.as_fd()], Some(Duration::ZERO)),
+        Ok(true)
     )
 }
 

@@ -120,9 +120,13 @@ impl Fragment {
     /// Looks for the name, and for the names to which it leads as an alias.
     fn resolve(root: &Path, name: &str) -> Option<Self> {
         let follow = |file: &PathBuf| look_up(root, &target_of_alias(root, file)?);
-        let file = iter::successors(look_up(root, name), follow)
-            .take(LONGEST_CHAIN_OF_ALIASES)
-            .last()?;
+        let mut files: Vec<_> = iter::successors(look_up(root, name), follow)
+            .take(LONGEST_CHAIN_OF_ALIASES + 1)
+            .collect();
+        if files.len() > LONGEST_CHAIN_OF_ALIASES {
+            return None;
+        }
+        let file = files.pop()?;
         let file_name = file.file_name()?.to_str()?;
         let name = UnitName::parse(file_name).with_instance_of(UnitName::parse(name));
         Some(Self {
