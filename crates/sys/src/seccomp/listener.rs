@@ -259,10 +259,16 @@ impl NotificationListener {
                 0
             },
         };
-        match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut addfd) {
-            Ok(()) => AddFdOutcome::Installed,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => AddFdOutcome::CallOver,
-            Err(error) => AddFdOutcome::Rejected(error),
+        loop {
+            let Err(error) = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut addfd) else {
+                return AddFdOutcome::Installed;
+            };
+            return match error.raw_os_error() {
+                // Before the answer was given, or after it.
+                Some(libc::EINTR) if self.is_pending(id) => continue,
+                Some(libc::EINTR | libc::ENOENT) => AddFdOutcome::CallOver,
+                _ => AddFdOutcome::Rejected(error),
+            };
         }
     }
 

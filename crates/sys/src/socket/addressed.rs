@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::ioctl_fionbio;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::ipc::foreign_fd::within_limit;
@@ -21,7 +22,7 @@ pub enum Connected {
 }
 
 /// Connects the socket without waiting, also if it is a blocking one: O_NONBLOCK is set for the call only, and not on a socket of
-/// datagrams, where connect(2) does not wait. Where another process clears it meanwhile, the wait is ended within a moment
+/// datagrams, where connect(2) does not wait. If the program sets it meanwhile, that is lost. Where another process clears it, the wait is ended within a moment
 /// ([`ForeignFd`](crate::ipc::foreign_fd::ForeignFd)).
 ///
 /// # Errors
@@ -37,14 +38,14 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> io::Result<Connected> {
             false => Connected::Now(result),
         });
     }
-    fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
+    // Not fcntl(2), which would write back other flags that the program changes meanwhile.
+    ioctl_fionbio(&socket, true)?;
     let mut result = connect_once(&socket, address);
     if is_errno(&result, Errno::INPROGRESS) {
         // On loopback, TCP is connected by now: the answer came while the call held the socket.
         result = connect_once(&socket, address);
     }
-    // The program may have changed others meanwhile.
-    fcntl_setfl(&socket, fcntl_getfl(&socket)? - OFlags::NONBLOCK)?;
+    ioctl_fionbio(&socket, false)?;
     let waits = [Errno::INPROGRESS, Errno::ALREADY, Errno::AGAIN, Errno::INTR];
     Ok(match waits.iter().any(|&errno| is_errno(&result, errno)) {
         true => Connected::Blocks,
