@@ -191,6 +191,13 @@ impl CheckService {
         }
     }
 
+    /// Registers `peername_check_total`, `peername_check_seconds` and `peername_check_suspended`.
+    pub fn register(&self, registry: &mut Registry) {
+        self.shared.metrics.register(registry);
+    }
+}
+
+impl CheckClient {
     /// What the service is to see of the body of a request with these headers.
     pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
         let CheckConfig {
@@ -203,13 +210,6 @@ impl CheckService {
         }
     }
 
-    /// Registers `peername_check_total`, `peername_check_seconds` and `peername_check_suspended`.
-    pub fn register(&self, registry: &mut Registry) {
-        self.shared.metrics.register(registry);
-    }
-}
-
-impl CheckClient {
     /// Asks the service, within the configured timeout, whatever happens. Cancel-safe.
     pub async fn ask(&self, request: &AuthzRequest<'_>) -> Verdict {
         let started = Instant::now();

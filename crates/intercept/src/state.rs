@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
 use peername_server::access::client_limit::ClientLimit;
 use peername_server::addr::PeerAddr;
 use prometheus_client::registry::Registry;
@@ -23,7 +22,7 @@ use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
 use crate::authz::{
-    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, CheckedBody, ConfigError,
+    self, AccessRules, Approver, CheckClient, CheckConfig, CheckService, ConfigError,
     InjectedHeaders,
 };
 use crate::ca::Authority;
@@ -361,14 +360,6 @@ impl InterceptState {
     /// Whether access lists decide on requests.
     pub(crate) fn has_rules(&self) -> bool {
         self.policy.load().lists.rules.is_some()
-    }
-
-    /// What the check service is to see of the body of a request with these headers.
-    pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
-        let check = &self.policy.load().check;
-        check
-            .as_ref()
-            .map_or(CheckedBody::None, |check| check.checked_body(headers))
     }
 
     /// Starts the drain: connections end as soon as they can.

@@ -277,7 +277,10 @@ impl Upstream {
                 // The origin closed the connection in the moment of its reuse, or may have done so. A copy begins a new
                 // attempt, after which the request that was not sent could not read the body.
                 let retry = match unsent.filter(|_| reused) {
-                    Some(unsent) => Some(unsent),
+                    Some(unsent) => {
+                        copy.into_iter().for_each(RetryCopy::discard);
+                        Some(unsent)
+                    }
                     None => copy
                         .and_then(|copy| copy.after(&error, reused))
                         .map(Box::new),

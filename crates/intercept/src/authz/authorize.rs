@@ -12,8 +12,8 @@ use crate::audit::admission::{AdmissionLog, AdmittedRequest};
 use crate::audit::{ASKED, AuditRecord, FinalDecision};
 use crate::authz::rules::{AccessRules, DeniedBy, Subject};
 use crate::authz::{
-    self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, DecidedBy, Decision, Denial,
-    HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
+    self, ApprovalRequest, Approver, AuthzRequest, BodyPrefix, CheckedBody, DecidedBy, Decision,
+    Denial, HeaderMutations, HostPortRef, InjectedHeaders, RequestKind, Verdict,
 };
 use crate::request::buffered_body::BufferedPrefix;
 use crate::request::client_info::ClientInfo;
@@ -89,6 +89,12 @@ pub(crate) struct Authorizer<'a> {
 }
 
 impl Authorizer<'_> {
+    /// What the check service is to see of the body of a request with these headers.
+    pub(crate) fn checked_body(&self, headers: &HeaderMap) -> CheckedBody {
+        let check = self.check.as_ref();
+        check.map_or(CheckedBody::None, |check| check.checked_body(headers))
+    }
+
     /// Authorizes a request. The service is not asked about what the access lists deny: both have to allow it.
     ///
     /// # Errors

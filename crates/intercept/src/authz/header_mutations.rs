@@ -133,7 +133,8 @@ impl HeaderMutation {
             Operation::SetIfAbsent(value) => {
                 headers.entry(name).or_insert_with(|| value.clone());
             }
-            Operation::SetIfPresent(value) if headers.contains_key(&name) => {
+            Operation::SetIfPresent(value) if headers.keys().any(|one| is_spelling(one, &name)) => {
+                remove_spellings(headers, &name);
                 headers.insert(name, value.clone());
             }
             Operation::SetIfPresent(_) => {}
@@ -162,9 +163,9 @@ impl Operation {
     }
 }
 
-/// Whether a header may be changed: not one of the connection (RFC 9110 §7.6.1), the framing or the destination.
+/// Whether a header may be changed: not one of the connection (RFC 9110 §7.6.1), the framing or the destination, in any spelling.
 pub(crate) fn is_mutable(name: &HeaderName) -> bool {
-    !IMMUTABLE.contains(name) && !["keep-alive", "proxy-connection"].contains(&name.as_str())
+    !IMMUTABLE.iter().any(|one| is_spelling(one, name))
 }
 
 /// Removes the headers that a CGI program could not tell from this one: in the names of variables each character that is no letter or
@@ -188,19 +189,21 @@ pub(super) fn is_spelling(one: &HeaderName, other: &HeaderName) -> bool {
             .all(|(a, b)| a == b || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric())
 }
 
-const IMMUTABLE: [HeaderName; 12] = [
+const IMMUTABLE: [HeaderName; 14] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::EXPECT,
     header::HOST,
-    header::HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
-    header::HeaderName::from_static("proxy-authentication-info"),
+    HeaderName::from_static("proxy-authentication-info"),
 ];
 
 /// Changes of one message. A response of bounded size could still hold thousands, and the origin has to process each header.
@@ -266,8 +269,8 @@ mod tests {
         let immutable = IMMUTABLE;
         let immutable = immutable.iter().map(HeaderName::as_str);
         let invalid = ["HOST", ":authority", ":path", "a b", "", "a\r\nb"];
-        let of_http1 = ["Keep-Alive", "Proxy-Connection"];
-        for name in immutable.chain(of_http1).chain(invalid) {
+        let spellings = ["Content_Length", "transfer.encoding"];
+        for name in immutable.chain(spellings).chain(invalid) {
             changes.add(
                 MessageKind::Request,
                 name.as_bytes(),
@@ -276,7 +279,7 @@ mod tests {
             );
             changes.remove(name.as_bytes());
         }
-        assert_eq!(changes.refused(), 2 * (12 + 2 + 6));
+        assert_eq!(changes.refused(), 2 * (14 + 2 + 6));
         assert!(!changes.is_incomplete());
         let mut untouched = headers(&[("host", "a.test"), ("content-length", "3")]);
         changes.apply_to_request(&mut untouched);
@@ -322,12 +325,18 @@ mod tests {
         let mut changes = HeaderMutations::default();
         changes.remove(b"x-user");
         changes.add(MessageKind::Request, b"x-role", b"none", MutationMode::Set);
+        let mode = MutationMode::IfPresent;
+        changes.add(MessageKind::Request, b"x-team", b"none", mode);
         let mut request = headers(&[
             ("x_user", "admin"),
             ("x.role", "admin"),
+            ("x_team", "admin"),
             ("x-users", "kept"),
         ]);
         changes.apply_to_request(&mut request);
-        assert_eq!(request, headers(&[("x-users", "kept"), ("x-role", "none")]));
+        assert_eq!(
+            request,
+            headers(&[("x-users", "kept"), ("x-role", "none"), ("x-team", "none")])
+        );
     }
 }

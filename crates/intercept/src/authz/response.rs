@@ -24,7 +24,7 @@ impl AuthzResponse {
     pub(crate) fn allow(changes: HeaderMutations) -> Result<Self, AuthzError> {
         if changes.is_incomplete() {
             return Err(AuthzError::Malformed(
-                "a change of the request's headers that can't be made: an invalid value, or more than 64",
+                "changes of the request's headers that can't all be made: an invalid value, or too many",
             ));
         }
         Ok(Self {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -117,7 +117,10 @@ impl Exchange<'_> {
             Ok(prepared) => prepared,
             Err(refusal) => return format.refuse(&refusal, record),
         };
-        let read = self.read_body_prefix(prepared.headers(), body.as_ref(), &mut record);
+        // What is read of the body is what the check of the same configuration wants to see.
+        let authorizer = self.authorizer();
+        let checked = authorizer.checked_body(prepared.headers());
+        let read = self.read_body_prefix(checked, body.as_ref(), &mut record);
         let prefix = match read.await {
             Ok(prefix) => prefix,
             Err(refusal) => return format.refuse(&refusal, record),
@@ -127,7 +130,7 @@ impl Exchange<'_> {
             size,
             prefix: prefix.as_ref(),
         };
-        let asked = self.authorizer().authorize(prepared, info, &mut record);
+        let asked = authorizer.authorize(prepared, info, &mut record);
         match asked.await {
             Ok(allowed) => {
                 let context = ResponseContext {
@@ -169,14 +172,14 @@ impl Exchange<'_> {
     /// Reads as much of the body as the check service is to see.
     async fn read_body_prefix(
         &self,
-        headers: &HeaderMap,
+        checked: CheckedBody,
         body: Option<&BufferedBody>,
         record: &mut InFlightRecord,
     ) -> Result<Option<BufferedPrefix>, Refusal> {
         let Some(body) = body else {
             return Ok(None);
         };
-        let max = match self.state.checked_body(headers) {
+        let max = match checked {
             CheckedBody::None => return Ok(None),
             CheckedBody::Exempt => {
                 record.set_checked_body("exempt");

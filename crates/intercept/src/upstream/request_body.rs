@@ -121,15 +121,20 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body
-            .as_ref()
-            .is_none_or(|body| body.lock().is_end_stream())
+        self.body.as_ref().is_none_or(|body| {
+            let body = body.lock();
+            body.attempt() == self.attempt && body.is_end_stream()
+        })
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Some(body) => body.lock().size_hint(),
-            None => SizeHint::with_exact(0),
+        let Some(body) = &self.body else {
+            return SizeHint::with_exact(0);
+        };
+        let body = body.lock();
+        match body.attempt() == self.attempt {
+            true => body.size_hint(),
+            false => SizeHint::default(),
         }
     }
 }
