@@ -215,6 +215,20 @@ impl OpenedListeners {
         tcp.zip(self.tcp.addrs()).chain(udp).collect()
     }
 
+    /// The listeners that leave IPv4 to others (IPV6_V6ONLY).
+    pub fn ipv6_only(&self) -> HashSet<ListenerKey> {
+        let udp = self.groups.iter().flat_map(|group| {
+            let wanted = group.wanted.iter().map(|&(_, addr)| (Transport::Udp, addr));
+            wanted.zip(group.sockets.ipv6_only())
+        });
+        let tcp = self.wanted_tcp.iter();
+        let tcp = tcp.map(|&(_, addr)| (Transport::Tcp, addr));
+        tcp.zip(self.tcp.ipv6_only())
+            .chain(udp)
+            .filter_map(|(key, is_only)| is_only.then_some(key))
+            .collect()
+    }
+
     /// Descriptors that UDP may use beside its listeners.
     pub fn descriptors(&self) -> usize {
         self.groups.iter().map(UdpGroup::descriptors).sum()

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::net::{self, SocketAddr};
 
 use peername_sys::ipc::listen_fds::InheritedSocket;
-use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
+use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::tcp::listener;
 use peername_sys::tcp::stream;
 
@@ -152,6 +152,14 @@ impl Listeners {
     pub fn addrs(&self) -> Vec<SocketAddr> {
         let first = self.per_worker.first().into_iter().flatten();
         first.map(|listener| listener.addr.0).collect()
+    }
+
+    /// Whether each of these addresses leaves IPv4 to others (IPV6_V6ONLY).
+    pub fn ipv6_only(&self) -> Vec<bool> {
+        let first = self.per_worker.first().into_iter().flatten();
+        first
+            .map(|listener| is_ipv6_only(&listener.socket))
+            .collect()
     }
 
     /// The sockets of each worker, with those that are left over distributed among them.

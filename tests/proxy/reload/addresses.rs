@@ -16,7 +16,7 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::header_for;
 
 /// The addresses after each reload. All accept IPv4: also `[::]` once `0.0.0.0` beside it is gone.
-const OVERLAPPING: [&[&str]; 7] = [
+const OVERLAPPING: [&[&str]; 8] = [
     &["0.0.0.0:8443"],
     &["10.81.0.1:8443"],
     &["[::]:8443"],
@@ -24,6 +24,7 @@ const OVERLAPPING: [&[&str]; 7] = [
     &["0.0.0.0:8443", "[::]:8443"],
     &["[::]:8443"],
     &["10.81.0.1:8443", "[::]:8443"],
+    &["[::]:8443"],
 ];
 
 fn rig(
@@ -63,12 +64,17 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
         proxy.wait_logged(says);
     };
     reload(&["10.81.0.1:8443", "[::]:8443"], "\"opened\":\"[::]:8443\"");
-    let refused = "[::]:8443 has left IPv4 to the addresses that are gone";
+    let refused = "reload refused, all stays as it was: [::]:8443 was opened for IPv6 only";
     reload(&["[::]:8443"], refused);
     reload(
         &["0.0.0.0:8443", "[::]:8443"],
         "\"opened\":\"0.0.0.0:8443\"",
     );
+    put(&["[::]:8443"]);
+    proxy.signal(Signal::HUP);
+    wait_until("the second refusal", || {
+        proxy.log().matches(refused).count() == 2
+    });
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let _up = backend.accept_from(client);

@@ -35,6 +35,8 @@ pub struct RunningListeners {
     /// Unused ids for further listeners.
     unused_ids: RangeFrom<u32>,
     bound: BoundAddresses,
+    /// Those that leave IPv4 to others.
+    ipv6_only: HashSet<ListenerKey>,
     /// Kept open across reloads: an inherited socket can't be opened again.
     pub(super) given: InheritedSockets,
     pub(super) groups: Vec<RunningUdpGroup>,
@@ -144,6 +146,7 @@ impl Opened {
             previous.take_over(tcp, udp.collect())?;
         }
         let (ids, bound) = (self.sockets.numbers(), self.sockets.actual());
+        let ipv6_only = self.sockets.ipv6_only();
         let groups = self.sockets.groups.into_iter();
         let (mut worker_tasks, groups): (Vec<_>, Vec<_>) = groups
             .map(|group| RunningUdpGroup::begin(group, &tasks))
@@ -160,6 +163,7 @@ impl Opened {
             ids,
             unused_ids: self.unused_ids,
             bound,
+            ipv6_only,
             given: self.given,
             groups,
         })
@@ -177,8 +181,8 @@ impl RunningListeners {
         check_inherited_sockets(&self.given, &refs)?;
         self.check_transparent(&plans)?;
         self.check_groups(&plans)?;
-        self.check_ipv6_only(&plans)?;
         let wanted: HashSet<_> = plans.iter().flat_map(ListenPlan::listeners).collect();
+        self.check_ipv6_only(&wanted)?;
         let opened = OpenedListeners::missing(
             &refs,
             self.worker_count,
@@ -216,6 +220,8 @@ impl RunningListeners {
         tasks: impl Fn(UdpGroup) -> UdpTasks,
     ) -> (String, String) {
         let opened = ranges(change.opened.actual().into_values());
+        self.ipv6_only.retain(|key| change.wanted.contains(key));
+        self.ipv6_only.extend(change.opened.ipv6_only());
         let closed = ranges(self.close_all_but(&change).await);
         replace_services();
         for group in change.opened.groups {
@@ -244,20 +250,20 @@ impl RunningListeners {
         }
     }
 
-    /// Checks that each `[::]` that stays and leaves IPv4 to other listeners does not become the only one of its port: the option
-    /// IPV6_V6ONLY is set before bind(2), so IPv4 clients would be refused.
-    fn check_ipv6_only(&self, plans: &[ListenPlan]) -> anyhow::Result<()> {
-        let widened = self.ids.keys().find(|&&key| {
-            let is_wildcard = key.1.is_ipv6() && key.1.ip().is_unspecified();
-            let is_kept = plans.iter().any(|plan| plan.listen(key.0).contains(&key.1));
-            // A `0.0.0.0` is listened on beside a `[::]` that accepts IPv4, too.
-            let mut before = ipv4_beside(key, &self.plans);
-            let leaves_ipv4 = before.any(|addr| !addr.ip().is_unspecified());
-            is_wildcard && is_kept && leaves_ipv4 && ipv4_beside(key, plans).next().is_none()
-        });
-        match widened {
+    /// Checks that each `[::]` that stays and accepts IPv6 only has an address of IPv4 beside it: the option is set before bind(2).
+    fn check_ipv6_only(&self, wanted: &HashSet<ListenerKey>) -> anyhow::Result<()> {
+        let lacks_ipv4 = |&&(transport, addr): &&ListenerKey| {
+            let is_beside = |&(other_transport, other): &ListenerKey| {
+                other_transport == transport && other.is_ipv4() && other.port() == addr.port()
+            };
+            wanted.contains(&(transport, addr))
+                && addr.ip().is_unspecified()
+                && !wanted.iter().any(is_beside)
+        };
+        match self.ipv6_only.iter().find(lacks_ipv4) {
             Some((_, addr)) => bail!(
-                "{addr} has left IPv4 to the addresses that are gone, which can't change without a restart: list 0.0.0.0:{} beside it",
+                "{addr} was opened for IPv6 only, beside addresses of IPv4; without one, clients of IPv4 would be refused: restart, or \
+                 list 0.0.0.0:{} as well",
                 addr.port()
             ),
             None => Ok(()),
@@ -271,8 +277,8 @@ impl RunningListeners {
                 plans
                     .iter()
                     .all(|plan| group.is_apart_from(plan) || group.is_that_of(plan)),
-                "UDP at {}: its addresses, udp-header, close-after and max-sessions can't change without a restart; it can only \
-                 go as a whole, and further addresses need a table of their own",
+                "UDP at {}: its addresses and udp-header can't change without a restart, close-after and max-sessions not without a \
+                 restart or an upgrade; it can only go as a whole, and further addresses need a table of their own",
                 ranges(group.addresses.iter().copied())
             );
         }
@@ -303,17 +309,6 @@ impl RunningListeners {
         }
         closed
     }
-}
-
-/// The addresses of IPv4 on the port of a listener.
-fn ipv4_beside(
-    (transport, listener): ListenerKey,
-    plans: &[ListenPlan],
-) -> impl Iterator<Item = SocketAddr> {
-    let listened = plans.iter().flat_map(move |plan| plan.listen(transport));
-    listened
-        .copied()
-        .filter(move |addr| addr.is_ipv4() && addr.port() == listener.port())
 }
 
 impl RunningUdpGroup {

@@ -5,8 +5,8 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
 use peername_sys::ipc::listen_fds::InheritedSocket;
-use peername_sys::socket::BindOptions;
 use peername_sys::socket::transparent;
+use peername_sys::socket::{BindOptions, is_ipv6_only};
 use peername_sys::udp;
 use peername_sys::{NameCall, SyscallError};
 
@@ -169,6 +169,12 @@ impl UdpListeners {
     /// The addresses of the listeners.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|(_, addr)| addr.0).collect()
+    }
+
+    /// Whether each of these addresses leaves IPv4 to others (IPV6_V6ONLY).
+    pub fn ipv6_only(&self) -> Vec<bool> {
+        let first = self.by_worker.first().into_iter().flatten();
+        first.map(is_ipv6_only).collect()
     }
 
     /// Logs which kernel features for speed are missing, and a receive buffer that is too small. To be called once the
