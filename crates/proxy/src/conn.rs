@@ -122,7 +122,7 @@ impl TcpProxy {
         let permit = Permit::decide(&claimed, claimed.listener, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
         record.set_target(permit.target());
-        self.admit_anew(&claimed, listener, &service)
+        self.admit_anew(&claimed, listener)
             .map_err(|refusal| refuse(&claimed.stream, refusal.into()))?;
         if permit.source().is_none() {
             claimed.clear_claim(&rules.config);
@@ -144,25 +144,19 @@ impl TcpProxy {
         Ok((pair, prefix, rules.config.relay, rules.config.limits))
     }
 
-    /// Applies the lists of clients that a reload has put in force while the header was awaited. The record has the client by now, so
-    /// those of a later reload end the connection.
-    fn admit_anew(
-        &self,
-        claimed: &ClaimedConn,
-        listener: ListenerId,
-        service: &Arc<Service>,
-    ) -> Result<(), ClientRefusal> {
-        match self.services.load().get(listener) {
-            Some(current) if !Arc::ptr_eq(current, service) => {
-                current.rules.admit_client(HeaderClient {
-                    claim: claimed.claim,
-                    peer: claimed.peer,
-                    // They were judged with its header.
-                    tlvs: Ok(()),
-                })
-            }
-            _ => Ok(()),
-        }
+    /// Applies the lists of clients that are in force now, which may have changed while the header was awaited. A later change finds
+    /// the client in the record, and ends the connection. For a listener that is gone, its last lists hold.
+    fn admit_anew(&self, claimed: &ClaimedConn, listener: ListenerId) -> Result<(), ClientRefusal> {
+        let services = self.services.load();
+        let Some(current) = services.get(listener) else {
+            return Ok(());
+        };
+        current.rules.admit_client(HeaderClient {
+            claim: claimed.claim,
+            peer: claimed.peer,
+            // They were judged with its header.
+            tlvs: Ok(()),
+        })
     }
 }
 
