@@ -57,7 +57,7 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "proxy --target=127.0.0.1:80 --trust=192.0.2.1,192.0.2.2",
             2,
-            &["; each takes an option of its own"],
+            &["; several are values of their own: one for each option"],
         ),
         (
             "exec --trust=any",
@@ -158,7 +158,9 @@ fn mistakes_are_answered_with_cause_and_fix() {
         (
             "proxy --target=http://127.0.0.1:80 --trust=any",
             2,
-            &["this is no URL: use 192.0.2.1:80, [2001:db8::1]:80 or host:80, without http://"],
+            &[
+                "a URL is not taken here: use 192.0.2.1:80, [2001:db8::1]:80 or host:80, without http://",
+            ],
         ),
         (
             "proxy --config=/etc/hosts",

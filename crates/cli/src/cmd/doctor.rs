@@ -278,7 +278,7 @@ async fn examine(checked: CheckedConfig) -> bool {
     note(tproxy::listeners());
     tproxy::firewall().into_iter().for_each(&mut note);
     for &(transport, address) in &checked.listen {
-        note(listener::can_be_opened(address, transport));
+        note(listener::can_be_opened(address, transport, "proxy"));
     }
     if has_udp {
         note(udp::receive_buffer());
@@ -330,7 +330,8 @@ async fn examine(checked: CheckedConfig) -> bool {
 async fn examine_intercept(args: &intercept::Args) -> bool {
     let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
     let listen = listen_or(args.listen(), INTERCEPT_LISTEN).into_iter();
-    let listeners = listen.map(|address| listener::can_be_opened(address, Transport::Tcp));
+    let listeners =
+        listen.map(|address| listener::can_be_opened(address, Transport::Tcp, "intercept"));
     let findings = args.findings().await;
     let files = host::open_files(Some(intercept::expected_connections()));
     report_all(host.chain([files]).chain(findings).chain(listeners))

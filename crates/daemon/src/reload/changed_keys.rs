@@ -1,5 +1,7 @@
 //! Which keys of a configuration a reload has changed, for its log line.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// The keys whose values differ between two configurations in JSON, as `listen.target`, separated by commas. A table that was
@@ -18,7 +20,7 @@ fn collect(before: &Value, after: &Value, key: String, keys: &mut Vec<String>) {
     match (before, after) {
         _ if before == after => {}
         (Value::Object(before), Value::Object(after)) => {
-            let names = before.keys().chain(after.keys());
+            let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
             for name in names {
                 let (before, after) = (before.get(name), after.get(name));
                 let nested = match &*key {

@@ -76,7 +76,9 @@ fn no_address() -> String {
 /// As [`resolve`], with advice on text that has only an address or a port.
 fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + use<>, String> {
     if let Some((scheme, _)) = text.split_once("://") {
-        return Err(format!("this is no URL: {FORM}, without {scheme}://"));
+        return Err(format!(
+            "a URL is not taken here: {FORM}, without {scheme}://"
+        ));
     }
     if let Some(meant) = parse_unbracketed(text) {
         return Err(format!(
@@ -102,12 +104,23 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. Text that can't be a name is reported as such, without a lookup: a later start could not resolve it either.
+/// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is. So does each of four
+/// numbers, which no later start resolves.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
-    check_host_and_port(text)?;
-    names::check_allowed()?;
+    if is_four_numbers(text.rsplit_once(':').map_or(text, |(host, _)| host)) {
+        check_host_and_port(text)?;
+    }
+    names::check_allowed().or_else(|error| {
+        check_host_and_port(text)?;
+        Err(error)
+    })?;
     NAME_RESOLVED.store(true, Ordering::Relaxed);
     text.to_socket_addrs().inspect_err(note_unresolved)
+}
+
+fn is_four_numbers(host: &str) -> bool {
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    host.split('.').count() == 4 && host.split('.').all(is_number)
 }
 
 /// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a number

@@ -262,7 +262,10 @@ pub enum NetworkListError {
 fn value_hint(value: &str) -> String {
     match Path::new(value).is_file() {
         true => format!("; for the networks in this file write @{value}"),
-        false if value.contains(',') => "; each takes an option of its own".to_owned(),
+        false if value.contains(',') => {
+            "; several are values of their own: one for each option, or elements of a list"
+                .to_owned()
+        }
         false => String::new(),
     }
 }

@@ -12,8 +12,8 @@ use peername_sys::udp;
 use self::socket_table::Holder;
 use super::finding::Finding;
 
-/// Binds the address and closes the socket again.
-pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Finding {
+/// Binds the address and closes the socket again. A process of `checked`, a command, may listen there.
+pub(super) fn can_be_opened(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
     let protocol = protocol_of(transport);
     let opened = match transport {
         Transport::Tcp => listener::check_address_free(address),
@@ -24,7 +24,7 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Findin
     };
     let seen = format!("{protocol} {address}: {error}");
     match error.source.kind() {
-        ErrorKind::AddrInUse => in_use(address, transport),
+        ErrorKind::AddrInUse => in_use(address, transport, checked),
         ErrorKind::AddrNotAvailable => Finding::fail(
             "listener",
             seen,
@@ -39,14 +39,19 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport) -> Findin
     }
 }
 
-fn in_use(address: SocketAddr, transport: Transport) -> Finding {
+fn in_use(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
     let protocol = protocol_of(transport);
     match socket_table::holder_of(address, transport) {
-        Some(Holder { pid, program }) if program == PROGRAM => Finding::ok(
-            "listener",
-            format!("{protocol} {address} is served by {program}, process {pid}"),
-        ),
-        Some(Holder { pid, program }) => Finding::fail(
+        Some(holder) if holder.program == PROGRAM && !is_other(&holder.command, checked) => {
+            Finding::ok(
+                "listener",
+                format!(
+                    "{protocol} {address} is served by {PROGRAM}, process {}",
+                    holder.pid
+                ),
+            )
+        }
+        Some(Holder { pid, program, .. }) => Finding::fail(
             "listener",
             format!("{protocol} {address} is in use by {program}, process {pid}"),
             "stop it, or listen on another port",
@@ -60,6 +65,12 @@ fn in_use(address: SocketAddr, transport: Transport) -> Finding {
             ),
         ),
     }
+}
+
+/// Whether a command is known as another one than that which is checked. The command lines of predecessors begin with options.
+fn is_other(command: &str, checked: &str) -> bool {
+    let listening = ["proxy", "forward", "intercept", "exec", "agent"];
+    listening.contains(&command) && command != checked
 }
 
 fn protocol_of(transport: Transport) -> &'static str {

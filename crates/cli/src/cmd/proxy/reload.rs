@@ -64,14 +64,16 @@ impl Control {
         self.setup.process.check_reload(&setup.process)?;
         refuse_changes(self.setup.host.changes_of_fixed_keys(&setup.host))?;
         if let Some(mark) = setup.mark() {
-            privileges::try_connect_setup(Some(mark))
-                .context("the privilege for a mark was given up at the start: restart, or upgrade, to get it")?;
+            privileges::try_connect_setup(Some(mark)).context(
+                "the privilege for a mark was given up at the start: restart or upgrade",
+            )?;
         }
         let backends = setup.backends();
         let without = |backend: &&Backend| !is_among(&self.shared.backends_at_start, **backend);
         match backends.iter().find(without) {
             Some(backend) if setup.host.setup_routes => bail!(
-                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart, or `peername upgrade`"
+                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart or \
+                 upgrade"
             ),
             _ => self.check_marks(setup),
         }
@@ -81,7 +83,8 @@ impl Control {
         let added = &setup.marks() - &self.shared.marks_at_start;
         match added.first() {
             Some(mark) if setup.host.setup_routes => bail!(
-                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: restart, or `peername upgrade`"
+                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: restart or \
+                 upgrade"
             ),
             _ => Ok(()),
         }

@@ -19,6 +19,8 @@ pub(in crate::cmd::doctor) struct Holder {
     pub(in crate::cmd::doctor) pid: u32,
     /// The name of its file.
     pub(in crate::cmd::doctor) program: String,
+    /// The first word of its command line after the program.
+    pub(in crate::cmd::doctor) command: String,
 }
 
 /// The addresses of TCP listeners on this port.
@@ -52,9 +54,12 @@ pub(in crate::cmd::doctor) fn holder_of(
         });
         let program = fs::read_link(entry.path().join("exe")).unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let command = words.split(|&byte| byte == 0).nth(1).unwrap_or_default();
         is_open.then(|| Holder {
             pid,
             program: name.trim_end_matches(DELETED).escape_debug().to_string(),
+            command: command.escape_ascii().to_string(),
         })
     })
 }

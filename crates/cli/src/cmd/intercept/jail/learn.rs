@@ -30,7 +30,7 @@ pub(super) struct LearnedList {
     path: PathBuf,
     /// The program and its arguments, as a comment.
     command: String,
-    /// Options of this run that the next one needs, too.
+    /// Options of this run that the next one needs, too. Those that a comment can't have as they are are left out.
     options: Vec<String>,
     network: LearningNetwork,
 }
@@ -138,7 +138,12 @@ impl LearnedList {
         let ports = ports.into_iter().map(|port| format!("--port {port}"));
         iter::once("--allow @FILE".to_owned())
             .chain(ports)
-            .chain(self.options.iter().map(|option| in_one_line(option)))
+            .chain(
+                self.options
+                    .iter()
+                    .filter(|option| option.chars().all(is_printed))
+                    .cloned(),
+            )
             .collect::<Vec<_>>()
             .join(" ")
     }
@@ -178,11 +183,13 @@ fn as_comment(command: &[OsString]) -> String {
 }
 
 fn in_one_line(text: &str) -> String {
-    let printed = |c| match c {
-        ' '..='~' => c,
-        _ => '?',
-    };
+    let printed = |c| if is_printed(c) { c } else { '?' };
     text.chars().take(MAX_COMMAND).map(printed).collect()
+}
+
+/// Whether a comment may have it: it ends no line, and moves no cursor.
+fn is_printed(c: char) -> bool {
+    matches!(c, ' '..='~')
 }
 
 /// Whether a word may hold a secret: a user in a URL, or a name of what is one.
