@@ -1,0 +1,94 @@
+//! Which rule is advised for what none allows.
+
+use super::*;
+
+#[test]
+fn missing_rule_is_for_the_path_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow a.test/pub",
+        "allow GET b.test/v1",
+        "allow 192.0.2.1:443/x",
+        "allow c.test",
+        "allow GET d.test",
+    ]);
+    for (host, path, expected) in [
+        ("a.test:443", "/b/1", "a.test/b/1"),
+        ("a.test:443", "/%40x", "a.test/%40x"),
+        ("b.test:443", "/v1/x", "POST b.test/v1/x"),
+        ("192.0.2.1:443", "/24", "192.0.2.1:443/24"),
+        ("d.test:443", "/b", "POST d.test"),
+        ("e.test:443", "/b", "e.test"),
+        ("e.test:443", "/$(id)", "e.test"),
+        ("a.test:443", "/", "a.test"),
+    ] {
+        let request = Subject::Request {
+            method: "POST",
+            path,
+        };
+        let rule = rules.missing_rule(&to(host), request).unwrap();
+        assert_eq!(rule, expected, "{host}{path}");
+        let rule = AccessRules::deny_others(vec![Rule::allow(&rule).unwrap()]);
+        assert!(allows_method(&rule, host, "POST", path), "{host}{path}");
+    }
+}
+
+/// A rule can't name these paths, or a shell would read them as more than a word; and no rule can name this method.
+#[test]
+fn rule_that_would_allow_more_than_others_do_is_not_advised() {
+    let rules = rules(&[
+        "allow a.test/pub",
+        "allow GET b.test/v1",
+        "allow GET c.test",
+    ]);
+    for (host, method, path) in [
+        ("a.test:443", "GET", "/a/../b"),
+        ("a.test:443", "GET", "/$(id)"),
+        ("b.test:443", "GET", "/'$(id)'"),
+        ("c.test:443", "FETCH", "/"),
+    ] {
+        let request = Subject::Request { method, path };
+        assert_eq!(rules.missing_rule(&to(host), request), None, "{path}");
+    }
+}
+
+#[test]
+fn path_that_servers_may_read_in_two_ways_is_the_reason() {
+    let rules = rules(&["allow a.test/pub", "allow b.test"]);
+    for (host, path, is_reason) in [
+        ("a.test:443", "/pub/@a%2fb", true),
+        ("a.test:443", "/other", false),
+        ("c.test:443", "/pub/@a%2fb", false),
+    ] {
+        let request = Subject::Request {
+            method: "GET",
+            path,
+        };
+        let denied = rules.decide(&to(host), request).unwrap_err();
+        let is_ambiguous = matches!(denied, DeniedBy::AmbiguousPath);
+        assert_eq!(is_ambiguous, is_reason, "{host}{path}");
+    }
+}
+
+#[test]
+fn missing_rule_is_for_the_method_where_others_are_allowed_by_theirs() {
+    let rules = rules(&[
+        "allow GET,HEAD a.test",
+        "allow b.test:8443",
+        "allow GET *.c.test/x",
+    ]);
+    for (host, method, expected) in [
+        ("a.test:443", "POST", "POST a.test"),
+        ("a.test:8080", "POST", "POST a.test:8080"),
+        ("x.c.test:80", "PUT", "PUT x.c.test"),
+        ("b.test:443", "POST", "b.test"),
+        ("d.test:443", "POST", "d.test"),
+        ("d.test:443", "FETCH", "d.test"),
+    ] {
+        let request = Subject::Request { method, path: "/" };
+        let rule = rules.missing_rule(&to(host), request).unwrap();
+        assert_eq!(rule, expected, "{host} {method}");
+        assert!(Rule::allow(&rule).is_ok());
+    }
+    let tunnel = rules.missing_rule(&to("a.test:443"), Subject::OpenedTunnel);
+    assert_eq!(tunnel.as_deref(), Some("a.test"));
+}
