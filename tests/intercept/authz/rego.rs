@@ -130,17 +130,6 @@ fn assert_decided_as_documented(rig: &InterceptRig) {
     ] {
         assert_eq!(rig.curl_status(&[url]), status, "{url}");
     }
-}
-
-/// The line that the page adds gives the reason, where the rule is not named.
-#[test]
-fn page_of_the_check_adds_a_reason() {
-    let reason = PAGE.section(SECTION).command("reason := ");
-    let stage = InterceptLab::new();
-    let policy = documented_policy() + &reason;
-    let file = stage.scratch.write("policy.rego", &policy);
-    let rig = stage.start(&[&format!("--check=rego:{file}"), LONG_CHECK_TIMEOUT]);
-    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
     assert_eq!(rig.curl_status(&["http://b.test/none"]), 403);
     let line = &rig.wait_audit_lines("/none", 1)[0];
     assert_eq!(line["reason"], "b.test is not listed", "{line}");
