@@ -113,7 +113,7 @@ pub enum Failure {
     #[error(
         "replies of {backend} to spoofed connections do not come back to this host; run {} as root, or let the proxy do it with \
          `--setup-routes`",
-        missing_rule(*backend, *mark)
+        add_command(*backend, *mark)
     )]
     ReplyPath {
         /// The backend.
@@ -182,13 +182,6 @@ pub enum Failure {
 }
 
 /// The command that adds the rule by which the backend's replies come back.
-fn missing_rule(backend: Backend, mark: Option<NonZeroU32>) -> String {
-    match mark {
-        Some(mark) => format!("`peername routes add --mark {mark}`"),
-        None => add_command(backend),
-    }
-}
-
 impl Failure {
     /// connect(2) of a TCP socket failed whose port the kernel chooses: for want of one, or by what the backend's host and the network
     /// said.

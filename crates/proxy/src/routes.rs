@@ -21,6 +21,7 @@ mod table_slot;
 mod watch;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use peername_observe::shell::quote;
 use peername_sys::Result as SysResult;
@@ -146,16 +147,17 @@ pub async fn remove_filters(scope: Scope) -> Result<Vec<RoutingEntry>, Error> {
     Inventory::of_filters()?.remove(scope, &netlink).await
 }
 
-/// The command that installs what `target` needs, for error texts.
-pub fn add_command(target: impl Into<Backend>) -> String {
+/// The command that installs what `target` needs, by this mark if there is one, for error texts.
+pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> String {
     let Backend { address, transport } = target.into();
+    let mark = mark.map_or_else(String::new, |mark| format!(" --mark {mark}"));
     let protocol = match transport {
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
     let address = address.to_string();
     format!(
-        "`peername routes add --target {}{protocol}`",
+        "`peername routes add{mark} --target {}{protocol}`",
         quote(&address)
     )
 }

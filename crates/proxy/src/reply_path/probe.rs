@@ -51,7 +51,7 @@ pub enum ReplyPathError {
         "no connection from {from} to {ip} within {}: replies to foreign addresses \
          leave this host; run {} as root, or let the proxy do it with `--setup-routes`",
         Milliseconds(HANDSHAKE_TIMEOUT),
-        add_command(*target),
+        add_command(*target, None),
         ip = target.address.ip()
     )]
     NoReply {
@@ -64,7 +64,7 @@ pub enum ReplyPathError {
     #[error(
         "what {target} sends to {to} leaves this host; run {} as root, or let the proxy do it with \
          `--setup-routes`",
-        add_command(*target)
+        add_command(*target, None)
     )]
     NotRouted {
         /// The backend.
@@ -84,8 +84,8 @@ pub enum ReplyPathError {
     /// Replies were recognized by the mark, and are not any more.
     #[error(
         "replies of {target} are not recognized by mark {mark} any more: another program has removed the table \
-         `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run `peername routes add --mark {mark}` as root, or let the \
-         proxy do it with `--setup-routes`"
+         `peername_mark_{mark}` (`nft flush ruleset`) or its rule; run {} as root, or let the proxy do it with `--setup-routes`",
+        add_command(*target, Some(*mark))
     )]
     MarkLost {
         /// The backend.

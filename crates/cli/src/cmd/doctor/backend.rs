@@ -56,7 +56,7 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
             format!("replies of {target} to clients leave this host"),
             format!(
                 "{} as root, or start the proxy with `--setup-routes`",
-                routes::add_command(target)
+                routes::add_command(target, None)
             ),
         ),
         Ok(ReplyRoute::Unknown) if NonZeroU32::new(mark).is_some_and(is_marked) => Finding::ok(
@@ -69,9 +69,9 @@ pub(super) async fn routed(target: Backend, mark: u32) -> Finding {
             check,
             format!("{target} is on another host"),
             format!(
-                "that host must route replies to this one, which must deliver them to the proxy: `peername \
-                 routes add --mark {}` as root, and the proxy with the same `--mark`",
-                if mark == 0 { EXAMPLE_MARK } else { mark },
+                "that host must route replies to this one, which must deliver them to the proxy: {} as root, and the proxy with the \
+                 same `--mark`",
+                routes::add_command(target, NonZeroU32::new(mark).or(EXAMPLE_MARK)),
             ),
         ),
         Err(error) => Finding::broken(check, format!("{target}: {error}")),
@@ -208,6 +208,6 @@ pub(crate) async fn connect_as(
 }
 
 /// Any number works; this is the one in docs/routes.md.
-const EXAMPLE_MARK: u32 = 123;
+const EXAMPLE_MARK: Option<NonZeroU32> = NonZeroU32::new(123);
 /// Long enough for one lost SYN: the kernel retransmits it after a second.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
