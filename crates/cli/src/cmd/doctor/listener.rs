@@ -30,6 +30,9 @@ pub(super) fn can_be_opened(address: SocketAddr, transport: Transport, checked: 
             seen,
             "no interface has this address: see `ip address`",
         ),
+        ErrorKind::PermissionDenied if socket_table::is_taken(address, transport) => {
+            in_use(address, transport, checked)
+        }
         ErrorKind::PermissionDenied => Finding::fail(
             "listener",
             seen,
@@ -51,9 +54,9 @@ fn in_use(address: SocketAddr, transport: Transport, checked: &str) -> Finding {
                 ),
             )
         }
-        Some(Holder { pid, program, .. }) => Finding::fail(
+        Some(Holder { pid, name, .. }) => Finding::fail(
             "listener",
-            format!("{protocol} {address} is in use by {program}, process {pid}"),
+            format!("{protocol} {address} is in use by {name}, process {pid}"),
             "stop it, or listen on another port",
         ),
         None => Finding::warn(

@@ -17,6 +17,8 @@ struct Receiver {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cmd::doctor) struct Holder {
     pub(in crate::cmd::doctor) pid: u32,
+    /// The name of its main thread, as ps(1) and ss(8) show it.
+    pub(in crate::cmd::doctor) name: String,
     /// The name of its file.
     pub(in crate::cmd::doctor) program: String,
     /// The first word of its command line after the program.
@@ -41,8 +43,7 @@ pub(in crate::cmd::doctor) fn holder_of(
     address: SocketAddr,
     transport: Transport,
 ) -> Option<Holder> {
-    let links: Vec<_> = receivers(transport, address.port())
-        .filter(|socket| accepts(socket.address, address) || accepts(address, socket.address))
+    let links: Vec<_> = overlapping(address, transport)
         .map(|socket| format!("socket:[{}]", socket.inode))
         .collect();
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
@@ -53,15 +54,28 @@ pub(in crate::cmd::doctor) fn holder_of(
             links.iter().any(|link| target.as_os_str() == link.as_str())
         });
         let program = fs::read_link(entry.path().join("exe")).unwrap_or_default();
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let program = program.file_name().unwrap_or_default().to_string_lossy();
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let command = words.split(|&byte| byte == 0).nth(1).unwrap_or_default();
         is_open.then(|| Holder {
             pid,
-            program: name.trim_end_matches(DELETED).escape_debug().to_string(),
+            name: name.trim_end().escape_debug().to_string(),
+            program: program.trim_end_matches(DELETED).to_owned(),
             command: command.escape_ascii().to_string(),
         })
     })
+}
+
+/// Whether a socket keeps others from binding this address.
+pub(in crate::cmd::doctor) fn is_taken(address: SocketAddr, transport: Transport) -> bool {
+    overlapping(address, transport).next().is_some()
+}
+
+fn overlapping(address: SocketAddr, transport: Transport) -> impl Iterator<Item = Receiver> {
+    let on_its_port = receivers(transport, address.port());
+    on_its_port
+        .filter(move |socket| accepts(socket.address, address) || accepts(address, socket.address))
 }
 
 /// Whether the socket receives what is sent to `target`. `[::]` is assumed to receive IPv4 too, as it does without
