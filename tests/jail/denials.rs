@@ -208,7 +208,7 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let header = format!("peername: --check-list {list}: ");
     assert!(errors.starts_with(&header), "{errors}");
     let added: Vec<_> = errors.lines().skip(1).collect();
-    assert_eq!(added, ["+b.test", "+b.test:9999"]);
+    assert_eq!(added, ["+b.test:80", "+b.test", "+b.test:9999"]);
     let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     // A list begins empty.
@@ -226,7 +226,11 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
             .lines()
             .filter(|line| line.starts_with('+'))
             .collect();
-        assert_eq!(added, ["+a.test", "+b.test", "+b.test:9999"], "{errors}");
+        assert_eq!(
+            added,
+            ["+a.test", "+b.test:80", "+b.test", "+b.test:9999"],
+            "{errors}"
+        );
     }
     // What a rule denies is not what the list lacks.
     let denied = ["--deny=a.test", "--allow=c.test", "--check-list", &list];

@@ -146,6 +146,8 @@ fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
         Remedy::Allow(rule) if to.host.as_ip().is_some_and(is_refused_anyway) => {
             format!("+{NOT_PUBLIC}{rule}")
         }
+        // With its port the rule also opens a private host, and one that is public no less.
+        Remedy::Allow(_) if is_plain_name(to, remedy) => format!("+{to}"),
         Remedy::Allow(rule) => format!("+{rule}"),
         option => format!("+{} # needs {option}", rule_for(to)),
     }
