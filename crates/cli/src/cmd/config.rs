@@ -72,14 +72,14 @@ fn check(path: &Path) -> anyhow::Result<ExitCode> {
                 let keys = fixed.join(", ");
                 writeln!(
                     out,
-                    "note: a reload refuses a change of {keys}: restart the process, or upgrade it"
+                    "note: a reload refuses a change of {keys}: restart the process, or `peername upgrade`"
                 )?;
             }
             if fixed.contains(&"setup-routes") {
                 writeln!(
                     out,
                     "note: with setup-routes, a backend or a mark that needs rules of its own, such as one on another port, needs \
-                     a restart or an upgrade"
+                     a restart, or `peername upgrade`"
                 )?;
             }
             writeln!(out, "{}: ok, {summary}", path.display())?;

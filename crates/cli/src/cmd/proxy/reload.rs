@@ -72,8 +72,8 @@ impl Control {
         let without = |backend: &&Backend| !is_among(&self.shared.backends_at_start, **backend);
         match backends.iter().find(without) {
             Some(backend) if setup.host.setup_routes => bail!(
-                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart or \
-                 upgrade"
+                "{backend} needs routing rules of its own, and the privilege to add them was given up at the start: restart, or \
+                 `peername upgrade --pid N`, which keeps open connections"
             ),
             _ => self.check_marks(setup),
         }
@@ -83,8 +83,8 @@ impl Control {
         let added = &setup.marks() - &self.shared.marks_at_start;
         match added.first() {
             Some(mark) if setup.host.setup_routes => bail!(
-                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: restart or \
-                 upgrade"
+                "mark {mark} needs a packet filter table, and the privilege to add it was given up at the start: restart, or \
+                 `peername upgrade --pid N`, which keeps open connections"
             ),
             _ => Ok(()),
         }
