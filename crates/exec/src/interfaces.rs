@@ -107,7 +107,7 @@ fn try_in_child(interfaces: &[&'static Interface]) -> Attempted<Tried> {
             _ => listing = Some(SocketListing::from_word(value)),
         }
     }
-    let ended = child.wait()?;
+    let ended = daemonize::wait_exit(child)?;
     if let Some(listing) = listing {
         return Ok(Tried::All(listing));
     }

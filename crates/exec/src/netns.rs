@@ -25,7 +25,7 @@ use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::ipc::listen_fds;
 use peername_sys::netlink::make_every_address_local;
 use peername_sys::process::caps::{CapabilitySet, is_effective, raise_ambient};
-use peername_sys::process::daemonize;
+use peername_sys::process::daemonize::{self, ChildProcess};
 use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::launch::become_program;
 use peername_sys::process::namespace::{
@@ -100,7 +100,7 @@ fn supervise(
             false => Err(error),
         };
     }
-    let child = daemonize::fork_child(sockets, |sockets| become_proxy(sockets, proxy))?;
+    let child = ChildProcess::fork(sockets, |sockets| become_proxy(sockets, proxy))?;
     let proxy = child.pidfd();
     let epoll = Epoll::new()?;
     epoll.add(program, PROGRAM, Interest::Readable)?;

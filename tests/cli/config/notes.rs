@@ -104,8 +104,7 @@ fn config_check_names_keys_that_a_reload_does_not_change() {
         text(&checked)
     };
     let said = check("workers = 2\ndata-path = \"kernel\"\ndrain = \"5s\"\n");
-    let note =
-        "a reload refuses a change of workers, data-path: restart the process, or `peername upgrade`";
+    let note = "a reload refuses a change of workers, data-path: restart the process, or `peername upgrade`";
     assert!(said.contains(note), "{said}");
     let said = check("drain = \"5s\"\n");
     assert!(!said.contains("a reload refuses"), "{said}");

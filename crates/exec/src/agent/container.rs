@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use peername_identity::Counts;
 use peername_sys::event::wait_readable;
 use peername_sys::ipc::shared_memory::create_anonymous;
-use peername_sys::process::daemonize::{self, ChildProcess};
+use peername_sys::process::daemonize::ChildProcess;
 use peername_sys::process::pidfd::Signal;
 use peername_sys::seccomp;
 use peername_sys::{NameCall, SyscallError};
@@ -179,7 +179,7 @@ impl Container {
             stopped.into(),
         ];
         let id = self.id.clone();
-        let child = daemonize::fork_child(inherited, |[calls, table, inflight, stop]| {
+        let child = ChildProcess::fork(inherited, |[calls, table, inflight, stop]| {
             let container = SupervisedContainer {
                 id,
                 calls,

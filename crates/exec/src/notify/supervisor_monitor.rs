@@ -46,7 +46,7 @@ impl SupervisorMonitor {
             queue,
         ];
         let monitor =
-            daemonize::fork_child(inherited, |[supervisor, calls, process, pipe, queue]| {
+            ChildProcess::fork(inherited, |[supervisor, calls, process, pipe, queue]| {
                 daemonize::set_thread_name(c"peername-guard");
                 // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
                 if caps::is_effective(CapabilitySet::SYS_PTRACE) {

@@ -47,30 +47,18 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
     }
 }
 
-/// Runs `work` in a child in the same session, with the same signals blocked. The child inherits descriptors as
-/// [`spawn_detached`] describes.
+/// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
+/// inherits descriptors as [`spawn_detached`] describes.
 ///
 /// # Errors
 ///
-/// Those of [`spawn_detached`], and of pidfd_open(2): the child is killed then.
-pub fn fork_child<K: AsRef<[OwnedFd]>>(
-    keep: K,
-    work: impl FnOnce(K) -> u8,
-) -> Result<ChildProcess> {
+/// Those of [`spawn_detached`].
+pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     let pid = fork(|| match close_all_except(keep.as_ref()) {
         Ok(()) => work(keep),
         Err(_) => 1,
     })?;
-    let id = pid.as_raw_pid().cast_unsigned();
-    match PidFd::open(id) {
-        Ok(process) => Ok(ChildProcess { id, process }),
-        Err(error) => {
-            // The id is the child's until it is reaped.
-            let _ = kill_process(pid, Signal::KILL);
-            let _ = wait_exit(id);
-            Err(error)
-        }
-    }
+    Ok(pid.as_raw_pid().cast_unsigned())
 }
 
 /// A child of this process, by its descriptor. Dropping it neither ends nor reaps the child.
@@ -81,6 +69,26 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
+    /// As [`fork_child`], with a descriptor of the child.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fork_child`], and of pidfd_open(2): the child is killed then.
+    pub fn fork<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<Self> {
+        let id = fork_child(keep, work)?;
+        match PidFd::open(id) {
+            Ok(process) => Ok(Self { id, process }),
+            Err(error) => {
+                // The id is the child's until it is reaped.
+                if let Some(pid) = Pid::from_raw(id.cast_signed()) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+                let _ = wait_exit(id);
+                Err(error)
+            }
+        }
+    }
+
     /// The descriptor.
     pub fn pidfd(&self) -> &PidFd {
         &self.process

@@ -40,7 +40,7 @@ use peername_jail::files::{self, PrivateDir, TrustFiles};
 use peername_jail::mediator::{self, ports::ListenerPorts};
 use peername_jail::{confine, network};
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::daemonize::{self, ChildProcess};
+use peername_sys::process::daemonize;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::secrets;
 use peername_sys::random;
@@ -176,7 +176,7 @@ fn spawn(
         daemonize::set_thread_name(c"peername-jail");
         let _ = secrets::disable_core_dumps();
         let child = daemonize::fork_child(inherited, |inherited| interceptor.run(inherited));
-        let ended = child.and_then(ChildProcess::wait);
+        let ended = child.and_then(daemonize::wait_exit);
         dir.remove();
         u8::from(ended.is_err())
     })?;

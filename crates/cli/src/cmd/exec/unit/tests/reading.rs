@@ -133,6 +133,20 @@ fn alias_names_its_unit_and_has_drop_ins_of_less_weight() {
 }
 
 #[test]
+fn chain_of_too_many_aliases_leads_to_no_unit() {
+    let mut root = Root::new("chain").with(
+        "lib/systemd/system/0.service",
+        "[Service]\nExecStart=/bin/z\n",
+    );
+    for number in 1..=8 {
+        let link = format!("lib/systemd/system/{number}.service");
+        root = root.with_link(&link, &format!("{}.service", number - 1));
+    }
+    assert!(root.read("7.service").is_ok());
+    assert!(root.read("8.service").is_err());
+}
+
+#[test]
 fn alias_of_a_template_is_one_of_its_instances() {
     let root = Root::new("template")
         .with("lib/systemd/system/al@.service", "[Service]\nUser=al\n")
