@@ -250,17 +250,18 @@ impl RunningListeners {
         }
     }
 
-    /// Checks that each `[::]` that stays and accepts IPv6 only has an address of IPv4 beside it: the option is set before bind(2).
+    /// Checks that each `[::]` that stays and accepts IPv6 only keeps an address of IPv4 beside it: the option is set before bind(2).
     fn check_ipv6_only(&self, wanted: &HashSet<ListenerKey>) -> anyhow::Result<()> {
-        let lacks_ipv4 = |&&(transport, addr): &&ListenerKey| {
+        let loses_ipv4 = |&&(transport, addr): &&ListenerKey| {
             let is_beside = |&(other_transport, other): &ListenerKey| {
                 other_transport == transport && other.is_ipv4() && other.port() == addr.port()
             };
             wanted.contains(&(transport, addr))
                 && addr.ip().is_unspecified()
+                && self.ids.keys().any(is_beside)
                 && !wanted.iter().any(is_beside)
         };
-        match self.ipv6_only.iter().find(lacks_ipv4) {
+        match self.ipv6_only.iter().find(loses_ipv4) {
             Some((_, addr)) => bail!(
                 "{addr} was opened for IPv6 only, beside addresses of IPv4; without one, clients of IPv4 would be refused: restart, or \
                  list 0.0.0.0:{} as well",
