@@ -294,7 +294,7 @@ fn listeners_are_checked() -> Result<()> {
             3,
         )?;
         assert!(
-            report.contains("warn  listener: TCP 127.0.0.1:7000: bind(2)"),
+            report.contains("FAIL  listener: TCP 127.0.0.1:7000 is in use by routing-"),
             "{report}"
         );
         assert!(
