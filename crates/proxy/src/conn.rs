@@ -9,7 +9,6 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
 use peername_relay::{Limits, Method, Pair, Prefix, RelayStats, relay};
-use peername_server::access::clients::{ClientRefusal, HeaderClient};
 use peername_server::listeners::ListenerId;
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::workers::connections::ConnectionEntry;
@@ -122,8 +121,13 @@ impl TcpProxy {
         let permit = Permit::decide(&claimed, claimed.listener, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
         record.set_target(permit.target());
-        self.admit_anew(&claimed, listener)
-            .map_err(|refusal| refuse(&claimed.stream, refusal.into()))?;
+        let permit = match self.services.load().get(listener) {
+            Some(in_force) => permit
+                .confirm(&claimed, &in_force.rules)
+                .map_err(|failure| refuse(&claimed.stream, failure))?,
+            // The last lists of a listener that is gone hold.
+            None => permit,
+        };
         if permit.source().is_none() {
             claimed.clear_claim(&rules.config);
         }
@@ -142,21 +146,6 @@ impl TcpProxy {
             upstream,
         };
         Ok((pair, prefix, rules.config.relay, rules.config.limits))
-    }
-
-    /// Applies the lists of clients that are in force now, which may have changed while the header was awaited. A later change finds
-    /// the client in the record, and ends the connection. For a listener that is gone, its last lists hold.
-    fn admit_anew(&self, claimed: &ClaimedConn, listener: ListenerId) -> Result<(), ClientRefusal> {
-        let services = self.services.load();
-        let Some(current) = services.get(listener) else {
-            return Ok(());
-        };
-        current.rules.admit_client(HeaderClient {
-            claim: claimed.claim,
-            peer: claimed.peer,
-            // They were judged with its header.
-            tlvs: Ok(()),
-        })
     }
 }
 

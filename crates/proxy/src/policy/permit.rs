@@ -82,6 +82,22 @@ impl Permit {
         })
     }
 
+    /// Applies the lists of clients of the rules that are in force now: they may have changed while the header was awaited. To be
+    /// called once the client is on record, so that a later change finds the connection and ends it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Client`].
+    pub(crate) fn confirm(
+        self,
+        claims: &impl HeaderClaims,
+        in_force: &Rules,
+    ) -> Result<Self, Failure> {
+        let client = HeaderClient::of_read_header(claims.claim(), claims.peer());
+        in_force.admit_client(client)?;
+        Ok(self)
+    }
+
     /// To connect from an address of this host. A header without a claimed source names no destination either.
     fn without_source(peer: PeerAddr, listener: LocalAddr, rules: &Rules) -> Result<Self, Failure> {
         let target = rules

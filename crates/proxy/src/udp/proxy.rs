@@ -203,12 +203,8 @@ impl Role for ProxyRole {
         let service = self.known.listener(session.key.listener).ok();
         let service = service.and_then(|(id, _)| services.get(id));
         let service = service.or_else(|| self.known.last(session.key.listener));
-        // The TLVs of each datagram are judged when it is read.
-        let client = HeaderClient {
-            claim: session.key.client.map(ClaimedSource),
-            peer: session.reply_to.peer,
-            tlvs: Ok(()),
-        };
+        let claim = session.key.client.map(ClaimedSource);
+        let client = HeaderClient::of_read_header(claim, session.reply_to.peer);
         service.is_some_and(|service| service.rules.admit_client(client).is_err())
     }
 

@@ -39,6 +39,14 @@ pub struct HeaderClient {
     pub tlvs: Result<(), ClientRefusal>,
 }
 
+impl HeaderClient {
+    /// The client of a header whose TLVs were judged when it was read.
+    pub fn of_read_header(claim: Option<ClaimedSource>, peer: PeerAddr) -> Self {
+        let tlvs = Ok(());
+        Self { claim, peer, tlvs }
+    }
+}
+
 impl ClientAccess {
     /// The policy by the values of the options. Reads the files that they name.
     ///

@@ -202,12 +202,7 @@ fn is_denied(
     own_addresses: OwnAddresses,
 ) -> impl Fn(&ConnectionEntry, &ClientAccess) -> bool + Send + Sync {
     move |entry, policy| {
-        let client = HeaderClient {
-            claim: entry.client(),
-            peer: entry.peer(),
-            // They were judged with its header.
-            tlvs: Ok(()),
-        };
+        let client = HeaderClient::of_read_header(entry.client(), entry.peer());
         let is_own = |ip| own_addresses.is_on_this_host(ip);
         let is_header_read = client.claim.is_some() || entry.target().is_some();
         is_header_read && policy.admit(client, is_own).is_err()
