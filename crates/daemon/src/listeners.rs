@@ -217,16 +217,12 @@ impl OpenedListeners {
 
     /// The listeners that leave IPv4 to others (IPV6_V6ONLY).
     pub fn ipv6_only(&self) -> HashSet<ListenerKey> {
-        let udp = self.groups.iter().flat_map(|group| {
-            let wanted = group.wanted.iter().map(|&(_, addr)| (Transport::Udp, addr));
-            wanted.zip(group.sockets.ipv6_only())
-        });
-        let tcp = self.wanted_tcp.iter();
-        let tcp = tcp.map(|&(_, addr)| (Transport::Tcp, addr));
-        tcp.zip(self.tcp.ipv6_only())
-            .chain(udp)
-            .filter_map(|(key, is_only)| is_only.then_some(key))
-            .collect()
+        let mut all = marked(Transport::Tcp, &self.wanted_tcp, self.tcp.ipv6_only());
+        for group in &self.groups {
+            let is_only = group.sockets.ipv6_only();
+            all.extend(marked(Transport::Udp, &group.wanted, is_only));
+        }
+        all
     }
 
     /// Descriptors that UDP may use beside its listeners.
@@ -240,6 +236,15 @@ impl OpenedListeners {
             group.sockets.log_kernel_limits();
         }
     }
+}
+
+/// The listeners at these addresses that are marked.
+fn marked(transport: Transport, addrs: &[ListenAddr], marks: Vec<bool>) -> HashSet<ListenerKey> {
+    addrs
+        .iter()
+        .zip(marks)
+        .filter_map(|(&(_, addr), is_marked)| is_marked.then_some((transport, addr)))
+        .collect()
 }
 
 /// The descriptors of one group of UDP listeners, beside these sockets.

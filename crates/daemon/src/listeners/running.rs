@@ -252,16 +252,13 @@ impl RunningListeners {
 
     /// Checks that each `[::]` that stays and accepts IPv6 only keeps an address of IPv4 beside it: the option is set before bind(2).
     fn check_ipv6_only(&self, wanted: &HashSet<ListenerKey>) -> anyhow::Result<()> {
-        let loses_ipv4 = |&&(transport, addr): &&ListenerKey| {
-            let is_beside = |&(other_transport, other): &ListenerKey| {
-                other_transport == transport && other.is_ipv4() && other.port() == addr.port()
-            };
-            wanted.contains(&(transport, addr))
-                && addr.ip().is_unspecified()
-                && self.ids.keys().any(is_beside)
-                && !wanted.iter().any(is_beside)
-        };
-        match self.ipv6_only.iter().find(loses_ipv4) {
+        let mut losing = self
+            .ipv6_only
+            .iter()
+            .filter(|key| key.1.ip().is_unspecified() && wanted.contains(key))
+            .filter(|key| has_ipv4_beside(self.ids.keys(), **key))
+            .filter(|key| !has_ipv4_beside(wanted, **key));
+        match losing.next() {
             Some((_, addr)) => bail!(
                 "{addr} was opened for IPv6 only, beside addresses of IPv4; without one, clients of IPv4 would be refused: restart, or \
                  list 0.0.0.0:{} as well",
@@ -310,6 +307,16 @@ impl RunningListeners {
         }
         closed
     }
+}
+
+/// Whether one of the listeners is of IPv4 and on the port of this one.
+fn has_ipv4_beside<'a>(
+    listeners: impl IntoIterator<Item = &'a ListenerKey>,
+    (transport, addr): ListenerKey,
+) -> bool {
+    listeners.into_iter().any(|&(other_transport, other)| {
+        other_transport == transport && other.is_ipv4() && other.port() == addr.port()
+    })
 }
 
 impl RunningUdpGroup {

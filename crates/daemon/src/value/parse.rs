@@ -104,23 +104,25 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
 const EXAMPLE_PORT: u16 = 443;
 
-/// Resolves `host:port`. A process that may not resolve names reports text that can't be one as what it is. So does each of four
-/// numbers, which no later start resolves.
+/// Resolves `host:port`. Four numbers that are no address are not looked up: no later start would resolve them. A process that may
+/// not resolve names reports all text that can't be one as what it is.
 fn resolve(text: &str) -> io::Result<impl Iterator<Item = SocketAddr> + use<>> {
-    if is_four_numbers(text.rsplit_once(':').map_or(text, |(host, _)| host)) {
+    let allowed = names::check_allowed();
+    if allowed.is_err() || has_four_numbers(text) {
         check_host_and_port(text)?;
     }
-    names::check_allowed().or_else(|error| {
-        check_host_and_port(text)?;
-        Err(error)
-    })?;
+    allowed?;
     NAME_RESOLVED.store(true, Ordering::Relaxed);
     text.to_socket_addrs().inspect_err(note_unresolved)
 }
 
-fn is_four_numbers(host: &str) -> bool {
-    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
-    host.split('.').count() == 4 && host.split('.').all(is_number)
+/// Whether the host of `host:port` is four numbers with dots between them.
+fn has_four_numbers(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.split('.').count() == 4
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
 /// Checks host and port without a lookup. The standard library does not check the host. The last label of a name is not a number

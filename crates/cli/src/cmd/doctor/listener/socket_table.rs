@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use peername_sys::Transport;
 
@@ -48,23 +49,34 @@ pub(in crate::cmd::doctor) fn holder_of(
         .collect();
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        let mut open = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
-        let is_open = open.any(|descriptor| {
-            let target = fs::read_link(descriptor.path()).unwrap_or_default();
-            links.iter().any(|link| target.as_os_str() == link.as_str())
-        });
-        let program = fs::read_link(entry.path().join("exe")).unwrap_or_default();
+        has_open(&entry.path(), &links).then(|| Holder::of(pid, &entry.path()))
+    })
+}
+
+impl Holder {
+    fn of(pid: u32, process: &Path) -> Self {
+        let program = fs::read_link(process.join("exe")).unwrap_or_default();
         let program = program.file_name().unwrap_or_default().to_string_lossy();
-        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let words = fs::read(process.join("cmdline")).unwrap_or_default();
         let command = words.split(|&byte| byte == 0).nth(1).unwrap_or_default();
-        is_open.then(|| Holder {
+        Self {
             pid,
             name: name.trim_end().escape_debug().to_string(),
             program: program.trim_end_matches(DELETED).to_owned(),
             command: command.escape_ascii().to_string(),
-        })
-    })
+        }
+    }
+}
+
+/// Whether a process of /proc has one of these files open.
+fn has_open(process: &Path, links: &[String]) -> bool {
+    fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|descriptor| fs::read_link(descriptor.path()))
+        .any(|target| links.iter().any(|link| target.as_os_str() == link.as_str()))
 }
 
 /// Whether a socket keeps others from binding this address.

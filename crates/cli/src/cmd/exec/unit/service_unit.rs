@@ -119,10 +119,11 @@ impl Fragment {
 
     /// Looks for the name, and for the names to which it leads as an alias.
     fn resolve(root: &Path, name: &str) -> Option<Self> {
-        let follow = |file: &PathBuf| look_up(root, &target_of_alias(root, file)?);
-        let mut files: Vec<_> = iter::successors(look_up(root, name), follow)
-            .take(LONGEST_CHAIN_OF_ALIASES + 1)
-            .collect();
+        let mut files: Vec<_> = iter::successors(look_up(root, name), |file| {
+            look_up(root, &target_of_alias(root, file)?)
+        })
+        .take(LONGEST_CHAIN_OF_ALIASES + 1)
+        .collect();
         if files.len() > LONGEST_CHAIN_OF_ALIASES {
             return None;
         }

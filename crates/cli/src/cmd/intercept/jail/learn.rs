@@ -183,8 +183,10 @@ fn as_comment(command: &[OsString]) -> String {
 }
 
 fn in_one_line(text: &str) -> String {
-    let printed = |c| if is_printed(c) { c } else { '?' };
-    text.chars().take(MAX_COMMAND).map(printed).collect()
+    text.chars()
+        .take(MAX_COMMAND)
+        .map(|c| if is_printed(c) { c } else { '?' })
+        .collect()
 }
 
 /// Whether a comment may have it: it ends no line, and moves no cursor.
@@ -305,7 +307,9 @@ mod tests {
                 _ => vec![[11, 0, 0, 1].into()],
             },
         };
-        let options = vec!["--extra-ca root.pem".to_owned()];
+        // The second would end the line of the comment.
+        let options = ["--extra-ca root.pem", "--extra-ca 'a\nevil.test'"];
+        let options = options.map(str::to_owned).to_vec();
         let list = LearnedList::open(&path, &command, options, network);
         let result = list.map_err(|error| error.0).map(|list| {
             for to in asked {

@@ -256,15 +256,11 @@ impl Args {
 
     /// The options that a run with a learned list needs as the one that learned it did, with their values, for a shell.
     pub(super) fn kept_options(&self) -> Vec<String> {
-        let kept = [
-            ("--extra-ca", &self.intercept.0.extra_ca),
-            ("--allow-unix", &self.allow_unix),
-        ];
-        let with_values = kept.into_iter().flat_map(|(option, paths)| {
-            let paths = paths.iter();
-            paths.map(move |path| format!("{option} {}", quote(path.as_os_str())))
-        });
-        with_values.collect()
+        [
+            with_values("--extra-ca", &self.intercept.0.extra_ca),
+            with_values("--allow-unix", &self.allow_unix),
+        ]
+        .concat()
     }
 
     /// The networks of the addresses of names.
@@ -382,3 +378,11 @@ const OF_LISTENERS: [&str; 5] = [
 ];
 /// With `--learn` and `--ask`: SSH, rsync, MySQL, PostgreSQL, Redis, git, MongoDB.
 const RELAYED_PORTS: [u16; 7] = [22, 873, 3306, 5432, 6379, 9418, 27017];
+
+/// An option for each of these paths, for a shell.
+fn with_values(option: &str, paths: &[PathBuf]) -> Vec<String> {
+    paths
+        .iter()
+        .map(|path| format!("{option} {}", quote(path.as_os_str())))
+        .collect()
+}
