@@ -26,19 +26,31 @@ def listen_elsewhere(address):
     elsewhere.listen()
     return elsewhere
 
+HEADER = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
+
+# Parks a connection of a listener, with half a header, as one of the listener that is claimed. Returns its client.
+def park(listener, claimed):
+    client = socket.create_connection(listener.getsockname())
+    client.sendall(b"PROXY UNKNOWN\r\n")
+    connection, _ = listener.accept()
+    client.sendall(HEADER[:20])
+    time.sleep(0.1)
+    request(b"P", connection, claimed)
+    connection.close()
+    return client
+
 # A listener with a connection that is ready: its header was completed after accept(2). And the client, which has to stay open.
 def listen_with_ready_connection():
-    header = b"PROXY TCP4 203.0.113.7 198.51.100.10 56324 443\r\n"
     own = socket.create_server(("127.0.0.1", 9000))
     own.setblocking(False)
     client = socket.create_connection(own.getsockname())
-    client.sendall(header[:20])
+    client.sendall(HEADER[:20])
     time.sleep(0.1)
     try:
         own.accept()
     except BlockingIOError:
         pass
-    client.sendall(header[20:])
+    client.sendall(HEADER[20:])
     time.sleep(0.5)
     return own, client
 
