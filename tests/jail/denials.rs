@@ -232,6 +232,14 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
             "{errors}"
         );
     }
+    // Two destinations that need one line.
+    let get = rig.scratch().write("get.txt", "GET b.test\n");
+    let post =
+        "curl -s -o /dev/null -d x https://b.test/; curl -s -o /dev/null -d x http://b.test/";
+    let output = rig.run(User::Nobody, &["--check-list", &get], post);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.matches("+POST b.test\n").count(), 1, "{errors}");
+    assert_eq!(errors.lines().count(), 2, "{errors}");
     // What a rule denies is not what the list lacks.
     let denied = ["--deny=a.test", "--allow=c.test", "--check-list", &list];
     let output = rig.run(User::Nobody, &denied, "curl -sS https://a.test/echo");

@@ -9,14 +9,17 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::rig::intercept::{InterceptRig, recv_head};
 
-const HEAD: &[u8] =
+const WITH_LENGTH: &[u8] =
     b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nContent-Length: 4\r\n\
+    Expect: 100-continue\r\n\r\n";
+const CHUNKED: &[u8] =
+    b"POST http://a.test:9001/x HTTP/1.1\r\nHost: a.test:9001\r\nTransfer-Encoding: chunked\r\n\
     Expect: 100-continue\r\n\r\n";
 
 /// The origin decides whether the client sends its body.
 #[test]
 fn expectation_is_met_by_the_origin() {
-    let (_rig, origin, client) = start();
+    let (_rig, origin, client) = start(WITH_LENGTH);
     let up = origin.accept();
     let head = recv_head(&up).to_lowercase();
     assert_contains(&head, &["\r\nexpect: 100-continue\r\n"]);
@@ -34,23 +37,25 @@ fn expectation_is_met_by_the_origin() {
 
 #[test]
 fn refused_expectation_gets_the_origins_answer_alone() {
-    let (rig, origin, client) = start();
-    let up = origin.accept();
-    recv_head(&up);
-    up.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
-    let (answer, _) = client.recv_to_end();
-    let answer = String::from_utf8_lossy(&answer).to_lowercase();
-    assert!(answer.starts_with("http/1.1 401 "), "{answer}");
-    assert_contains(&answer, &["connection: close"]);
-    // The body never came, so nothing else comes on the origin's connection, either.
-    assert_eq!(up.recv_to_end().0, b"");
-    assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");
+    for head in [WITH_LENGTH, CHUNKED] {
+        let (rig, origin, client) = start(head);
+        let up = origin.accept();
+        recv_head(&up);
+        up.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+        let (answer, _) = client.recv_to_end();
+        let answer = String::from_utf8_lossy(&answer).to_lowercase();
+        assert!(answer.starts_with("http/1.1 401 "), "{answer}");
+        assert_contains(&answer, &["connection: close"]);
+        // The body never came, so nothing else comes on the origin's connection, either: no last chunk, which would end one.
+        assert_eq!(up.recv_to_end().0, b"");
+        assert_eq!(rig.wait_audit_lines("/x", 1)[0]["end"], "complete");
+    }
 }
 
 /// Servers of HTTP/1.0, and others that don't know the expectation, wait for the body.
 #[test]
 fn expectation_that_the_origin_ignores_is_met_after_a_second() {
-    let (_rig, origin, client) = start();
+    let (_rig, origin, client) = start(WITH_LENGTH);
     let begun = Instant::now();
     let up = origin.accept();
     recv_head(&up);
@@ -114,10 +119,10 @@ fn upload(rig: &InterceptRig, version: &str, origin: &str, data: &str) -> Vec<St
         .collect()
 }
 
-fn start() -> (InterceptRig, Backend, Conn) {
+fn start(head: &[u8]) -> (InterceptRig, Backend, Conn) {
     let rig = InterceptRig::new(&["--allow-destination=10.81.0.1:9001"]);
     let origin = Backend::listen(&rig.lab.server, v4([10, 81, 0, 1], 9001));
-    let client = rig.connect_and_send(HEAD);
+    let client = rig.connect_and_send(head);
     (rig, origin, client)
 }
 

@@ -1,6 +1,7 @@
 //! The admin endpoint of `proxy` and `forward`: metrics that agree with what happened, health and readiness.
 
 use std::fs;
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -8,7 +9,7 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, v4};
 use crate::harness::admin::{ADMIN, get, list, wait_metric};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_contains, wait_for, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
@@ -102,6 +103,41 @@ fn doctor_names_the_program_that_listens() {
     assert_eq!(
         line_of("0.0.0.0:9302"),
         "ok    listener: TCP 0.0.0.0:9302 is free"
+    );
+    // Another command of peername is another program.
+    let forward = ["forward", "--listen=127.0.0.1:9303", "--to=127.0.0.1:9304"];
+    let _forward = Peername::start(host, &forward, &[v4([127, 0, 0, 1], 9303)]);
+    assert_contains(
+        &line_of("127.0.0.1:9303"),
+        &["FAIL ", "in use by peername, process"],
+    );
+}
+
+/// A user that may not bind a port still sees that it is in use.
+#[test]
+fn doctor_of_a_user_sees_ports_below_1024() {
+    let host = Host::new();
+    let socat = Process::start(&host, "socat", &["TCP-LISTEN:81", "STDOUT"]);
+    let _socat = socat.wait_listening(&[v4([127, 0, 0, 1], 81)]);
+    let doctor = |listen| {
+        let user = [
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ];
+        let args = [&user[..], &[BINARY, "doctor", "--listen", listen]].concat();
+        let mut command = Command::new("setpriv");
+        let output = host.output(command.args(args), "");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_contains(
+        &doctor("127.0.0.1:81"),
+        &["warn  listener: TCP 127.0.0.1:81 is in use; "],
+    );
+    assert_contains(
+        &doctor("127.0.0.1:82"),
+        &["FAIL  listener: TCP 127.0.0.1:82: bind(2)"],
     );
 }
 

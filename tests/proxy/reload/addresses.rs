@@ -11,8 +11,8 @@ use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_until};
-use crate::harness::peername::Peername;
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_until};
+use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::proxy::header_for;
 
 /// The addresses after each reload. All accept IPv4: also `[::]` once `0.0.0.0` beside it is gone.
@@ -78,6 +78,22 @@ fn reload_that_leaves_no_listener_for_ipv4_is_refused() {
     let client = fresh_client_v4();
     let _down = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
     let _up = backend.accept_from(client);
+}
+
+/// A service manager may pass a socket of IPv6 only: no client of IPv4 is lost by a reload.
+#[test]
+fn reload_keeps_a_socket_of_ipv6_only() {
+    let (lab, scratch) = (Lab::new(), Scratch::new());
+    let script = scratch.write("ipv6_only.py", include_str!("ipv6_only.py"));
+    let table = format!(
+        "[[listen]]\nlisten = [\"[::]:8443\"]\ntarget = \"{TARGET_V4}\"\ntrust = [\"any\"]\n"
+    );
+    let config = scratch.write("proxy.toml", &table);
+    let args = ["proxy", "--log-format=json", "--config", &config];
+    let proxy = Process::start_through(&lab.server, &["/usr/bin/python3", &script], BINARY, &args);
+    proxy.wait_logged("\"listening\"");
+    proxy.signal(Signal::HUP);
+    proxy.wait_logged("\"reloaded\"");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn flush_of_a_permanent_table_is_noticed() {
     };
     assert_eq!(ready(), "200");
     rig.lab.server.nft("flush ruleset");
-    proxy.wait_logged("peername routes add --mark 123");
+    proxy.wait_logged("run `peername routes add --mark 123 --target 10.82.0.5:9000` as root");
     assert_eq!(ready(), "503");
     let client = header_for(fresh_client_v4());
     let down = Conn::connect_and_send(&rig.lab.balancer, LISTEN_V4, &client);
@@ -186,7 +186,10 @@ fn doctor_probes_the_reply_path() {
     };
     let said = doctor();
     assert_contains(&said, &["FAIL  spoofed connect: 10.82.0.5:9000"]);
-    assert_contains(&said, &["peername routes add --mark 123"]);
+    assert_contains(
+        &said,
+        &["`peername routes add --mark 123 --target 10.82.0.5:9000` as root"],
+    );
     rig.routes(&["add", "--mark=123", V4, V6]);
     let said = doctor();
     assert_contains(
