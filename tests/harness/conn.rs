@@ -59,8 +59,8 @@ impl Conn {
 
     /// Asserts that the other side closes the connection before anything was sent.
     #[track_caller]
-    pub(crate) fn assert_refused(host: &Host, from: SocketAddr) {
-        if let Some(conn) = Self::try_connect(host, from) {
+    pub(crate) fn assert_refused(host: &Host, to: SocketAddr) {
+        if let Some(conn) = Self::try_connect(host, to) {
             conn.wait_closed();
         }
     }

@@ -93,7 +93,7 @@ fn connection_without_a_port_is_not_blamed_on_the_backend() {
         .iter()
         .map(|&to| (Conn::connect(&lab.client, to), backend.accept()))
         .collect();
-    Conn::connect(&lab.client, listen[8]).wait_closed();
+    Conn::assert_refused(&lab.client, listen[8]);
     forward.wait_logged("widen net.ipv4.ip_local_port_range");
     assert!(!forward.log().contains("accepts no clients"));
     drop(open);
