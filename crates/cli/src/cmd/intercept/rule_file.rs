@@ -19,10 +19,8 @@ pub(super) fn read<T, E: Display>(
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, Usage> {
     let text = text_file::read(path).map_err(|error| Usage(format!("{name}: {error}")))?;
-    // Some editors begin a file with a byte order mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     (1_u32..)
-        .zip(text.lines().map(entry))
+        .zip(without_mark(&text).lines().map(entry))
         .filter(|(_, entry)| !entry.is_empty())
         .map(|(number, entry)| {
             parse(entry).map_err(|error| match entry.starts_with('+') {
@@ -33,6 +31,11 @@ pub(super) fn read<T, E: Display>(
             })
         })
         .collect()
+}
+
+/// The text without the byte order mark with which some editors begin a file.
+pub(super) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// The same for a file that has to list something: no rule at all would allow everything.

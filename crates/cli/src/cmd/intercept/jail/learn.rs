@@ -7,8 +7,8 @@ mod needed_rule;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -21,7 +21,8 @@ use peername_intercept::host::HostPort;
 use peername_observe::shell::quote;
 use peername_sys::fs::text_file;
 
-use crate::cmd::intercept::rule_file::entry;
+use crate::cmd::intercept::rule_file::{entry, without_mark};
+use crate::publish::replace_file;
 use needed_rule::NeededRule;
 pub(super) use needed_rule::{LearningNetwork, is_refused_anyway};
 
@@ -30,7 +31,7 @@ pub(super) struct LearnedList {
     path: PathBuf,
     /// The program and its arguments, as a comment.
     command: String,
-    /// Options of this run that the next one needs, too. Those that a comment can't have as they are are left out.
+    /// Options of this run that the next one needs, too.
     options: Vec<String>,
     network: LearningNetwork,
 }
@@ -48,7 +49,7 @@ impl LearnedList {
         network: LearningNetwork,
     ) -> Result<Self, Usage> {
         let error = |error: io::Error| Usage(format!("--learn {}: {error}", path.display()));
-        // A link stays one.
+        // Resolves symbolic links, so that rename(2) replaces the file and not the link.
         let path = match fs::canonicalize(path) {
             Err(failed) if failed.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
             other => other,
@@ -59,10 +60,12 @@ impl LearnedList {
             options,
             network,
         };
-        let written = Rules::read(&list.path).and_then(|rules| match rules {
-            Some(rules) => list.write(&rules.text),
-            None => list.write(&list.render(&Rules::default())),
-        });
+        let written = list
+            .lock()
+            .and_then(|_lock| match ListFile::read(&list.path)? {
+                Some(file) => list.write(&file.text),
+                None => list.write(&list.render(&ListFile::default())),
+            });
         written.map_err(|error| {
             let path = list.path.display();
             Usage(format!("--learn {path}: {}", with_causes(&error)))
@@ -76,7 +79,8 @@ impl LearnedList {
     ///
     /// The file can't be read any more, or not be written.
     pub(super) fn add(&self, to: &HostPort) -> anyhow::Result<()> {
-        let mut rules = Rules::read(&self.path)?.unwrap_or_default();
+        let _lock = self.lock()?;
+        let mut file = ListFile::read(&self.path)?.unwrap_or_default();
         let NeededRule {
             text,
             names_port,
@@ -84,34 +88,34 @@ impl LearnedList {
         } = self.network.needed_rule(to);
         let allows =
             |rule: &Rule| rule.allows_tunnel(to) && (!names_port || rule.port() == Some(to.port));
-        if rules.lines.iter().any(|line| allows(&line.rule)) {
+        if file.lines.iter().any(|line| allows(&line.rule)) {
             return Ok(());
         }
         let comment = format!("{NOT_PUBLIC}{text}");
         if opens_refused {
-            // The program has chosen it.
-            if rules.trailing.contains(&comment) {
+            // It was refused. As a comment it opens nothing: the program is not trusted, and has chosen the address.
+            if file.not_public.contains(&comment) {
                 return Ok(());
             }
-            rules.trailing.push(comment);
+            file.not_public.push(comment);
         } else {
-            // Of a run in which it was refused.
-            rules.trailing.retain(|line| *line != comment);
-            rules.lines.push(RuleLine {
+            // An earlier run, in which it was refused, may have written the comment.
+            file.not_public.retain(|line| *line != comment);
+            file.lines.push(RuleLine {
                 comments: Vec::new(),
                 rule: Rule::allow(&text)?,
                 text,
             });
         }
-        self.write(&self.render(&rules))
+        self.write(&self.render(&file))
     }
 
-    fn render(&self, rules: &Rules) -> String {
-        let mut lines: Vec<_> = rules.lines.iter().collect();
+    fn render(&self, file: &ListFile) -> String {
+        let mut lines: Vec<_> = file.lines.iter().collect();
         lines.sort_by(|one, other| one.text.cmp(&other.text));
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let command = &self.command;
-        let options = self.options(rules);
+        let options = self.next_options(file);
         let mut text = format!(
             "{HEADER}what this command and the programs that it started asked for, {now}\n\
              {HEADER}use it: peername jail {options} -- {command}\n"
@@ -124,14 +128,15 @@ impl LearnedList {
             line.comments.iter().for_each(|comment| push(comment));
             push(&line.text);
         }
-        rules.trailing.iter().for_each(|comment| push(comment));
+        let comments = file.trailing.iter().chain(&file.not_public);
+        comments.for_each(|comment| push(comment));
         text
     }
 
-    /// The options with which a jail allows what the list has: those of this run, and ports that are not taken for HTTP's, and were
-    /// opened.
-    fn options(&self, rules: &Rules) -> String {
-        let ports = rules.lines.iter().filter_map(|line| line.rule.port());
+    /// The options with which a jail allows what the list has: those of this run without characters that are not printed, and
+    /// `--port` for each learned port that this run opened as HTTP and another would not ([`HTTP_PORTS`]).
+    fn next_options(&self, file: &ListFile) -> String {
+        let ports = file.lines.iter().filter_map(|line| line.rule.port());
         let ports: BTreeSet<_> = ports
             .filter(|port| self.network.http_ports.contains(port) && !HTTP_PORTS.contains(port))
             .collect();
@@ -148,37 +153,37 @@ impl LearnedList {
             .join(" ")
     }
 
-    /// Replaces the file. Readers see the old one or the new one.
+    /// Keeps other learning runs from reading and replacing the list while the result lives.
+    fn lock(&self) -> anyhow::Result<File> {
+        let directory = self.path.parent().context("not a file")?;
+        let directory = File::open(directory)?;
+        directory.lock().context("flock(2)")?;
+        Ok(directory)
+    }
+
+    /// Replaces the file, which keeps its mode.
     fn write(&self, text: &str) -> anyhow::Result<()> {
-        let mut name = self.path.file_name().context("not a file")?.to_owned();
-        name.push(format!(".{}.new", std::process::id()));
-        let new = self.path.with_file_name(name);
-        let replaced = (|| {
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            if let Ok(old) = fs::metadata(&self.path) {
-                file.set_permissions(old.permissions())?;
-            }
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
-        })();
-        if replaced.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        replaced.context("it can't be written")
+        let permissions = fs::metadata(&self.path).map(|old| old.permissions()).ok();
+        replace_file(&self.path, text.as_bytes(), permissions)
     }
 }
 
 /// A command for a line of a comment: quoted for a shell, without what would end the line or move a terminal's cursor, and
 /// without words that look like secrets: the list is meant to be shared.
 fn as_comment(command: &[OsString]) -> String {
-    let words: Vec<_> = command
-        .iter()
-        .map(|word| match looks_secret(&word.to_string_lossy()) {
+    let mut words = Vec::new();
+    let mut is_value_secret = false;
+    for word in command {
+        let text = word.to_string_lossy();
+        let is_secret = looks_secret(&text);
+        // `--token VALUE`: the option's name may stay, its value may not.
+        let names_value = is_secret && text.starts_with('-') && !text.contains(['=', ' ']);
+        words.push(match is_value_secret || is_secret && !names_value {
             true => "***".into(),
             false => quote(word),
-        })
-        .collect();
+        });
+        is_value_secret = names_value;
+    }
     in_one_line(&words.join(" "))
 }
 
@@ -218,10 +223,12 @@ const SECRETS: [&str; 8] = [
 
 /// The content of a list.
 #[derive(Debug, Default)]
-struct Rules {
+struct ListFile {
     text: String,
     lines: Vec<RuleLine>,
-    /// Comments after the last rule.
+    /// Rules for addresses that are not public, each as a comment ([`NOT_PUBLIC`]).
+    not_public: Vec<String>,
+    /// Other comments after the last rule.
     trailing: Vec<String>,
 }
 
@@ -233,7 +240,7 @@ struct RuleLine {
     text: String,
 }
 
-impl Rules {
+impl ListFile {
     /// The rules of a file; `None` if there is none.
     fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         match text_file::read(path) {
@@ -247,24 +254,25 @@ impl Rules {
     ///
     /// A line is no rule. It is not quoted: the file may be another one than was meant.
     fn parse(text: String) -> anyhow::Result<Self> {
-        let (mut lines, mut comments) = (Vec::new(), Vec::new());
-        for (number, line) in (1..).zip(text.lines()) {
-            let (number, line): (u32, _) = (number, line.trim());
-            match entry(line) {
-                "" if line.is_empty() || line.starts_with(HEADER) => {}
-                "" => comments.push(line.to_owned()),
-                entry => lines.push(RuleLine {
+        let mut file = Self::default();
+        let mut comments = Vec::new();
+        for (number, line) in (1_u32..).zip(without_mark(&text).lines().map(str::trim)) {
+            let entry = entry(line);
+            if !entry.is_empty() {
+                file.lines.push(RuleLine {
                     comments: std::mem::take(&mut comments),
                     rule: Rule::allow(entry).with_context(|| format!("line {number}"))?,
                     text: line.to_owned(),
-                }),
+                });
+            } else if line.starts_with(NOT_PUBLIC) {
+                file.not_public.push(line.to_owned());
+            } else if !line.is_empty() && !line.starts_with(HEADER) {
+                comments.push(line.to_owned());
             }
         }
-        Ok(Self {
-            text,
-            lines,
-            trailing: comments,
-        })
+        file.trailing = comments;
+        file.text = text;
+        Ok(file)
     }
 }
 
@@ -338,7 +346,8 @@ mod tests {
             (&["make", "test"][..], "make test"),
             (&["curl", "-H", "Authorization: Bearer x"], "curl -H ***"),
             (&["psql", "postgres://u:p@db.test/x"], "psql ***"),
-            (&["deploy", "--token=x"], "deploy ***"),
+            (&["deploy", "--token=x", "now"], "deploy *** now"),
+            (&["deploy", "--token", "x", "now"], "deploy --token *** now"),
             (&["curl", "https://a.test/@x"], "curl https://a.test/@x"),
         ] {
             let words: Vec<_> = words.iter().map(OsString::from).collect();
@@ -433,6 +442,16 @@ mod tests {
         ];
         assert_eq!(rules_of(&text), expected);
         assert_eq!(learn(Some(&text), &["a.test:80"]).unwrap(), text);
+        let marked = format!("\u{feff}{before}");
+        assert!(learn(Some(&marked), &["a.test:80"]).is_ok());
+    }
+
+    #[test]
+    fn comment_of_a_refused_address_is_there_once_and_goes_with_its_rule() {
+        let refused = format!("{NOT_PUBLIC}localhost:22\n");
+        let before = format!("{refused}a.test\n");
+        let text = learn(Some(&before), &["localhost:22", "b.test:443"]).unwrap();
+        assert_eq!(rules_of(&text), ["a.test", "b.test", refused.trim_end()]);
     }
 
     #[test]
