@@ -1,6 +1,7 @@
 //! Denials are seen: lines at the end, an exit code, a diff, and warnings apart from the audit lines.
 
 use std::fs::{self, Permissions};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
 use peername_sys::process::pidfd::{self, PidFd};
@@ -39,7 +40,7 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
             "peername: denied: 169.254.169.254:80, once: --allow 169.254.169.254 allows it (a cloud's metadata service: it may hand out credentials)",
             "peername: denied: a.test:80, once: denied by the rule deny a.test/x",
             "peername: denied: b.test:443, 3 times: --allow b.test allows it",
-            "peername: denied: b.test:9999, once: --allow b.test:9999 allows it",
+            "peername: denied: b.test:9999, once: --allow b.test:9999 allows it unopened; for HTTPS or a proxy: b.test:9999/",
             "peername: denied: c.test:80, once: --allow c.test allows it; for a private host: c.test:80",
             "peername: denied: h1.test:9999, once: no rule names this port, so nothing listens there",
             "peername: denied: metadata.test:80, once: --allow-destination 169.254.169.254:80 allows it (a cloud's metadata service: it may hand out credentials)",
@@ -54,6 +55,80 @@ fn each_denied_destination_has_a_line_with_what_would_allow_it() {
     }
 }
 
+/// A server of the host is meant where it has one; a server of the program that was not there yet is none of the host's.
+#[test]
+fn refused_port_of_loopback_is_denied_where_the_host_listens() {
+    let rig = JailRig::new();
+    let host = &rig.stage.lab.balancer;
+    let _servers = [9101, 9102]
+        .map(|port| host.enter(|| TcpListener::bind(("127.0.0.1", port)).expect("a server")));
+    let script = "connect() { /usr/bin/python3 -c 'import socket, sys
+try: socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
+except ConnectionRefusedError: print(\"refused\")' $1; }
+        connect 9101; connect 9102; connect 9103
+        /usr/bin/python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 9102))'";
+    let list = rig.scratch().write("list", "a.test\n");
+    for user in USERS {
+        let output = rig.run(user, &["--check-list", &list], script);
+        assert_eq!(output.stdout, b"refused\nrefused\nrefused\n", "{output:?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let added = "+localhost:9101 # unopened; for HTTPS or a proxy: localhost:9101/";
+        assert_eq!(
+            errors.lines().skip(1).collect::<Vec<_>>(),
+            [added],
+            "{user:?}"
+        );
+        assert_eq!(output.status.code(), Some(122), "{user:?}");
+        let learned = rig.scratch().path_text("learned");
+        let output = rig.run(
+            user,
+            &["--learn", &learned],
+            "curl -s http://127.0.0.1:9101/; true",
+        );
+        let denied = "peername: denied: localhost:9101, once: --allow-tcp localhost:9101 allows it unopened; for HTTPS or a \
+                      proxy: --port 9101";
+        assert_eq!(
+            own_lines(&output.stderr).last().map(String::as_str),
+            Some(denied)
+        );
+        fs::remove_file(&learned).expect("the list");
+    }
+}
+
+/// Behind a proxy that is reached unopened every host would be open: the form that is advised opens none.
+#[test]
+fn advised_form_for_a_proxy_opens_no_other_host() {
+    let rig = JailRig::new();
+    let options = ["--allow=a.test", "--allow=b.test:9999/"];
+    let script = "for host in a c; do curl -s -o /dev/null -w '%{http_code} %{http_connect}\n' -x http://b.test:9999 https://$host.test/echo; done; true";
+    let printed = rig.succeeds(User::Nobody, &options, script);
+    assert_eq!(printed, "200 200\n000 403\n");
+}
+
+/// A program often shows no more of it than a status: the cause has a line, unless a later request reaches the origin.
+#[test]
+fn origin_that_is_not_reached_has_a_line_with_the_cause() {
+    let rig = JailRig::new();
+    let learned = rig.scratch().path_text("learned");
+    let script = "for i in 1 2; do curl -s -o /dev/null https://10.81.0.1/; done; curl -s http://a.test:8000/; true";
+    let output = rig.run(User::Nobody, &["--learn", &learned], script);
+    let lines = own_lines(&output.stderr);
+    let [_, untrusted, refused] = &lines[..] else {
+        panic!("{output:?}");
+    };
+    assert_contains(
+        untrusted,
+        &["peername: failed: 10.81.0.1:443, 2 times: ", "certificate"],
+    );
+    assert_contains(
+        refused,
+        &[
+            "peername: failed: a.test:8000, once: ",
+            "nothing listens there",
+        ],
+    );
+}
+
 /// A first rule would deny everything else, and `--learn` takes none: no `--allow` is advised.
 #[test]
 fn remedy_without_rules_is_no_rule() {
@@ -63,7 +138,8 @@ fn remedy_without_rules_is_no_rule() {
     let script = "curl -s http://a.test/echo; curl -s4 http://b.test:9999/; curl -s4 http://b.test:8443/; true";
     let allow_destination = "--allow-destination 10.81.0.1:80";
     let private = format!("peername: denied: a.test:80, once: {allow_destination} allows it");
-    let tcp = "peername: denied: b.test:9999, once: --allow-tcp b.test:9999 allows it";
+    let tcp = "peername: denied: b.test:9999, once: --allow-tcp b.test:9999 allows it unopened; for HTTPS or a proxy: \
+               --port 9999";
     let http = "peername: denied: b.test:8443, once: --port 8443 allows it";
     let checked = rig.run(User::Nobody, &[&check], script);
     let mut lines = own_lines(&checked.stderr);
@@ -208,7 +284,14 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
     let header = format!("peername: --check-list {list}: ");
     assert!(errors.starts_with(&header), "{errors}");
     let added: Vec<_> = errors.lines().skip(1).collect();
-    assert_eq!(added, ["+b.test:80", "+b.test", "+b.test:9999"]);
+    assert_eq!(
+        added,
+        [
+            "+b.test:80",
+            "+b.test",
+            "+b.test:9999 # unopened; for HTTPS or a proxy: b.test:9999/"
+        ]
+    );
     let output = rig.run(User::Nobody, &options, "curl -sS https://a.test/echo");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     // A list begins empty.
@@ -228,7 +311,12 @@ fn job_that_asks_for_more_than_its_list_fails_with_the_difference() {
             .collect();
         assert_eq!(
             added,
-            ["+a.test", "+b.test:80", "+b.test", "+b.test:9999"],
+            [
+                "+a.test",
+                "+b.test:80",
+                "+b.test",
+                "+b.test:9999 # unopened; for HTTPS or a proxy: b.test:9999/"
+            ],
             "{errors}"
         );
     }

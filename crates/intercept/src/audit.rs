@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod denials;
+pub mod failures;
 mod line;
 pub mod otlp;
 #[cfg(feature = "opentelemetry")]
@@ -52,6 +53,8 @@ pub(crate) struct AuditRecord {
     status: Option<StatusCode>,
     code: Option<&'static str>,
     error: Option<String>,
+    /// What to do about the error; may be empty.
+    hint: &'static str,
     /// The bytes of the request's body that were sent to the origin.
     pub(crate) sent: Arc<BodyProgress>,
     /// Bytes of the response's body that the client was sent.
@@ -175,6 +178,7 @@ impl AuditRecord {
             status: None,
             code: None,
             error: None,
+            hint: "",
             sent: Arc::default(),
             received: AtomicU64::new(0),
             upstream: None,
@@ -308,6 +312,7 @@ impl AuditRecord {
         self.status = Some(refusal.status);
         self.code = Some(refusal.code);
         self.error = Some(refusal.detail.clone());
+        self.hint = refusal.hint;
     }
 
     /// Notes that the connection is closed without a response. `refusal` is for the log alone, with its hint.

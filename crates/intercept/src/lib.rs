@@ -29,5 +29,5 @@ mod http_client;
 mod request;
 mod stream;
 
-pub use audit::{TARGET as AUDIT_TARGET, admission, denials, otlp};
+pub use audit::{TARGET as AUDIT_TARGET, admission, denials, failures, otlp};
 pub use request::remedy::Remedy;

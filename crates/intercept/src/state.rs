@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::audit::admission::AdmissionLog;
 use crate::audit::denials::Denials;
+use crate::audit::failures::Failures;
 use crate::audit::otlp::SpanQueue;
 use crate::authz::authorize::Authorizer;
 use crate::authz::rules::{DeniedBy, HTTP_PORTS, Subject};
@@ -183,10 +184,11 @@ impl InterceptState {
         self
     }
 
-    /// The same, with denials summed up here.
+    /// The same, with denials and failures summed up here.
     #[must_use]
-    pub fn with_denials(mut self, denials: Arc<Denials>) -> Self {
+    pub fn with_summary(mut self, denials: Arc<Denials>, failures: Arc<Failures>) -> Self {
         self.sinks.denials = Some(denials);
+        self.sinks.failures = Some(failures);
         self
     }
 
@@ -333,6 +335,9 @@ impl InterceptState {
     /// What would open this port of the host; `None` where a rule denies it. Where there are no rules, a first one would deny
     /// everything else, and `--learn` takes none.
     pub(crate) fn port_remedy(&self, to: &HostPort) -> Option<Remedy> {
+        if to.host.is_loopback() {
+            return self.port_remedy(&to.at_localhost());
+        }
         let policy = self.policy.load();
         let Some(rules) = &policy.lists.rules else {
             return Some(match HTTP_PORTS.contains(&to.port) {
@@ -345,6 +350,13 @@ impl InterceptState {
             Err(DeniedBy::Rule(_))
         );
         (!is_denied).then(|| Remedy::Allow(to.to_string()))
+    }
+
+    /// Forgets that connections to this port of the host's loopback were refused: a server of the jail was meant.
+    pub fn forget_refused(&self, port: u16) {
+        if let Some(denials) = &self.sinks.denials {
+            denials.forget_localhost(port);
+        }
     }
 
     /// Whether a check service or an approver decides on each request, so that the client may not choose to show none.

@@ -55,6 +55,13 @@ impl Denials {
         }
     }
 
+    /// Forgets the denials of this port of `localhost`.
+    pub(crate) fn forget_localhost(&self, port: u16) {
+        let is_it = |to: &HostPort| to.port == port && to.host.is_localhost();
+        let mut counts = self.0.lock();
+        counts.by_destination.retain(|(to, _), _| !is_it(to));
+    }
+
     /// The denied destinations in the order of their names, and the number of denials of those beyond the limit.
     pub fn list(&self) -> (Vec<DeniedDestination>, u64) {
         let counts = self.0.lock();

@@ -176,6 +176,10 @@ impl JailListener {
         let (host, _) = self.host_at(addr.ip());
         let port = addr.port();
         let to = HostPort { host, port };
+        let to = match to.host.is_loopback() {
+            true => to.at_localhost(),
+            false => to,
+        };
         let program = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");

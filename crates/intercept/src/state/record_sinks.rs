@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::metrics::Metrics;
 use crate::audit::AuditRecord;
 use crate::audit::denials::Denials;
+use crate::audit::failures::Failures;
 use crate::audit::otlp::SpanQueue;
 
-/// The metrics and the audit log, and as far as they are kept the denials and the spans. Clones share them.
+/// The metrics and the audit log, and as far as they are kept the denials, the failures and the spans. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordSinks {
     pub(crate) metrics: Arc<Metrics>,
@@ -15,6 +16,8 @@ pub(crate) struct RecordSinks {
     pub(crate) spans: Option<SpanQueue>,
     /// `None` unless denials are summed up.
     pub(crate) denials: Option<Arc<Denials>>,
+    /// `None` unless failures are summed up.
+    pub(crate) failures: Option<Arc<Failures>>,
 }
 
 impl RecordSinks {
@@ -31,6 +34,9 @@ impl RecordSinks {
         record.write();
         if let Some(denials) = &self.denials {
             denials.count(record);
+        }
+        if let Some(failures) = &self.failures {
+            failures.count(record);
         }
     }
 

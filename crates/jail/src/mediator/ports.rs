@@ -29,6 +29,8 @@ pub struct ListenerPorts {
     channel: OwnedFd,
     alternates: BTreeMap<u16, u16>,
     taken: BTreeSet<u16>,
+    /// The ports of loopback at which a connection was refused: a server of the program may have been too late.
+    refused: BTreeSet<u16>,
     /// The jail's network namespace: what binds in another one is none of these ports.
     network: u64,
 }
@@ -41,6 +43,7 @@ impl ListenerPorts {
             channel,
             alternates: alternate_ports(ports),
             taken: BTreeSet::new(),
+            refused: BTreeSet::new(),
             network: current_netns_cookie(),
         }
     }
@@ -52,6 +55,7 @@ impl ListenerPorts {
             channel,
             alternates,
             taken,
+            refused: BTreeSet::new(),
             network,
         };
         (self.channel, build)
@@ -59,16 +63,22 @@ impl ListenerPorts {
 
     /// Binds the socket. Where a listener of the jail has the port, it is closed first.
     pub(super) fn bind(&mut self, socket: impl AsFd, address: &[u8]) -> io::Result<()> {
-        let bound = addressed::bind(&socket, address);
+        let Some(addr) = inet_address(address) else {
+            return addressed::bind(&socket, address);
+        };
         let is_in_use =
             |error: &io::Error| error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error());
-        match inet_address(address) {
-            Some(addr) if bound.as_ref().is_err_and(is_in_use) && self.take(&socket, addr) => {
+        let bound = match addressed::bind(&socket, address) {
+            Err(error) if is_in_use(&error) && self.take(&socket, addr) => {
                 // The stopped listener and the connections that it has accepted are still bound to the port.
                 addressed::bind_reusing(&socket, address)
             }
-            _ => bound,
+            bound => bound,
+        };
+        if bound.is_ok() && self.concerns(&socket) && self.refused.remove(&addr.port()) {
+            self.report(BOUND, addr);
         }
+        bound
     }
 
     /// Takes the port from the interceptor, unless it is taken already. `false` if it is no port of the jail's listeners.
@@ -108,16 +118,24 @@ impl ListenerPorts {
         }
     }
 
-    /// Reports a refused connection to another host to the interceptor. Dropped if the
-    /// interceptor is too slow: the program may try any number of ports.
-    pub(super) fn report_refused(&self, socket: impl AsFd, address: &[u8]) {
+    /// Reports a refused connection to another host or to loopback to the interceptor.
+    pub(super) fn report_refused(&mut self, socket: impl AsFd, address: &[u8]) {
         let Some(addr) = inet_address(address) else {
             return;
         };
-        if !is_own(addr.ip()) && self.concerns(socket) {
-            let message = format!("{REFUSED}{addr}");
-            fd_passing::try_send_bytes(&self.channel, message.as_bytes());
+        let is_loopback = addr.ip().to_canonical().is_loopback();
+        if (is_loopback || !is_own(addr.ip())) && self.concerns(socket) {
+            if is_loopback {
+                self.refused.insert(addr.port());
+            }
+            self.report(REFUSED, addr);
         }
+    }
+
+    /// Tells the interceptor of an address. Dropped if that is too slow: the program may try any number of ports.
+    fn report(&self, what: &str, addr: SocketAddr) {
+        let message = format!("{what}{addr}");
+        fd_passing::try_send_bytes(&self.channel, message.as_bytes());
     }
 
     /// Whether it is a TCP socket of the jail's network.
@@ -131,8 +149,10 @@ impl ListenerPorts {
 pub enum FromMediator {
     /// The listeners of a port were to be closed, and are.
     Closed,
-    /// A connection of the program to this address was refused, because nothing listens there.
+    /// A connection of the program to this address was refused, because nothing listens there in the jail.
     Refused(SocketAddr),
+    /// The program has bound this address, after a connection to its port of loopback was refused.
+    Bound(SocketAddr),
     /// Nothing: the mediator has exited.
     Exited,
 }
@@ -151,11 +171,10 @@ pub fn receive(channel: impl AsFd, listeners: &[(u16, OwnedFd)]) -> Result<FromM
     }
     let Ok(word) = <[u8; 8]>::try_from(message).map(u64::from_ne_bytes) else {
         let text = std::str::from_utf8(message).unwrap_or_default();
-        let addr = text
-            .strip_prefix(REFUSED)
-            .and_then(|addr| addr.parse().ok());
-        return addr
-            .map(FromMediator::Refused)
+        let addr = |kind| text.strip_prefix(kind)?.parse().ok();
+        let refused = addr(REFUSED).map(FromMediator::Refused);
+        return refused
+            .or_else(|| addr(BOUND).map(FromMediator::Bound))
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
             .call("recvmsg(2), from the mediator");
     };
@@ -190,6 +209,8 @@ fn inet_address(address: &[u8]) -> Option<SocketAddr> {
 
 /// The beginning of a message about a refused connection, which the address follows as text: longer than a word.
 const REFUSED: &str = "refused ";
+/// The same about a bound socket.
+const BOUND: &str = "bound by the program ";
 const MAX_MESSAGE: usize = 64;
 /// In both structs.
 const PORT: std::ops::Range<usize> = 2..4;

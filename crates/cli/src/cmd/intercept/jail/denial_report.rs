@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use peername_intercept::Remedy;
+use peername_intercept::authz::HTTP_PORTS;
 use peername_intercept::authz::rule_for;
 use peername_intercept::denials::{Denials, DeniedDestination};
+use peername_intercept::failures::{FailedDestination, Failures};
 use peername_intercept::host::HostPort;
 use peername_proto::{Special, meanings, special};
 use peername_sys::process::stderr::try_write_line;
@@ -67,8 +69,9 @@ impl DenialReport {
         !denied.is_empty()
     }
 
-    /// The same for the last time, with a line if there were more than have lines.
-    pub(super) fn finish(mut self, denials: &Denials) -> bool {
+    /// The same for the last time, with a line if there were more than have lines, and one for each origin that could not be
+    /// reached: a program may show no more of that than a status.
+    pub(super) fn finish(mut self, denials: &Denials, failures: &Failures) -> bool {
         let is_anything_denied = self.write(denials);
         let (denied, others) = denials.list();
         let has_all = self.is_quiet || denied.len() == self.reported.len() && others == 0;
@@ -76,6 +79,13 @@ impl DenialReport {
             try_write_line(&format!(
                 "peername: denied: more than {MAX_LINES} destinations: --log FILE has all"
             ));
+        }
+        if !self.is_quiet {
+            let failed = failures.list();
+            failed
+                .iter()
+                .take(MAX_LINES)
+                .for_each(|failed| try_write_line(&failed_line_of(failed)));
         }
         is_anything_denied
     }
@@ -97,10 +107,7 @@ impl DenialReport {
             remedy,
             reason,
         } = denied;
-        let times = match count {
-            1 => "once".to_owned(),
-            _ => format!("{count} times"),
-        };
+        let times = times(*count);
         let outcome = match remedy {
             Some(remedy) => {
                 let warning = match opens_metadata(to, remedy) {
@@ -115,11 +122,40 @@ impl DenialReport {
                     true => format!("; for a private host: {to}"),
                     false => String::new(),
                 };
-                format!("{allowing} allows it{warning}{of_private}")
+                let opened = opening(to, remedy)
+                    .map(|form| format!(" unopened; for HTTPS or a proxy: {form}"));
+                let opened = opened.unwrap_or_default();
+                format!("{allowing} allows it{opened}{warning}{of_private}")
             }
             None => reason.clone(),
         };
         format!("peername: denied: {to}, {times}: {outcome}")
+    }
+}
+
+fn failed_line_of(failed: &FailedDestination) -> String {
+    let FailedDestination { to, count, error } = failed;
+    format!("peername: failed: {to}, {}: {error}", times(*count))
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
+    }
+}
+
+/// What opens the port as TLS and HTTP, where the remedy relays its connections unopened, and they may be HTTP: those of a system
+/// port (RFC 6335, section 6) other than HTTP's are not. Behind a proxy that is reached unopened every host is open.
+fn opening(to: &HostPort, remedy: &Remedy) -> Option<String> {
+    if to.port <= LAST_SYSTEM_PORT || HTTP_PORTS.contains(&to.port) {
+        return None;
+    }
+    match remedy {
+        // A rule for paths has its requests seen.
+        Remedy::Allow(rule) if !rule.contains('/') => Some(format!("{rule}/")),
+        Remedy::AllowTcp(_) => Some(Remedy::Port(to.port).to_string()),
+        _ => None,
     }
 }
 
@@ -148,10 +184,14 @@ fn added_line_of(denied: &DeniedDestination, remedy: &Remedy) -> String {
         }
         // With its port the rule also opens a private host, and one that is public no less.
         Remedy::Allow(_) if is_plain_name(to, remedy) => format!("+{to}"),
-        Remedy::Allow(rule) => format!("+{rule}"),
+        Remedy::Allow(rule) => match opening(to, remedy) {
+            Some(opened) => format!("+{rule} # unopened; for HTTPS or a proxy: {opened}"),
+            None => format!("+{rule}"),
+        },
         option => format!("+{} # needs {option}", rule_for(to)),
     }
 }
 
 /// Of the report: a program that scans ports is denied thousands.
 const MAX_LINES: usize = 50;
+const LAST_SYSTEM_PORT: u16 = 1023;

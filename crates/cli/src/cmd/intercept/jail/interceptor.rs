@@ -23,6 +23,7 @@ use peername_intercept::AUDIT_TARGET;
 use peername_intercept::authz::{AccessRules, Approver, CheckService};
 use peername_intercept::ca::Authority;
 use peername_intercept::denials::Denials;
+use peername_intercept::failures::Failures;
 use peername_intercept::listener::jail::names::range::NameRanges;
 use peername_intercept::listener::jail::names::server::{serve_tcp, serve_udp};
 use peername_intercept::listener::jail::names::table::SyntheticNames;
@@ -37,6 +38,7 @@ use peername_server::workers::Workers;
 use peername_server::workers::services::ServiceHandle;
 use peername_sys::ipc::fd_passing;
 use peername_sys::ipc::listen_fds::InheritedSocket;
+use peername_sys::netlink::SocketLookup;
 use peername_sys::process::caps::{CapabilitySet, keep_only};
 use peername_sys::process::pidfd::PidFd;
 use peername_sys::process::secrets;
@@ -224,6 +226,7 @@ impl Interceptor {
         let workers = setup.process.workers();
         let given = InheritedSockets::new(sockets.listeners)?;
         let open = Opened::open(setup.listen_plans(false), workers, given, None)?;
+        let host_sockets = SocketLookup::open().ok();
         keep_only(CapabilitySet::empty())?;
         let mut destinations = setup.destinations(&own, &open.sockets.actual());
         if is_jailed() {
@@ -258,9 +261,9 @@ impl Interceptor {
             (Some(mode), Some(channel)) => Some(Arc::new(OutsideApprover::new(mode, channel)?)),
             _ => None,
         };
-        let denials = Arc::new(Denials::default());
+        let (denials, failures) = (Arc::new(Denials::default()), Arc::new(Failures::default()));
         let state = state
-            .with_denials(Arc::clone(&denials))
+            .with_summary(Arc::clone(&denials), Arc::clone(&failures))
             .with_approver(approver)
             .with_admission_log(admissions)
             .with_spans(exporter.as_ref().map(SpanExporter::queue));
@@ -275,6 +278,7 @@ impl Interceptor {
             listeners_by_port,
             Arc::clone(&jail),
             Arc::clone(&state),
+            host_sockets,
         )?;
         let services = ServiceHandle::new(setup.services(&open.sockets.numbers(), &state));
         let intercept = Arc::new(Intercept::new(services, CurrentState::new(state)));
@@ -300,7 +304,7 @@ impl Interceptor {
         if let (Some(path), Some(written)) = (&self.log, written) {
             warn_if_replaced(path, &written);
         }
-        let is_anything_denied = report.finish(&denials);
+        let is_anything_denied = report.finish(&denials, &failures);
         if let Some(channel) = verdict {
             send_verdict(&channel, is_anything_denied);
         }
