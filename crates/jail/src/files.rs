@@ -27,7 +27,7 @@ pub use private_dir::PrivateDir;
 /// What was found.
 #[derive(Debug)]
 pub struct Covered {
-    /// Whether the keystores of a Java were: it needs no option to trust the interceptor.
+    /// Whether a Java keystore was found and covered: Java needs no option to trust the interceptor.
     pub java: bool,
     /// Files that the mediator covers again where processes outside replace them.
     pub files: Vec<Cover>,
@@ -77,7 +77,7 @@ pub fn cover(
             Cover::new("/etc/resolv.conf", dir.resolv_conf()),
             Cover::new("/etc/hosts", dir.hosts()),
         ])
-        // Where a link leads now.
+        // Resolve symbolic links: the mediator has to cover the same target again.
         .map(|cover| {
             Cover::new(
                 cover.original.canonicalize().unwrap_or(cover.original),
@@ -116,26 +116,29 @@ fn write_names(dir: &PrivateDir) -> Result<(), JailError> {
 
 fn hide(dir: &PrivateDir, hidden: &[PathBuf], all: &[Mount]) -> Result<(), JailError> {
     for path in hidden {
-        let empty = match path.is_dir() {
-            true => dir.empty_dir(),
-            false => dir.empty_file(),
-        };
-        // The same file at another mount of its file system, while it can be compared.
-        let others: Vec<_> = mount_table::other_paths(all, path)
-            .into_iter()
-            .filter(|other| is_same_file(path, other))
-            .collect();
-        match mounts::bind_over(path, &empty) {
+        // Other mounts of its file system that show the file: compared before it is covered.
+        let mut others = mount_table::other_paths(all, path);
+        others.retain(|other| is_same_file(path, other));
+        others.extend(mount_table::points_of_parts(all, path));
+        match mounts::bind_over(path, &empty_like(dir, path)) {
             Err(error) if error.source.kind() == ErrorKind::NotFound => {
                 return Err(JailError::NothingToHide(path.clone()));
             }
             covered => covered.map_err(|source| JailError::cover(path, source))?,
         }
         for other in others {
+            let empty = empty_like(dir, &other);
             mounts::bind_over(&other, &empty).map_err(|source| JailError::cover(&other, source))?;
         }
     }
     Ok(())
+}
+
+fn empty_like(dir: &PrivateDir, path: &Path) -> PathBuf {
+    match path.is_dir() {
+        true => dir.empty_dir(),
+        false => dir.empty_file(),
+    }
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -152,7 +155,7 @@ fn reenter_working_directory() -> Result<(), JailError> {
         return Ok(());
     };
     match env::set_current_dir(&path) {
-        // A directory above it can't be searched, and so was not covered by a path that leads there.
+        // A directory above it can't be searched, so no path that is covered leads there.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         entered => entered.map_err(|failed| JailError::WorkingDirectory { path, failed }),
     }

@@ -31,27 +31,58 @@ pub(super) fn read() -> Result<Vec<Mount>, JailError> {
 
 /// The paths by which the file at this path, without symbolic links, is reached by other mounts of its file system.
 pub(super) fn other_paths(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
-    let above = mounts
-        .iter()
-        .rev()
-        .filter(|mount| path.starts_with(&mount.point));
-    let Some(own) = above.max_by_key(|mount| mount.point.components().count()) else {
+    let Some(file) = FileLocation::of(mounts, path) else {
         return Vec::new();
     };
-    let below = path.strip_prefix(&own.point).unwrap_or(path);
-    let in_file_system = own.root.join(below);
-    mounts
-        .iter()
-        .filter(|mount| mount.device == own.device)
-        .filter_map(|mount| {
-            Some(
-                mount
-                    .point
-                    .join(in_file_system.strip_prefix(&mount.root).ok()?),
-            )
-        })
+    let at = |mount: &Mount| {
+        let below = file.path.strip_prefix(&mount.root).ok()?;
+        Some(mount.point.join(below))
+    };
+    file.mounts(mounts)
+        .filter_map(at)
         .filter(|other| other != path)
         .collect()
+}
+
+/// The points, outside of the directory at this path, at which a part of what is below it is mounted.
+pub(super) fn points_of_parts(mounts: &[Mount], path: &Path) -> Vec<PathBuf> {
+    let Some(directory) = FileLocation::of(mounts, path) else {
+        return Vec::new();
+    };
+    let is_part =
+        |mount: &&Mount| mount.root != directory.path && mount.root.starts_with(&directory.path);
+    directory
+        .mounts(mounts)
+        .filter(is_part)
+        .map(|mount| mount.point.clone())
+        .filter(|point| !point.starts_with(path))
+        .collect()
+}
+
+/// Where a file is in its file system.
+struct FileLocation<'a> {
+    device: &'a [u8],
+    path: PathBuf,
+}
+
+impl<'a> FileLocation<'a> {
+    fn of(mounts: &'a [Mount], path: &Path) -> Option<Self> {
+        let own = mounts
+            .iter()
+            .rev()
+            .filter(|mount| path.starts_with(&mount.point))
+            .max_by_key(|mount| mount.point.components().count())?;
+        let below = path.strip_prefix(&own.point).unwrap_or(path);
+        Some(Self {
+            device: &own.device,
+            path: own.root.join(below),
+        })
+    }
+
+    /// The mounts of its file system.
+    fn mounts<'m>(&self, all: &'m [Mount]) -> impl Iterator<Item = &'m Mount> {
+        all.iter().filter(|mount| mount.device == self.device)
+    }
 }
 
 impl Mount {
@@ -135,5 +166,11 @@ mod tests {
         );
         assert_eq!(others("/home/v"), [Path::new("/sysroot/v")]);
         assert!(others("/etc/x").is_empty());
+        let parts = |path| points_of_parts(&mounts, Path::new(path));
+        assert_eq!(parts("/home/u"), [Path::new("/work")]);
+        assert_eq!(parts("/home"), [Path::new("/work")]);
+        assert!(parts("/home/u/p").is_empty());
+        // It is covered with what it is in.
+        assert!(parts("/").is_empty());
     }
 }
