@@ -15,7 +15,9 @@
 
 use core::net::SocketAddr;
 
-use peername_proto::{Carrier, Parsed, SourceRefusal, Transport, canonical, parse};
+use peername_proto::{
+    Carrier, Parsed, SourceRefusal, Transport, begins_like_header, canonical, parse,
+};
 
 use crate::settings::{Counter, Policy, Settings};
 use crate::table::NotStored;
@@ -119,7 +121,7 @@ impl HeaderCheck {
             Ok(Parsed::Complete(header)) if header.transport() == Some(Transport::Datagram) => {
                 Step::Refuse(Counter::NotAHeader)
             }
-            // For this and for an inadmissible source also where headers are optional: there is a header.
+            // Also where headers are optional, as for an inadmissible source: a header was sent.
             Ok(Parsed::Complete(header)) if self.policy.headers.admit(&header).is_err() => {
                 Step::Refuse(Counter::HeaderRefused)
             }
@@ -132,6 +134,7 @@ impl HeaderCheck {
             }
             Ok(Parsed::NeedMore(len)) if too_long(len) => Step::Refuse(Counter::NotAHeader),
             Ok(Parsed::NeedMore(len)) => Step::Wait(len),
+            Err(_) if begins_like_header(bytes) => Step::Refuse(Counter::NotAHeader),
             Err(_) => self.policy.without_header(Counter::NotAHeader),
         }
     }

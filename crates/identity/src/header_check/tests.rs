@@ -70,6 +70,15 @@ fn a_connection_without_a_header_is_refused_unless_headers_are_optional() {
         after(policy(sources, false), local),
         Step::Refuse(Counter::Source)
     );
+    for malformed in [
+        &b"PROXY TCP4 junk\r\n"[..],
+        b"\r\n\r\n\0\r\nQUIT\n\x31\x11\x00\x00",
+    ] {
+        assert_eq!(
+            after(policy(sources, false), malformed),
+            Step::Refuse(Counter::NotAHeader)
+        );
+    }
     // The header announces 4 KiB.
     let long = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\x00";
     assert_eq!(
