@@ -115,8 +115,12 @@ fn listen(args: &Serve) -> anyhow::Result<Listening> {
     let store::Opened { store, mut stored } = store::wait_open(args)?;
     let socket = match take_socket(&mut stored, &args.listen) {
         Some(socket) => socket,
-        None => bind(&args.listen, !args.runtime_uid.is_empty())?,
+        None => bind(&args.listen)?,
     };
+    // An earlier agent may have had other runtimes.
+    let mode = socket_mode(args);
+    fs::set_permissions(&args.listen, Permissions::from_mode(mode))
+        .with_context(|| format!("--listen {}: chmod(2)", args.listen.display()))?;
     Ok(Listening {
         store,
         stored,
@@ -232,13 +236,16 @@ fn take_socket(stored: &mut Vec<StoredDescriptor>, path: &Path) -> Option<OwnedF
     (is_same && path.exists()).then(|| socket.into())
 }
 
-/// Listens at a path, which other users reach if `for_others` is set: each peer's user is checked.
-fn bind(path: &Path, for_others: bool) -> anyhow::Result<OwnedFd> {
-    let mode = if for_others { 0o666 } else { 0o600 };
-    let bound = UnixSocketFile::bind(path).and_then(|file| {
-        fs::set_permissions(path, Permissions::from_mode(mode))?;
-        file.into_socket()
-    });
+/// Of the socket's file: other users reach it where runtimes of theirs are named. Each peer's user is checked.
+fn socket_mode(args: &Serve) -> u32 {
+    match args.runtime_uid.is_empty() {
+        true => 0o600,
+        false => 0o666,
+    }
+}
+
+fn bind(path: &Path) -> anyhow::Result<OwnedFd> {
+    let bound = UnixSocketFile::bind(path).and_then(UnixSocketFile::into_socket);
     bound.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => anyhow!(
             "--listen {}: another process listens there, which is no agent of this user; stop it or use another path",
