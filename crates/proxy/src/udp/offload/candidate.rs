@@ -12,8 +12,7 @@ pub(crate) struct OffloadCandidate {
     pub(crate) header: Box<[u8]>,
     /// The addresses of its last request.
     pub(crate) reply_to: ReplyTo,
-    /// Equal requests in a row.
-    pub(crate) equal: u32,
+    pub(crate) equal_in_a_row: u32,
     /// How often a request differed from the one before.
     pub(crate) changes: u32,
     /// Set while its flow is installed in the kernel.
@@ -25,12 +24,12 @@ pub(crate) struct OffloadCandidate {
 impl OffloadCandidate {
     /// Whether the session should be offloaded now. If the installation fails, as with a full table, it is retried after
     /// twice as many requests.
-    pub(crate) fn is_steady(&self) -> bool {
-        self.equal >= MIN_EQUAL_REQUESTS && self.equal.is_power_of_two()
+    pub(crate) fn should_install(&self) -> bool {
+        self.equal_in_a_row >= MIN_EQUAL_REQUESTS && self.equal_in_a_row.is_power_of_two()
     }
 
     /// Whether it has changed too often to be offloaded ever again.
-    pub(crate) fn is_unsteady(&self) -> bool {
+    pub(crate) fn is_excluded(&self) -> bool {
         self.changes > MAX_CHANGES
     }
 
@@ -39,7 +38,7 @@ impl OffloadCandidate {
         Self {
             header: header.into(),
             reply_to: *reply_to,
-            equal: 1,
+            equal_in_a_row: 1,
             changes: 0,
             installed: None,
             last_usage: Usage::default(),

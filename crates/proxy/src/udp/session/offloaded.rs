@@ -32,7 +32,7 @@ impl<R: Role> SessionTable<R> {
         let candidate = session
             .offload
             .get_or_insert_with(|| Box::new(OffloadCandidate::new(header, reply_to)));
-        if candidate.is_unsteady() {
+        if candidate.is_excluded() {
             return;
         }
         let is_equal = *candidate.header == *header && candidate.reply_to == *reply_to;
@@ -43,19 +43,20 @@ impl<R: Role> SessionTable<R> {
             None => None,
         };
         if is_equal && usage.is_none() {
-            candidate.equal = candidate.equal.saturating_add(1);
+            candidate.equal_in_a_row = candidate.equal_in_a_row.saturating_add(1);
         } else {
-            let changes = candidate.changes + 1;
+            // A flow that was evicted is no change of the session.
+            let changes = candidate.changes + u32::from(!is_equal);
             **candidate = OffloadCandidate {
                 changes,
                 ..OffloadCandidate::new(header, reply_to)
             };
         }
-        let is_steady = candidate.is_steady();
+        let should_install = candidate.should_install();
         if let Some(usage) = usage {
             session.add_kernel_usage(&usage);
         }
-        if is_steady {
+        if should_install {
             self.offload(id, epoch);
         }
     }
