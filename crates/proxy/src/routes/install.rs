@@ -25,7 +25,7 @@ impl InstalledRoutes {
         slot: TableSlot,
         rules: &[BackendRule],
     ) -> Result<Self, Error> {
-        Self::make(netlink, slot, rules, OnConflict::Keep).await
+        Self::install(netlink, slot, rules, OnConflict::Keep).await
     }
 
     /// Installs the rules and their routes in a slot that must be empty.
@@ -38,7 +38,7 @@ impl InstalledRoutes {
         slot: TableSlot,
         rules: &[BackendRule],
     ) -> Result<Self, Error> {
-        Self::make(netlink, slot, rules, OnConflict::Fail).await
+        Self::install(netlink, slot, rules, OnConflict::Fail).await
     }
 
     /// Installs this rule with its route, where they do not exist yet.
@@ -61,12 +61,12 @@ impl InstalledRoutes {
         );
         let mut restored = Vec::new();
         for route in self.routes.iter().filter(|&route| !routes.contains(route)) {
-            if is_restored(netlink.add_local_route(route).await, route.family)? {
+            if added_unless_disabled(netlink.add_local_route(route).await, route.family)? {
                 restored.push(route.to_string());
             }
         }
         for rule in self.rules.iter().filter(|&rule| !rules.contains(rule)) {
-            if is_restored(netlink.add_rule(rule).await, rule.family())? {
+            if added_unless_disabled(netlink.add_rule(rule).await, rule.family())? {
                 restored.push(rule.to_string());
             }
         }
@@ -76,7 +76,7 @@ impl InstalledRoutes {
     /// Removes everything again. Continues after an error and returns the first.
     pub(super) async fn undo(self, netlink: &Netlink) -> SysResult<()> {
         let mut outcome = Ok(());
-        // Rules before routes, so that a rule points to an empty table only for a moment; that is harmless.
+        // Rules before routes, so that no rule points to an empty table.
         for rule in &self.rules {
             outcome = outcome.and(ignore_missing(netlink.delete_rule(rule).await));
         }
@@ -86,7 +86,7 @@ impl InstalledRoutes {
         outcome
     }
 
-    async fn make(
+    async fn install(
         netlink: &Netlink,
         slot: TableSlot,
         rules: &[BackendRule],
@@ -97,7 +97,10 @@ impl InstalledRoutes {
             match installed.add(netlink, rule.in_slot(slot), conflict).await {
                 Ok(()) => {}
                 Err(error) if rule.target.is_ipv6() && netlink::is_family_disabled(&error) => {
-                    installed.skipped.push(rule.target);
+                    // A backend has a rule for each of its protocols.
+                    if !installed.skipped.contains(&rule.target) {
+                        installed.skipped.push(rule.target);
+                    }
                 }
                 Err(error) => {
                     // The first error says more than one of the removal would.
@@ -106,7 +109,8 @@ impl InstalledRoutes {
                 }
             }
         }
-        if !rules.is_empty() && installed.skipped.len() == rules.len() {
+        let is_skipped = |rule: &BackendRule| installed.skipped.contains(&rule.target);
+        if !rules.is_empty() && rules.iter().all(is_skipped) {
             return Err(Error::NoIpv6);
         }
         Ok(installed)
@@ -148,7 +152,7 @@ impl OnConflict {
 }
 
 /// Whether something was added. IPv6 may have been disabled meanwhile: then there are no packets to route either.
-fn is_restored(outcome: SysResult<()>, family: Family) -> SysResult<bool> {
+fn added_unless_disabled(outcome: SysResult<()>, family: Family) -> SysResult<bool> {
     match outcome {
         Err(error) if family == Family::V6 && netlink::is_family_disabled(&error) => Ok(false),
         outcome => OnConflict::Keep.added(outcome),
