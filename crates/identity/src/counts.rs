@@ -3,24 +3,24 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::gauge::Gauge;
-use crate::layout::FIXED;
+use crate::layout::FIXED_WORDS;
 use crate::settings::{Counter, Settings};
 
 /// The values of the counters and gauges of a table, or of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts([u64; FIXED]);
+pub struct Counts([u64; FIXED_WORDS]);
 
 impl Counts {
     /// How many bytes at the beginning of a table's memory to read.
-    pub const SIZE: usize = FIXED * size_of::<u64>();
+    pub const SIZE: usize = FIXED_WORDS * size_of::<u64>();
 
     /// All zero.
-    pub const NONE: Self = Self([0; FIXED]);
+    pub const NONE: Self = Self([0; FIXED_WORDS]);
 
     /// Those in the first bytes of a table's memory, without its other words.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let (words, _) = bytes.as_chunks();
-        let mut all = Self([0; FIXED]);
+        let mut all = Self([0; FIXED_WORDS]);
         for (value, word) in all.0.iter_mut().zip(words) {
             *value = u64::from_ne_bytes(*word);
         }

@@ -1,9 +1,9 @@
 //! The memory layout of the table.
 //!
 //! ```text
-//! settings   FIXED words, ports, wake-up ports, networks, refusals
+//! settings   FIXED_WORDS words, ports, wake-up ports, networks, refusals
 //! keys       one word a slot: 0 free, BUSY while written, else the socket's key ([`crate::SocketKey`])
-//! values     VALUE words a slot
+//! values     VALUE_WORDS words a slot
 //! ```
 //!
 //! The keys are contiguous, so that an unsuccessful lookup reads a few cache lines and not one a slot.
@@ -15,13 +15,13 @@ use crate::port_set::PortSet;
 /// The parts of the table, as slices of its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'m> {
-    pub(crate) fixed: &'m [AtomicU64; FIXED],
+    pub(crate) fixed: &'m [AtomicU64; FIXED_WORDS],
     pub(crate) ports: &'m [AtomicU64; PortSet::WORDS],
     pub(crate) wakeup_ports: &'m [AtomicU64; PortSet::WORDS],
-    pub(crate) networks: &'m [[AtomicU64; 3]],
-    pub(crate) refusals: &'m [[AtomicU64; RECORD]],
+    pub(crate) networks: &'m [[AtomicU64; NETWORK_WORDS]],
+    pub(crate) refusals: &'m [[AtomicU64; REFUSAL_WORDS]],
     pub(crate) keys: &'m [AtomicU64],
-    pub(crate) values: &'m [[AtomicU64; VALUE]],
+    pub(crate) values: &'m [[AtomicU64; VALUE_WORDS]],
 }
 
 impl<'m> Parts<'m> {
@@ -31,10 +31,10 @@ impl<'m> Parts<'m> {
         let (fixed, settings) = settings.split_first_chunk()?;
         let (ports, settings) = settings.split_first_chunk()?;
         let (wakeup_ports, settings) = settings.split_first_chunk()?;
-        let (networks, refusals) = settings.split_at_checked(3 * NETWORKS)?;
+        let (networks, refusals) = settings.split_at_checked(NETWORK_WORDS * MAX_NETWORKS)?;
         let (networks, _) = networks.as_chunks();
         let (refusals, _) = refusals.as_chunks();
-        let slots = rest.len().checked_div(SLOT)?;
+        let slots = rest.len().checked_div(SLOT_WORDS)?;
         let (keys, values) = rest.split_at_checked(slots)?;
         let (values, left) = values.as_chunks();
         let fits = slots.is_power_of_two() && slots >= WINDOW && left.is_empty();
@@ -52,22 +52,25 @@ impl<'m> Parts<'m> {
 
 /// The number of words of a table with so many slots.
 pub(crate) const fn words(slots: usize) -> usize {
-    SETTINGS.saturating_add(slots.saturating_mul(SLOT))
+    SETTINGS.saturating_add(slots.saturating_mul(SLOT_WORDS))
 }
 
 /// Words reserved for the settings' single words.
-pub(crate) const FIXED: usize = 48;
+pub(crate) const FIXED_WORDS: usize = 48;
 /// Words of a slot's value: client, destination, their ports, the namespace, the real peer's digest, and the last sweep that
 /// found the socket open. One cache line, so that no value spans two.
-pub(crate) const VALUE: usize = 8;
+pub(crate) const VALUE_WORDS: usize = 8;
 /// Slots of the probe window: how far a key may be from its home slot. A larger window would let the table get fuller
 /// before it refuses, and make every lookup of a socket that is not in it slower.
 pub(crate) const WINDOW: usize = 64;
 /// Maximum number of trusted networks.
-pub(crate) const NETWORKS: usize = 1024;
+pub(crate) const MAX_NETWORKS: usize = 1024;
+/// Words of a trusted network: its address, and the length of its prefix.
+pub(crate) const NETWORK_WORDS: usize = 3;
 /// Words of a refusal.
-pub(crate) const RECORD: usize = 4;
+pub(crate) const REFUSAL_WORDS: usize = 4;
 /// Records of the ring of refusals, which are kept until they are read: a power of two.
-pub(crate) const RECORDS: usize = 256;
-const SETTINGS: usize = FIXED + 2 * PortSet::WORDS + 3 * NETWORKS + RECORDS * RECORD;
-const SLOT: usize = 1 + VALUE;
+pub(crate) const MAX_REFUSALS: usize = 256;
+const SETTINGS: usize =
+    FIXED_WORDS + 2 * PortSet::WORDS + NETWORK_WORDS * MAX_NETWORKS + MAX_REFUSALS * REFUSAL_WORDS;
+const SLOT_WORDS: usize = 1 + VALUE_WORDS;

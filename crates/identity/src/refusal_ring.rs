@@ -8,7 +8,7 @@
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::layout::{RECORD, RECORDS};
+use crate::layout::{MAX_REFUSALS, REFUSAL_WORDS};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
 
@@ -63,7 +63,7 @@ impl RefusalReader {
             if self.next >= written {
                 return None;
             }
-            self.next = self.next.max(written.saturating_sub(RECORDS as u64));
+            self.next = self.next.max(written.saturating_sub(MAX_REFUSALS as u64));
             let record = settings.0.refusals.get(index(self.next))?;
             match Refusal::load(record, self.next) {
                 // The record is being written. If it is unfinished at two reads, it is skipped: its writer was killed.
@@ -84,7 +84,7 @@ impl RefusalReader {
 }
 
 impl Refusal {
-    fn store(self, [sequence, what, high, low]: &[AtomicU64; RECORD], number: u64) {
+    fn store(self, [sequence, what, high, low]: &[AtomicU64; REFUSAL_WORDS], number: u64) {
         sequence.store(UNFINISHED, Ordering::Relaxed);
         fence(Ordering::Release);
         let ports = u64::from(self.peer.port()) << 16 | u64::from(self.port);
@@ -96,7 +96,7 @@ impl Refusal {
     }
 
     /// Loads the record; `None` if it has another number, or is unfinished.
-    fn load([sequence, what, high, low]: &[AtomicU64; RECORD], number: u64) -> Option<Self> {
+    fn load([sequence, what, high, low]: &[AtomicU64; REFUSAL_WORDS], number: u64) -> Option<Self> {
         let is_this = |order| sequence.load(order) == number.wrapping_add(1);
         let words = is_this(Ordering::Acquire)
             .then(|| [what, high, low].map(|word| word.load(Ordering::Relaxed)));
@@ -112,7 +112,7 @@ impl Refusal {
 }
 
 fn index(number: u64) -> usize {
-    usize::try_from(number).unwrap_or_default() & (RECORDS - 1)
+    usize::try_from(number).unwrap_or_default() & (MAX_REFUSALS - 1)
 }
 
 /// The sequence of a record that is being written; finished ones count up from 1.
@@ -165,7 +165,7 @@ mod tests {
     fn late_reader_gets_the_latest_refusals() {
         let memory = memory();
         let settings = Table::new(&memory).unwrap().settings();
-        let written = RECORDS as u16 + 5;
+        let written = MAX_REFUSALS as u16 + 5;
         (0..written).for_each(|port| _ = settings.refused(refusal(port)));
         let mut reader = RefusalReader::default();
         let read: Vec<_> = core::iter::from_fn(|| reader.next(settings)).collect();

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use peername_proto::{HeaderPolicy, SourcePolicy};
 
-use crate::layout::{NETWORKS, Parts};
+use crate::layout::{MAX_NETWORKS, Parts};
 use crate::network::Network;
 use crate::port_set::PortSet;
 use crate::socket_key::SocketListing;
@@ -139,7 +139,7 @@ impl Counter {
 
 impl<'m> Settings<'m> {
     /// The maximum number of networks for [`Settings::write`].
-    pub const MAX_NETWORKS: usize = NETWORKS;
+    pub const MAX_NETWORKS: usize = MAX_NETWORKS;
 
     /// Writes the settings. Networks beyond [`Settings::MAX_NETWORKS`] are dropped: check the number before. `pass` is
     /// zero where there is no filter ([`Settings::pass`]).
@@ -165,7 +165,7 @@ impl<'m> Settings<'m> {
         for (words, network) in self.0.networks.iter().zip(networks) {
             network.store(words);
         }
-        self.set(TRUSTED, networks.len().min(NETWORKS) as u64);
+        self.set(TRUSTED, networks.len().min(MAX_NETWORKS) as u64);
         self.set(SWEEP_AT, (self.0.keys.len() as u64) >> 1);
         self.word(MAGIC).store(MAGIC_VALUE, Ordering::Release);
     }

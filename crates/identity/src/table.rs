@@ -13,7 +13,7 @@
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::layout::{self, Parts, VALUE, WINDOW};
+use crate::layout::{self, Parts, VALUE_WORDS, WINDOW};
 use crate::network::{from_bits, join, split, to_bits};
 use crate::settings::{Counter, Settings};
 use crate::socket_key::{SocketKey, SocketQueries};
@@ -254,7 +254,11 @@ impl<'m> Table<'m> {
         }
     }
 
-    fn occupied(index: usize, key: &AtomicU64, value: &[AtomicU64; VALUE]) -> Option<OccupiedSlot> {
+    fn occupied(
+        index: usize,
+        key: &AtomicU64,
+        value: &[AtomicU64; VALUE_WORDS],
+    ) -> Option<OccupiedSlot> {
         let word = key.load(Ordering::Acquire);
         let [.., namespace, _peer, _seen] = value;
         let key = SocketKey::from_word(word).filter(|_| word != BUSY)?;
@@ -269,7 +273,7 @@ impl<'m> Table<'m> {
     fn window(
         self,
         key: SocketKey,
-    ) -> impl Iterator<Item = (usize, &'m AtomicU64, &'m [AtomicU64; VALUE])> + Clone {
+    ) -> impl Iterator<Item = (usize, &'m AtomicU64, &'m [AtomicU64; VALUE_WORDS])> + Clone {
         let Parts { keys, values, .. } = self.0;
         let mask = keys.len().saturating_sub(1);
         // Fibonacci hashing: keys are consecutive numbers, per processor in batches.
@@ -282,8 +286,8 @@ impl<'m> Table<'m> {
 }
 
 impl Identity {
-    fn store(&self, value: &[AtomicU64; VALUE], real: u64, sweep: u64) {
-        let mut words = [0; VALUE];
+    fn store(&self, value: &[AtomicU64; VALUE_WORDS], real: u64, sweep: u64) {
+        let mut words = [0; VALUE_WORDS];
         let ends = [self.client, self.destination];
         let (pairs, _) = words.as_chunks_mut::<2>();
         for (pair, end) in pairs.iter_mut().zip(ends) {
@@ -301,7 +305,7 @@ impl Identity {
         }
     }
 
-    fn load(value: &[AtomicU64; VALUE]) -> (Self, u64) {
+    fn load(value: &[AtomicU64; VALUE_WORDS]) -> (Self, u64) {
         let [a, b, c, d, ports, namespace, real, _seen] =
             value.each_ref().map(|word| word.load(Ordering::Relaxed));
         let end = |high, low, shift: u32| {

@@ -27,7 +27,7 @@ impl Totals {
     }
 
     /// Replaces the values and returns by how much each has grown. They never shrink.
-    pub(crate) fn replace(&mut self, now: Self) -> Self {
+    pub(crate) fn advance_to(&mut self, now: Self) -> Self {
         let before = std::mem::replace(self, now);
         Self {
             requests: now.requests - before.requests,
@@ -46,7 +46,7 @@ mod tests {
     fn totals_that_could_not_be_read_are_in_the_next_report() {
         let mut reported = Totals::default();
         let mut requests = |total: fn(u32) -> Option<u64>| {
-            Totals::read(total).map(|now| reported.replace(now).requests)
+            Totals::read(total).map(|now| reported.advance_to(now).requests)
         };
         assert_eq!(requests(|_| Some(5)), Some(5));
         assert_eq!(requests(|_| None), None);

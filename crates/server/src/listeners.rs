@@ -71,12 +71,11 @@ impl InheritedSockets {
         tcp: &[SocketAddr],
         udp: &[SocketAddr],
     ) -> Option<&InheritedSocket> {
-        let find = |inherited: &HashMap<SocketAddr, _>, wanted: &[SocketAddr]| {
-            let mut addrs = inherited.keys().copied();
-            addrs.find(|addr| !wanted.contains(addr))
-        };
-        let tcp = find(&self.tcp, tcp).and_then(|addr| self.tcp.get(&addr));
-        tcp.or_else(|| find(&self.udp, udp).and_then(|addr| self.udp.get(&addr)))
+        let mut by_tcp = self.tcp.values();
+        let mut by_udp = self.udp.values();
+        by_tcp
+            .find(|socket| !tcp.contains(&socket.addr))
+            .or_else(|| by_udp.find(|socket| !udp.contains(&socket.addr)))
     }
 }
 
@@ -104,6 +103,7 @@ impl Listeners {
     ) -> Result<Self, BindError> {
         let previous = PreviousSockets::take(wanted, &mut inherited.previous_tcp);
         let mut existing = existing.clone();
+        // Sockets of the previous process that are not wanted any more: it still has them open, so they are no conflict.
         existing.closing.extend(inherited.previous_tcp.keys());
         let mut opener = TcpOpener {
             inherited: &inherited.tcp,

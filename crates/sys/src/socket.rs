@@ -48,7 +48,7 @@ pub(crate) fn discard_all(socket: &Socket) -> Result<()> {
         .call("setsockopt(SO_ATTACH_FILTER)")
 }
 
-/// Whether it leaves IPv4 to other sockets (IPV6_V6ONLY), as one of IPv4 does not.
+/// Whether IPV6_V6ONLY is set; `false` for an IPv4 socket.
 pub fn is_ipv6_only(socket: impl AsFd) -> bool {
     SockRef::from(&socket).only_v6().unwrap_or(false)
 }

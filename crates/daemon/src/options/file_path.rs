@@ -19,7 +19,7 @@ pub(super) fn with_path_of(file: &Path, arg: &Arg, value: String) -> OsString {
     }
 }
 
-/// Where the path in a value begins. What the help calls the value tells whether it has one, and in which form.
+/// The offset of the path in a value; `None` if it has none. Its form is that of the option's value name.
 fn path_start(arg: &Arg, value: &str) -> Option<usize> {
     let named = arg.get_value_names().and_then(|names| names.first());
     let rest = match named.map_or("", |name| name.as_str()) {

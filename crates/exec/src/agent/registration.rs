@@ -82,7 +82,7 @@ impl Registration {
         loop {
             match fd_passing::receive_foreign_fds(&self.socket, &mut bytes, MAX_FDS) {
                 Ok((0, _)) if self.message.is_empty() => return Progress::Empty,
-                Ok((0, _)) => return self.complete(),
+                Ok((0, _)) => return self.complete(parse(&self.message)),
                 Ok((len, fds)) => {
                     self.message
                         .extend_from_slice(bytes.get(..len).unwrap_or_default());
@@ -92,29 +92,31 @@ impl Registration {
                     }
                 }
                 Err(error) if error.source.kind() == ErrorKind::WouldBlock => {
-                    // A runtime may leave the connection open.
+                    // A runtime may leave the connection open behind its message.
                     let may_be_all = self.message.trim_ascii_end().ends_with(b"}");
-                    return match may_be_all && parse(&self.message).is_ok() {
-                        true => self.complete(),
-                        false => Progress::Incomplete,
+                    return match may_be_all.then(|| parse(&self.message)) {
+                        Some(Ok(state)) => self.complete(Ok(state)),
+                        Some(Err(_)) | None => Progress::Incomplete,
                     };
                 }
-                // The message may be whole.
-                Err(_) if parse(&self.message).is_ok() => return self.complete(),
-                Err(error) => return Progress::Refused(error.into()),
+                Err(error) => {
+                    return match parse(&self.message) {
+                        Ok(state) => self.complete(Ok(state)),
+                        Err(_) => Progress::Refused(error.into()),
+                    };
+                }
             }
         }
     }
 
-    fn complete(&mut self) -> Progress {
-        match self.announced() {
+    fn complete(&mut self, state: Result<ContainerState, RegistrationError>) -> Progress {
+        match state.and_then(|state| self.announced(state)) {
             Ok(announced) => Progress::Complete(announced),
             Err(error) => Progress::Refused(error),
         }
     }
 
-    fn announced(&mut self) -> Result<Announced, RegistrationError> {
-        let state = parse(&self.message)?;
+    fn announced(&mut self, state: ContainerState) -> Result<Announced, RegistrationError> {
         if self.fds.is_empty() {
             return Err(RegistrationError::NoDescriptor);
         }

@@ -128,7 +128,7 @@ impl Maps {
     /// the next value.
     pub(super) fn take_totals(&mut self) -> Option<Totals> {
         let now = self.totals();
-        Some(self.reported.replace(now?))
+        Some(self.reported.advance_to(now?))
     }
 
     fn totals(&self) -> Option<Totals> {

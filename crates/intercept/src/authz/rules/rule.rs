@@ -168,8 +168,8 @@ impl Rule {
         Arc::clone(&self.text)
     }
 
-    /// Whether this rule, which allows, allows all that the other one denies. A denial of addresses is for more forms of them than
-    /// this rule is; that counts where a further rule may allow them, and not where nothing does (`is_last_word`).
+    /// Whether this rule, which allows and comes first, makes `denial` useless. A denial of an IPv4 address is also for its IPv6 forms,
+    /// which this rule does not allow: so it still has an effect, unless no rule behind it allows anything (`is_last_word`).
     pub(super) fn overrules(&self, denial: &Self, is_last_word: bool) -> bool {
         !self.is_partial()
             && self.port.is_none_or(|port| denial.port == Some(port))
@@ -211,14 +211,14 @@ impl Rule {
             })
     }
 
-    /// Whether it decides on a tunnel with requests that are decided on by themselves: one of them may be what is allowed, and
-    /// another one than what is denied.
+    /// Whether it decides on a CONNECT whose requests are decided on later, one by one. A rule for some requests allows the CONNECT,
+    /// because one of them may come; it does not deny it, because others may.
     pub(super) fn matches_opened_tunnel(&self, to: &HostPort) -> bool {
         self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Allow)
     }
 
-    /// Whether it decides on a tunnel in which no request is visible: any in it may be what is denied, and another one than what
-    /// is allowed.
+    /// Whether it decides on a tunnel that is relayed unopened. A rule for some requests denies it, because one of them may come; it
+    /// does not allow it, because others may.
     pub(super) fn matches_relayed_tunnel(&self, to: &HostPort) -> bool {
         self.matches_host_and_port(to) && (!self.is_partial() || self.action == Action::Deny)
     }

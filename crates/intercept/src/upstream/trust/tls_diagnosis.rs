@@ -1,8 +1,8 @@
 //! Diagnosis of a TLS handshake that an origin refused.
 //!
-//! An origin that has no cipher suite in common, or wants a client certificate, mostly says "handshake failure" and no more. So it is
-//! offered what the proxy does not support, by a ClientHello of TLS 1.2 that ends there: what the origin selects, and what it asks for,
-//! is the cause. The connection is closed after the origin's first flight, and nothing is verified: the result is a text.
+//! An origin that has no cipher suite in common, or wants a client certificate, mostly says "handshake failure" and no more. So a second
+//! connection offers what the proxy does not support, by a ClientHello of TLS 1.2: what the origin selects, or asks for, is the cause.
+//! The connection is closed after the origin's first flight, and nothing is verified: the result is a text.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -128,8 +128,10 @@ impl Flight {
         let offered = OFFERED
             .iter()
             .find(|offered| offered.suites.contains(&suite))?;
+        if u16::from_be_bytes(*version) < TLS12 {
+            return Some(Incompatibility::OldVersion);
+        }
         match offered.lacking {
-            _ if u16::from_be_bytes(*version) < TLS12 => Some(Incompatibility::OldVersion),
             Some(lacking) => Some(lacking),
             None => {
                 let mut kinds = messages.iter().map(|(kind, _)| *kind);

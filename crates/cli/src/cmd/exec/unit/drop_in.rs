@@ -52,8 +52,7 @@ pub(crate) enum Unsuitable {
     #[error("{0} has no ExecStart=")]
     NoCommand(String),
     #[error(
-        "{0} is given connections that systemd has accepted (inetd style, Accept=yes): exec reads the headers of connections \
-         that the server itself accepts"
+        "{0} has its socket as standard input (inetd style): exec reads the headers of connections that the server itself accepts"
     )]
     Inetd(String),
     #[error("{unit}: {key}={value}: `peername` and its library would have to be in that tree")]
@@ -97,7 +96,7 @@ impl DropIn {
         })
     }
 
-    /// The lines that the text of a drop-in lacks for this one. The options in it are compared only if this one has some.
+    /// The lines of this drop-in that `text` lacks. Its options are compared only if this drop-in has some.
     pub(crate) fn lines_missing_in(&self, text: &str) -> Vec<String> {
         let mut missing = Vec::new();
         if !text.lines().any(|line| self.has_command(line)) {
@@ -318,8 +317,8 @@ fn has_sys_ptrace(unit: &ServiceUnit) -> bool {
         })
 }
 
-/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener, which the
-/// server can open, or, if it can open none, has got from systemd.
+/// The address families of the supervisor that the unit denies. A wake-up connection has the family of its listener: where the unit
+/// permits one internet family, that one; where it permits none, systemd has opened the listener, and it may be of either.
 fn denied_families(unit: &ServiceUnit) -> String {
     let list = unit.list("RestrictAddressFamilies");
     let is_permitted = |family: &str| permits(&list, |word| word == family);
@@ -426,5 +425,5 @@ const CAPSET: SystemCall = SystemCall {
 const INTERNET_FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
 /// The name of the drop-in's file.
 pub(crate) const FILE_NAME: &str = "peername.conf";
-/// The beginning of each drop-in, below the line with its path if it was printed, by which it is told from others.
+/// The first line of each of our drop-ins, or the second below the path that `--print` writes. It tells them from others.
 pub(crate) const MARK: &str = "# Made by `peername exec --unit";
