@@ -6,6 +6,7 @@ pub mod transparent;
 pub mod upstream;
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use socket2::{SockFilter, SockRef, Socket};
@@ -108,6 +109,35 @@ pub(crate) fn set_int(
     } else {
         Ok(())
     }
+}
+
+/// Reads a socket option (getsockopt(2)). What the kernel does not write is zero.
+///
+/// # Safety
+///
+/// Each sequence of bytes has to be a valid `T`.
+pub(crate) unsafe fn get_option<T>(
+    socket: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which `value` has.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all bytes are initialised, and the caller guarantees that they are a valid `T`.
+    Ok(unsafe { value.assume_init() })
 }
 
 /// SKF_AD_OFF + SKF_AD_MARK (linux/filter.h): the load is not from the packet but from its metadata.

@@ -2,8 +2,7 @@
 //! ([`fd_passing`](super::fd_passing)).
 
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use rustix::net::{
     socket_with,
 };
 
+use crate::socket::get_option;
 use crate::{NameCall, Result};
 
 /// Listens at `path`. A socket that is there is replaced, so [`connect_to`] it before. Any user may connect whom the path's
@@ -60,22 +60,9 @@ pub fn accept_from(listener: impl AsFd) -> Result<OwnedFd> {
 pub fn peer_user(socket: impl AsFd) -> Result<u32> {
     // Not rustix's: that fails for a process of another PID namespace, which has the number 0 here.
     // SAFETY: a ucred has no invalid bits.
-    let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to the struct, which lives across the call.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    match rc {
-        0 => Ok(peer.uid),
-        _ => Err(io::Error::last_os_error()).call("getsockopt(SO_PEERCRED)"),
-    }
+    let peer: libc::ucred = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }
+        .call("getsockopt(SO_PEERCRED)")?;
+    Ok(peer.uid)
 }
 
 fn open() -> Result<OwnedFd> {

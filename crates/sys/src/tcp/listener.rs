@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::socket_info::tcp_info;
 use crate::socket::BindOptions;
 use crate::{NameCall, Result};
 
@@ -85,26 +86,11 @@ pub fn stop(listener: impl AsFd) -> Result<()> {
 ///
 /// Those of getsockopt(2): not a TCP socket.
 pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
-    let mut info = [0_u32; TCPI_UNACKED_WORD + 1];
-    let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, which `info` has.
-    let rc = unsafe {
-        libc::getsockopt(
-            listener.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if rc < 0 {
-        return Err(io::Error::last_os_error()).call("getsockopt(TCP_INFO)");
-    }
-    Ok(info[TCPI_UNACKED_WORD] as usize)
+    // For a listening socket, `tcpi_unacked` is the length of the accept queue.
+    tcp_info(listener)
+        .map(|info| info.tcpi_unacked as usize)
+        .call("getsockopt(TCP_INFO)")
 }
-
-/// The index of `tcpi_unacked` in a tcp_info, in words. For a listening socket it is the length of the accept queue.
-const TCPI_UNACKED_WORD: usize = 6;
 
 fn bound(addr: SocketAddr, options: BindOptions) -> Result<Socket> {
     let socket = Socket::new(

@@ -3,13 +3,14 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 use socket2::SockRef;
 
+use crate::socket::get_option;
 use crate::{NameCall, Result};
 
 /// The kernel's id of the socket (SO_COOKIE, since Linux 4.6): the same through every descriptor and process, and not
@@ -55,20 +56,9 @@ pub fn is_listener(socket: impl AsFd) -> bool {
 /// The id of the network namespace that the socket belongs to (SO_NETNS_COOKIE, since Linux 5.14);
 /// 0 where the kernel does not support it.
 pub fn netns_cookie(socket: impl AsFd) -> u64 {
-    let mut cookie = 0_u64;
-    let mut len = size_of::<u64>() as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `len` bytes, which `cookie` has.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
-    };
-    if rc == 0 { cookie } else { 0 }
+    // SAFETY: an integer has no invalid bits.
+    let cookie = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) };
+    cookie.unwrap_or(0)
 }
 
 /// The id of the network namespace of the calling thread, as of [`netns_cookie`]; 0 where the kernel does not
@@ -115,24 +105,13 @@ pub fn defer_accept_delay(socket: impl AsFd) -> Duration {
 /// Whether a TCP socket is closed (TCP_INFO): after a connect(2) that has returned EINPROGRESS, the peer has refused it. Leaves
 /// the error of the socket (SO_ERROR) to its owner.
 pub fn is_closed(socket: impl AsFd) -> bool {
-    tcp_info(socket).is_some_and(|info| info.tcpi_state == TCP_CLOSE)
+    tcp_info(socket).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
 }
 
-fn tcp_info(socket: impl AsFd) -> Option<libc::tcp_info> {
-    // SAFETY: a struct of integers, for which zero is valid.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, which `info` has.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut len,
-        )
-    };
-    (rc == 0).then_some(info)
+/// The state of a TCP socket (tcp(7), TCP_INFO).
+pub(super) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
+    // SAFETY: a struct of integers has no invalid bits.
+    unsafe { get_option(socket, libc::SOL_TCP, libc::TCP_INFO) }
 }
 
 /// From `net/tcp_states.h`.
