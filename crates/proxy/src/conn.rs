@@ -117,13 +117,13 @@ impl TcpProxy {
         let rules = &service.rules;
         let accepted = AcceptedConn::admit(incoming, &rules.config)?;
         let mut claimed = ClaimedConn::read(accepted, &rules.config, &self.pending).await?;
-        record.set_header(claimed.claim, claimed.tlvs.take());
-        let permit = Permit::decide(&claimed, claimed.listener, rules)
+        record.set_header(claimed.claims.claim, claimed.tlvs.take());
+        let permit = Permit::decide(&claimed.claims, claimed.listener, rules)
             .map_err(|failure| refuse(&claimed.stream, failure))?;
         record.set_target(permit.target());
         let permit = match self.services.load().get(listener) {
             Some(in_force) => permit
-                .confirm(&claimed, &in_force.rules)
+                .confirm(&claimed.claims, &in_force.rules)
                 .map_err(|failure| refuse(&claimed.stream, failure))?,
             // The last lists of a listener that is gone hold.
             None => permit,

@@ -1,36 +1,25 @@
 //! The second stage: the connection with its header read.
 
-use std::net::SocketAddr;
-
 use peername_proto::Header;
 use peername_relay::Prefix;
-use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, canonical};
 use peername_server::pending_headers::PendingHeaders;
 use peername_server::{header_reader, hop_count};
+use peername_sys::Transport;
 use tokio::net::TcpStream;
 
 use crate::config::Config;
 use crate::conn::accept::{AcceptedConn, refuse};
 use crate::conn::outbound_header;
 use crate::outcome::Failure;
-use crate::policy::claims::HeaderClaims;
+use crate::policy::claims::Claims;
 use crate::telemetry::record::line::{LoggedTlvs, render_tlvs};
 
 /// A connection of a trusted peer that began with a valid header.
 #[derive(Debug)]
 pub struct ClaimedConn {
     pub(crate) stream: TcpStream,
-    /// The client according to the header; `None` for LOCAL and UNKNOWN.
-    pub claim: Option<ClaimedSource>,
-    /// The address that the client connected to, according to the header.
-    pub destination: Option<SocketAddr>,
-    /// The hop count: the proxies that the connection has passed, according to the header.
-    pub(crate) hops: u8,
-    /// Why its TLVs refuse it.
-    tlv_refusal: Option<ClientRefusal>,
-    /// The real peer.
-    pub peer: PeerAddr,
+    pub(crate) claims: Claims,
     /// The address listened on.
     pub listener: LocalAddr,
     /// The header for the backend, where it wants one.
@@ -59,18 +48,14 @@ impl ClaimedConn {
             peer,
             listener,
         } = accepted;
-        let retain = |header: &Header<'_>| Retained::from_header(header, config);
+        let retain = |header: &Header<'_>| Retained::from_header(header, peer, config);
         let header = header_reader::read(&stream, peer.ip(), &config.header, pending, retain).await;
         match header {
             Ok((retained, prefix)) => Ok(Self {
                 stream,
-                peer,
+                claims: retained.claims,
                 listener,
                 prefix,
-                claim: retained.claim,
-                destination: retained.destination,
-                hops: retained.hops,
-                tlv_refusal: retained.tlv_refusal,
                 outbound_header: retained.outbound_header,
                 tlvs: retained.tlvs,
             }),
@@ -81,7 +66,7 @@ impl ClaimedConn {
     /// For a claim that the policy does not use: drops it, and replaces the header for the backend by one without a
     /// client.
     pub(crate) fn clear_claim(&mut self, config: &Config) {
-        if self.claim.take().is_some() {
+        if self.claims.claim.take().is_some() {
             self.outbound_header = config
                 .upstream
                 .send_proxy
@@ -90,44 +75,15 @@ impl ClaimedConn {
     }
 }
 
-impl HeaderClaims for ClaimedConn {
-    fn claim(&self) -> Option<ClaimedSource> {
-        self.claim
-    }
-
-    fn peer(&self) -> PeerAddr {
-        self.peer
-    }
-
-    fn tlv_refusal(&self) -> Option<ClientRefusal> {
-        self.tlv_refusal
-    }
-
-    fn destination(&self) -> Option<SocketAddr> {
-        self.destination
-    }
-
-    fn hops(&self) -> u8 {
-        self.hops
-    }
-
-    fn transport(&self) -> peername_sys::Transport {
-        peername_sys::Transport::Tcp
-    }
-}
-
 /// The parts of a header that outlive its bytes.
 struct Retained {
-    claim: Option<ClaimedSource>,
-    destination: Option<SocketAddr>,
-    hops: u8,
-    tlv_refusal: Option<ClientRefusal>,
+    claims: Claims,
     outbound_header: Option<Box<[u8]>>,
     tlvs: Option<Box<LoggedTlvs>>,
 }
 
 impl Retained {
-    fn from_header(header: &Header<'_>, config: &Config) -> Result<Self, Failure> {
+    fn from_header(header: &Header<'_>, peer: PeerAddr, config: &Config) -> Result<Self, Failure> {
         let is_dynamic = config.destination_policy.is_some();
         let hops = if is_dynamic {
             hop_count::read(header)
@@ -138,10 +94,14 @@ impl Retained {
         let send = config.upstream.send_proxy;
         let outbound_header = send.map(|version| outbound_header::write(header, version, counted));
         Ok(Self {
-            claim: header.source().map(ClaimedSource::canonical),
-            destination: header.destination().map(canonical),
-            hops,
-            tlv_refusal: config.clients.judge_tlvs(header).err(),
+            claims: Claims {
+                claim: header.source().map(ClaimedSource::canonical),
+                peer,
+                destination: header.destination().map(canonical),
+                hops,
+                tlv_refusal: config.clients.judge_tlvs(header).err(),
+                transport: Transport::Tcp,
+            },
             outbound_header: outbound_header
                 .transpose()
                 .map_err(Failure::OutboundHeader)?,

@@ -6,24 +6,41 @@ use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr};
 use peername_sys::Transport;
 
-/// A header that has been read: of a connection ([`ClaimedConn`](crate::conn::header::ClaimedConn)) or of a datagram.
-pub(crate) trait HeaderClaims {
+/// The claims of a header that has been read: of a connection ([`ClaimedConn`](crate::conn::header::ClaimedConn)) or of a
+/// datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claims {
     /// The claimed source: the client, or `None` for a header without one (LOCAL, UNKNOWN).
-    fn claim(&self) -> Option<ClaimedSource>;
-
+    pub(crate) claim: Option<ClaimedSource>,
     /// The real peer that sent the header.
-    fn peer(&self) -> PeerAddr;
-
-    /// Why the TLVs of the header refuse it (`--require-tlv`).
-    fn tlv_refusal(&self) -> Option<ClientRefusal>;
-
+    pub(crate) peer: PeerAddr,
     /// The destination that the client connected to; an IPv4-mapped address in its IPv4 form. `None` when the header
     /// names none. A header without a claimed source names no destination either.
-    fn destination(&self) -> Option<SocketAddr>;
-
+    pub(crate) destination: Option<SocketAddr>,
     /// The hop count: the proxies that the connection has passed, according to the header.
-    fn hops(&self) -> u8;
-
+    pub(crate) hops: u8,
+    /// Why the TLVs of the header refuse it (`--require-tlv`).
+    pub(crate) tlv_refusal: Option<ClientRefusal>,
     /// The transport protocol, which is the same on both sides.
-    fn transport(&self) -> Transport;
+    pub(crate) transport: Transport,
+}
+
+impl Claims {
+    /// The claims of a datagram's header.
+    pub(crate) fn of_datagram(
+        claim: Option<ClaimedSource>,
+        peer: PeerAddr,
+        destination: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            claim,
+            peer,
+            destination,
+            // The proxy forwards datagrams without a header that could count hops.
+            hops: 0,
+            // A datagram without the required TLVs has been dropped.
+            tlv_refusal: None,
+            transport: Transport::Udp,
+        }
+    }
 }

@@ -8,7 +8,7 @@ use peername_server::addr::{ClaimedSource, LocalAddr, PeerAddr, Target};
 use crate::backend::Backend;
 use crate::config::{OnCollision, SourcePort};
 use crate::outcome::Failure;
-use crate::policy::claims::HeaderClaims;
+use crate::policy::claims::Claims;
 use crate::policy::rules::Rules;
 
 /// Permission to connect from one source to one target. Nothing else opens an upstream socket.
@@ -34,18 +34,18 @@ impl Permit {
     /// [`Failure::Source`], [`Failure::Client`], [`Failure::Destination`], [`Failure::NoTarget`],
     /// [`Failure::ReplyPath`].
     pub(crate) fn decide(
-        claims: &impl HeaderClaims,
+        claims: &Claims,
         listener: LocalAddr,
         rules: &Rules,
     ) -> Result<Self, Failure> {
         let source = rules.admit_source(claims)?;
         rules.admit_client(HeaderClient {
-            claim: claims.claim(),
-            peer: claims.peer(),
-            tlvs: claims.tlv_refusal().map_or(Ok(()), Err),
+            claim: claims.claim,
+            peer: claims.peer,
+            tlvs: claims.tlv_refusal.map_or(Ok(()), Err),
         })?;
         let Some(source) = source else {
-            return Self::without_source(claims.peer(), listener, rules);
+            return Self::without_source(claims.peer, listener, rules);
         };
         let client = source.0.ip();
         let named = rules.admit_destination(claims, client)?;
@@ -55,7 +55,7 @@ impl Permit {
         };
         let backend = Backend {
             address: target.0,
-            transport: claims.transport(),
+            transport: claims.transport,
         };
         let is_local = rules.is_on_this_host(target.0.ip());
         let is_sound = match named {
@@ -88,12 +88,8 @@ impl Permit {
     /// # Errors
     ///
     /// [`Failure::Client`].
-    pub(crate) fn confirm(
-        self,
-        claims: &impl HeaderClaims,
-        in_force: &Rules,
-    ) -> Result<Self, Failure> {
-        let client = HeaderClient::of_read_header(claims.claim(), claims.peer());
+    pub(crate) fn confirm(self, claims: &Claims, in_force: &Rules) -> Result<Self, Failure> {
+        let client = HeaderClient::of_read_header(claims.claim, claims.peer);
         in_force.admit_client(client)?;
         Ok(self)
     }

@@ -13,7 +13,7 @@ use peername_sys::Transport;
 use crate::backend::Backend;
 use crate::config::{Config, OnCollision, SourcePort, TargetRule};
 use crate::outcome::Failure;
-use crate::policy::claims::HeaderClaims;
+use crate::policy::claims::Claims;
 use crate::policy::destination::{DestinationContext, DestinationRefusal, MAX_HOPS, OwnPorts};
 use crate::reply_path::monitor::ReplyPathMonitor;
 
@@ -75,9 +75,9 @@ impl Rules {
     /// The policy refuses the claimed source.
     pub(crate) fn admit_source(
         &self,
-        claims: &impl HeaderClaims,
+        claims: &Claims,
     ) -> Result<Option<ClaimedSource>, SourceRefusal> {
-        let Some(claim) = claims.claim() else {
+        let Some(claim) = claims.claim else {
             return Ok(None);
         };
         let kind_of = |ip| self.own_addresses.kind_of(ip);
@@ -86,7 +86,7 @@ impl Rules {
             // A balancer on this host claims the source of its own connection. Its health checks do so with version 1,
             // which has no LOCAL.
             Err(SourceRefusal::Loopback | SourceRefusal::Own)
-                if canonical(claims.peer().0) == claim.0 =>
+                if canonical(claims.peer.0) == claim.0 =>
             {
                 Ok(None)
             }
@@ -112,22 +112,22 @@ impl Rules {
     /// [`Failure::Destination`]; [`Failure::Source`] for a client without a port.
     pub(crate) fn admit_destination(
         &self,
-        claims: &impl HeaderClaims,
+        claims: &Claims,
         client: IpAddr,
     ) -> Result<Option<Target>, Failure> {
-        let (Some(policy), Some(asked)) = (&self.config.destination_policy, claims.destination())
+        let (Some(policy), Some(asked)) = (&self.config.destination_policy, claims.destination)
         else {
             return Ok(None);
         };
         // Only the client's own port ends a loop (`Rules::source_port`).
-        if claims.claim().is_some_and(|claim| claim.0.port() == 0) {
+        if claims.claim.is_some_and(|claim| claim.0.port() == 0) {
             return Err(SourceRefusal::NoPort.into());
         }
         let refuse = |refusal| Failure::Destination { asked, refusal };
         if asked.is_ipv4() != client.is_ipv4() {
             return Err(refuse(DestinationRefusal::Family));
         }
-        if claims.hops() >= MAX_HOPS {
+        if claims.hops >= MAX_HOPS {
             return Err(refuse(DestinationRefusal::Loop));
         }
         let context = DestinationContext {
@@ -150,15 +150,13 @@ impl Rules {
     /// destination, if headers choose the destination.
     pub(crate) fn source_port(
         &self,
-        claims: &impl HeaderClaims,
+        claims: &Claims,
         named: Option<Target>,
     ) -> (SourcePort, OnCollision) {
         let upstream = &self.config.upstream;
         match named {
             // Both ends of the 4-tuple are the client's own, so a collision means that the connection loops.
-            Some(_) if claims.transport() == Transport::Tcp => {
-                (SourcePort::Keep, OnCollision::Fail)
-            }
+            Some(_) if claims.transport == Transport::Tcp => (SourcePort::Keep, OnCollision::Fail),
             _ => (upstream.source_port, upstream.on_collision),
         }
     }

@@ -19,6 +19,7 @@ use super::session::role::{AdmittedDatagram, Role};
 use super::worker::{self, Shared};
 use crate::forward::ForwardService;
 use crate::outcome::Failure;
+use crate::policy::claims::Claims;
 use crate::telemetry::counters::Counters;
 use peername_server::addr::{ClaimedSource, LocalAddr};
 use peername_server::listeners::ListenerId;
@@ -89,9 +90,7 @@ impl Role for ForwarderRole {
             balancer: reply_to.peer.ip(),
             payload: 0,
             header: DatagramHeader {
-                claim: None,
-                destination,
-                peer: reply_to.peer,
+                claims: Claims::of_datagram(None, reply_to.peer, destination),
                 len: 0,
                 spp: None,
             },
@@ -100,7 +99,7 @@ impl Role for ForwarderRole {
 
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure> {
         let service = self.service(admitted)?;
-        service.clients.judge(admitted.header.peer.ip())?;
+        service.clients.judge(admitted.header.claims.peer.ip())?;
         let upstream = service.target;
         let socket = UpstreamSocket::new_udp(upstream.0).map_err(Failure::Local)?;
         socket
@@ -121,9 +120,11 @@ impl Role for ForwarderRole {
     fn headers(&self, admitted: &AdmittedDatagram) -> Result<SessionHeaders, Failure> {
         let service = self.service(admitted)?;
         let header_template = &service.header_template;
-        let client = header_template.source.unwrap_or(admitted.header.peer.0);
+        let client = header_template
+            .source
+            .unwrap_or(admitted.header.claims.peer.0);
         let client = ClaimedSource::canonical(client).0;
-        let destination = admitted.header.destination.unwrap_or(client);
+        let destination = admitted.header.claims.destination.unwrap_or(client);
         let dialect = self.forwarder.config.dialect;
         let headers = dialect.write_headers(header_template, client, destination);
         headers.map_err(Failure::OutboundHeader)

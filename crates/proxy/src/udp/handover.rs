@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::dialect::SessionHeaders;
 use super::dialect::header::DatagramHeader;
 use super::endpoints::{ReplyTo, SessionKey};
+use crate::policy::claims::Claims;
 use crate::telemetry::record::session::RecordState;
 
 /// A part of the state of one worker. The sockets of its sessions accompany it, in their order.
@@ -284,8 +285,8 @@ impl FlowState {
             listener,
             original_destination,
             peer,
-            claim: header.claim.map(|claim| claim.0),
-            destination: header.destination,
+            claim: header.claims.claim.map(|claim| claim.0),
+            destination: header.claims.destination,
             idle,
             is_answered,
         }
@@ -301,9 +302,11 @@ impl FlowState {
 
     pub(crate) fn header(&self) -> DatagramHeader {
         DatagramHeader {
-            claim: self.claim.map(ClaimedSource),
-            destination: self.destination,
-            peer: PeerAddr(self.peer),
+            claims: Claims::of_datagram(
+                self.claim.map(ClaimedSource),
+                PeerAddr(self.peer),
+                self.destination,
+            ),
             len: 0,
             spp: None,
         }

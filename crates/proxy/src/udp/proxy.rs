@@ -123,13 +123,13 @@ impl Role for ProxyRole {
         let key = SessionKey {
             listener: reply_to.listener,
             original_destination: reply_to.original_destination,
-            from: match header.claim {
+            from: match header.claims.claim {
                 Some(claim) if claim.0.port() != 0 => SocketAddr::new(peer.ip(), 0),
                 // Clients of one address without ports can't be told apart otherwise.
                 Some(_) | None => peer.0,
             },
-            client: header.claim.map(|claim| claim.0),
-            destination: header.destination,
+            client: header.claims.claim.map(|claim| claim.0),
+            destination: header.claims.destination,
         };
         Ok(AdmittedDatagram {
             key,
@@ -236,7 +236,7 @@ impl ProxyRole {
             .key
             .original_destination
             .map_or(listener, LocalAddr);
-        let permit = Permit::decide(&admitted.header, listener, &service.rules)?;
+        let permit = Permit::decide(&admitted.header.claims, listener, &service.rules)?;
         Ok((Arc::clone(service), permit))
     }
 }

@@ -1,25 +1,18 @@
 //! The header of a datagram: what it claims, and where the payload begins.
 
-use std::net::SocketAddr;
-
 use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, begins_like_v1, parse};
 
 use crate::outcome::Failure;
-use crate::policy::claims::HeaderClaims;
+use crate::policy::claims::Claims;
 use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
-use peername_server::access::clients::{ClientRefusal, HeaderClient};
+use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramHeader {
-    /// The client. `None` where the balancer speaks for itself (LOCAL).
-    pub(crate) claim: Option<ClaimedSource>,
-    /// The address that the client sent to, by the header.
-    pub(crate) destination: Option<SocketAddr>,
-    /// The balancer.
-    pub(crate) peer: PeerAddr,
+    pub(crate) claims: Claims,
     /// Bytes of header in front of the payload.
     pub(crate) len: usize,
     /// The Simple Proxy Protocol header, with which every reply begins.
@@ -80,9 +73,7 @@ impl DatagramHeader {
             rules.admit_client(client).map_err(Failure::from)?;
         }
         Ok(Self {
-            claim,
-            destination: header.destination().map(canonical),
-            peer,
+            claims: Claims::of_datagram(claim, peer, header.destination().map(canonical)),
             len: header.len,
             spp: None,
         })
@@ -96,9 +87,11 @@ impl DatagramHeader {
     pub(crate) fn parse_spp(bytes: &[u8], peer: PeerAddr) -> Result<Self, DropReason> {
         let header = Spp::parse(bytes)?;
         Ok(Self {
-            claim: Some(ClaimedSource::canonical(header.client)),
-            destination: Some(canonical(header.proxy)),
-            peer,
+            claims: Claims::of_datagram(
+                Some(ClaimedSource::canonical(header.client)),
+                peer,
+                Some(canonical(header.proxy)),
+            ),
             len: Spp::LEN,
             spp: Some(header),
         })
@@ -120,33 +113,5 @@ fn parse_whole(bytes: &[u8], carrier: Carrier) -> Result<Header<'_>, Invalid> {
             have: bytes.len(),
             need,
         }),
-    }
-}
-
-impl HeaderClaims for DatagramHeader {
-    fn claim(&self) -> Option<ClaimedSource> {
-        self.claim
-    }
-
-    fn peer(&self) -> PeerAddr {
-        self.peer
-    }
-
-    /// None: a datagram without them has been dropped.
-    fn tlv_refusal(&self) -> Option<ClientRefusal> {
-        None
-    }
-
-    fn destination(&self) -> Option<SocketAddr> {
-        self.destination
-    }
-
-    /// Always 0: the proxy forwards datagrams without a header that could count hops.
-    fn hops(&self) -> u8 {
-        0
-    }
-
-    fn transport(&self) -> peername_sys::Transport {
-        peername_sys::Transport::Udp
     }
 }

@@ -67,7 +67,8 @@ impl HeaderReader {
             return false;
         };
         let is_same_client = self.flows.get(id).is_some_and(|flow| {
-            flow.claim.map(|claim| claim.0) == key.client && flow.destination == key.destination
+            flow.claims.claim.map(|claim| claim.0) == key.client
+                && flow.claims.destination == key.destination
         });
         if is_same_client {
             self.flows.touch(id, now, true);

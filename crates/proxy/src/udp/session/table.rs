@@ -92,7 +92,7 @@ impl<R: Role> SessionTable<R> {
         let id = self.find_or_begin_admitted(&admitted, reply_to, now, poller, flush);
         let id = id.map_err(|reason| DroppedRequest {
             reason,
-            client: admitted.header.claim,
+            client: admitted.header.claims.claim,
         })?;
         if let Some(epoch) = epoch {
             let header = bytes.get(..admitted.payload).unwrap_or_default();
@@ -327,7 +327,7 @@ impl<R: Role> SessionTable<R> {
             is_redirected: reply_to.original_destination.is_some(),
             local,
             peer: reply_to.peer,
-            client: admitted.header.claim,
+            client: admitted.header.claims.claim,
             target: Target(upstream),
         };
         let record = SessionRecord::begin(&self.counters, start);
