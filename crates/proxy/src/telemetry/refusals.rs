@@ -1,11 +1,14 @@
 //! Rate-limited warnings for conditions that can refuse every client.
 //!
 //! A proxy that refuses all of its clients in silence looks healthy: a wrong `--trust`, a balancer that sends no
-//! header, a backend that is down. Each such reason is logged by a [`Throttle`], with what to do about it. Nothing that
-//! a peer sent is logged here, only its address, and that of a refused client. A failure that concerns only the client that
-//! caused it is logged with `-v`.
+//! header, a backend that is down. Each such reason is logged through a [`Throttle`] of its own, with what to do about
+//! it. Nothing that a peer sent is logged here, only its address, and that of a refused client. A failure that concerns
+//! only the client that caused it is logged with `-v`.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::ErrorKind;
+use std::sync::Mutex;
 
 use peername_proto::Invalid;
 use peername_relay::End;
@@ -28,11 +31,10 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
         }
         Outcome::SessionEnded(SessionEnd::Unwatched) => {
             let error = outcome.error().unwrap_or_default();
-            warn("connections cut", &LOCAL, outcome.label(), peer, &error);
+            warn("connections cut", outcome.label(), peer, &error);
         }
         Outcome::SessionEnded(SessionEnd::Evicted) => {
-            let label = outcome.label();
-            warn("UDP sessions ended", &EVICTED, label, peer, EVICTED_ADVICE);
+            warn("UDP sessions ended", outcome.label(), peer, EVICTED_ADVICE);
         }
         Outcome::Relayed(End::Finished(_) | End::Reset(_) | End::Idle)
         | Outcome::SessionEnded(
@@ -51,15 +53,16 @@ pub(crate) fn report(peer: PeerAddr, client: Option<ClaimedSource>, outcome: &Ou
 /// Reports that a datagram was dropped on its way to a backend.
 pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
     let DatagramOrigin { peer, client } = origin;
-    let (throttle, advice) = match dropped {
+    match dropped {
         DropReason::Refused(failure) => {
-            return report_failure("datagrams", Transport::Udp, peer, client, failure);
+            report_failure("datagrams", Transport::Udp, peer, client, failure);
         }
-        DropReason::StreamTransport => (&MALFORMED, dropped.to_string()),
-        DropReason::Unsendable(_) => (&LOCAL, dropped.to_string()),
-        DropReason::HeaderMissing => (&REPLIES, dropped.to_string()),
+        DropReason::StreamTransport | DropReason::Unsendable(_) | DropReason::HeaderMissing => {
+            let advice = dropped.to_string();
+            warn("datagrams dropped", dropped.reason(), peer, &advice);
+        }
         // Already reported: as an outage of the backend, and at the eviction of the session.
-        DropReason::Unreachable(_) | DropReason::Evicted => return,
+        DropReason::Unreachable(_) | DropReason::Evicted => {}
         DropReason::HeaderOnly
         | DropReason::Truncated
         | DropReason::Stopping
@@ -67,15 +70,8 @@ pub(crate) fn report_datagram(origin: DatagramOrigin, dropped: &DropReason) {
         | DropReason::FlowChanged
         | DropReason::SendBufferFull
         | DropReason::TooLarge
-        | DropReason::SocketDestroyed(_) => return,
-    };
-    warn(
-        "datagrams dropped",
-        throttle,
-        dropped.reason(),
-        peer,
-        &advice,
-    );
+        | DropReason::SocketDestroyed(_) => {}
+    }
 }
 
 fn report_failure(
@@ -95,25 +91,25 @@ fn report_failure(
             outages::report_failure(backend(*upstream), ErrorKind::TimedOut, silence);
         }
         _ => {
-            if let Some(Warning { throttle, advice }) = advise(transport, failure) {
+            if let Some(advice) = advise(transport, failure) {
                 let what = format!("{what} refused");
                 let example = match client {
                     Some(client) => format!("client {} through {}", client.0.ip(), peer.ip()),
                     None => format!("from {}", peer.ip()),
                 };
-                warn_of(&what, throttle, failure.reason(), &example, &advice);
+                warn_of(&what, failure.reason(), &example, &advice);
             }
         }
     }
 }
 
-fn warn(what: &str, throttle: &Throttle, reason: &str, peer: PeerAddr, advice: &str) {
+fn warn(what: &str, reason: &'static str, peer: PeerAddr, advice: &str) {
     let peer = peer.ip();
-    warn_of(what, throttle, reason, &format!("from {peer}"), advice);
+    warn_of(what, reason, &format!("from {peer}"), advice);
 }
 
-fn warn_of(what: &str, throttle: &Throttle, reason: &str, example: &str, advice: &str) {
-    if let Some(suppressed) = throttle.pass() {
+fn warn_of(what: &str, reason: &'static str, example: &str, advice: &str) {
+    if let Some(suppressed) = pass(reason) {
         tracing::warn!(
             suppressed,
             "{what}: {reason}, for example {example}; {advice}"
@@ -121,71 +117,57 @@ fn warn_of(what: &str, throttle: &Throttle, reason: &str, example: &str, advice:
     }
 }
 
-/// What is logged of a failure.
-struct Warning {
-    throttle: &'static Throttle,
-    advice: String,
+/// `Some(n)` when a warning with this reason may be logged now, `n` being the warnings suppressed since the last one.
+fn pass(reason: &'static str) -> Option<u64> {
+    let mut throttles = THROTTLES.lock().ok()?;
+    throttles.entry(reason).or_default().pass()
 }
 
-/// The warning of a failure. The match has no wildcard: each new failure must decide here whether it is silent.
-fn advise(transport: Transport, failure: &Failure) -> Option<Warning> {
-    let (throttle, advice) = match failure {
+/// The advice in the warning of a failure. The match has no wildcard: each new failure must decide here whether it is
+/// silent.
+fn advise(transport: Transport, failure: &Failure) -> Option<String> {
+    Some(match failure {
         // Logged as outages.
         Failure::Connect { .. } | Failure::ConnectTimeout { .. } => return None,
         // A reload closes a listener once.
         Failure::NoService => return None,
-        Failure::Untrusted => (&UNTRUSTED, failure.to_string()),
         Failure::Header(error) => return advise_on_header(transport, error),
-        Failure::Source(_) => (&SOURCE, with_advice(failure)),
-        Failure::Client(ClientRefusal::Denied { .. }) => (&DENIED, failure.to_string()),
-        Failure::Client(ClientRefusal::NotAllowed) => (&NOT_ALLOWED, with_advice(failure)),
-        Failure::Client(ClientRefusal::TlvMissing { .. } | ClientRefusal::TlvMismatch { .. }) => {
-            (&REQUIRED_TLV, with_advice(failure))
-        }
-        Failure::TooManyConnections => (&TOO_MANY, failure.to_string()),
+        Failure::Source(_)
+        | Failure::Client(
+            ClientRefusal::NotAllowed
+            | ClientRefusal::TlvMissing { .. }
+            | ClientRefusal::TlvMismatch { .. },
+        ) => with_advice(failure, failure.reason()),
         // The advice does not name the address: the peer chooses it.
-        Failure::Destination { refusal, .. } => (
-            &DESTINATION,
-            format!("the header's destination is {refusal}"),
-        ),
-        Failure::NoTarget { .. } => (&NO_TARGET, failure.to_string()),
-        Failure::ReplyPath { .. } => (&REPLY_PATH, failure.to_string()),
-        Failure::PortTaken(_) => (&PORT_TAKEN, failure.to_string()),
-        Failure::SourceTranslated { .. } => (&TRANSLATED, failure.to_string()),
-        Failure::Local(_)
+        Failure::Destination { refusal, .. } => format!("the header's destination is {refusal}"),
+        Failure::Untrusted
+        | Failure::Client(ClientRefusal::Denied { .. })
+        | Failure::TooManyConnections
+        | Failure::NoTarget { .. }
+        | Failure::ReplyPath { .. }
+        | Failure::PortTaken(_)
+        | Failure::SourceTranslated { .. }
+        | Failure::Local(_)
         | Failure::NoPort { .. }
         | Failure::SourceRewritten { .. }
-        | Failure::OutboundHeader(_) => (&LOCAL, failure.to_string()),
-    };
-    Some(Warning { throttle, advice })
+        | Failure::OutboundHeader(_) => failure.to_string(),
+    })
 }
 
-fn with_advice(failure: &Failure) -> String {
-    let advice = advice::advise(failure.reason()).unwrap_or_default();
-    format!("{failure}. {advice}")
-}
-
-fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<Warning> {
-    let (throttle, advice) = match error {
+fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<String> {
+    Some(match error {
         HeaderError::Invalid {
             invalid: Invalid::V1OnDatagram,
             ..
-        } => {
-            let advice = advice::advise(error.reason()).unwrap_or_default();
-            (&MALFORMED, format!("{error}. {advice}"))
-        }
+        } => with_advice(error, error.reason()),
         _ if error.is_empty_connection() => return None,
         HeaderError::Invalid {
             invalid: Invalid::NoHeader { .. },
             ..
-        } => {
-            let advice = match transport {
-                Transport::Tcp => NO_HEADER_ADVICE,
-                Transport::Udp => FIRST_ONLY_ADVICE,
-            };
-            (&NO_HEADER, advice.to_owned())
-        }
-        HeaderError::Timeout { received: 0, .. } => (&SILENT, error.to_string()),
+        } => match transport {
+            Transport::Tcp => NO_HEADER_ADVICE.to_owned(),
+            Transport::Udp => FIRST_ONLY_ADVICE.to_owned(),
+        },
         HeaderError::Timeout { .. }
         | HeaderError::Truncated { .. }
         | HeaderError::Read(_)
@@ -193,30 +175,18 @@ fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<Warning
         | HeaderError::OtherTransport
         | HeaderError::TooLong { .. }
         | HeaderError::TooManyTlvs { .. }
-        | HeaderError::Refused(_) => (&MALFORMED, error.to_string()),
-        HeaderError::TooManyPending => (&PENDING, error.to_string()),
-    };
-    Some(Warning { throttle, advice })
+        | HeaderError::Refused(_)
+        | HeaderError::TooManyPending => error.to_string(),
+    })
 }
 
-static UNTRUSTED: Throttle = Throttle::new();
-static NO_HEADER: Throttle = Throttle::new();
-static SILENT: Throttle = Throttle::new();
-static MALFORMED: Throttle = Throttle::new();
-static PENDING: Throttle = Throttle::new();
-static SOURCE: Throttle = Throttle::new();
-static DENIED: Throttle = Throttle::new();
-static NOT_ALLOWED: Throttle = Throttle::new();
-static REQUIRED_TLV: Throttle = Throttle::new();
-static TOO_MANY: Throttle = Throttle::new();
-static DESTINATION: Throttle = Throttle::new();
-static NO_TARGET: Throttle = Throttle::new();
-static REPLY_PATH: Throttle = Throttle::new();
-static PORT_TAKEN: Throttle = Throttle::new();
-static TRANSLATED: Throttle = Throttle::new();
-static LOCAL: Throttle = Throttle::new();
-static EVICTED: Throttle = Throttle::new();
-static REPLIES: Throttle = Throttle::new();
+fn with_advice(error: impl Display, reason: &str) -> String {
+    let advice = advice::advise(reason).unwrap_or_default();
+    format!("{error}. {advice}")
+}
+
+/// One throttle for each reason code: a condition that repeats does not suppress the warning about another one.
+static THROTTLES: Mutex<BTreeMap<&'static str, Throttle>> = Mutex::new(BTreeMap::new());
 const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol header; turn it on at the \
     balancer, or is this a client that bypasses it? (`-v` shows each)";
 const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protocol header; turn it on at the balancer, and if \
