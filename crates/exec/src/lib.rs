@@ -10,8 +10,7 @@
 //! | [`interfaces`] | tries the interfaces of the kernel that the supervisor needs later |
 //! | [`program`] | inspects a program, and selects the mechanism that reaches it |
 //! | [`notify`] | the supervisor that answers system calls |
-//! | [`library`] | finds the libraries that are loaded into programs |
-//! | [`preload`] | `--mode preload`: starts a program with the library |
+//! | [`library`] | finds the libraries that are loaded into programs, and sets their variables |
 //! | [`connect`] | `--connect`: starts a client with PROXY headers on its connections |
 //! | [`netns`] | `--mode netns`: a private network, and `peername proxy` in it |
 //! | [`header_waiter`] | keeps connections with an incomplete header, so that accept(2) never waits for one |
@@ -29,7 +28,6 @@ pub mod interfaces;
 pub mod library;
 pub mod netns;
 pub mod notify;
-pub mod preload;
 pub mod program;
 mod sockets;
 pub mod table;

@@ -7,6 +7,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::table::SharedTable;
 
 /// A library that is loaded into programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +97,13 @@ impl Display for Library {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// Sets the variables of [`Library::Accept`] in the environment of `command`: where ld.so(8) finds the library, and where
+/// the library finds the table.
+pub fn set_environment(command: &mut Command, library: &Path, table: &SharedTable) {
+    command.env("LD_PRELOAD", preloaded(library));
+    command.env("PEERNAME_TABLE", table.path());
 }
 
 /// The value of LD_PRELOAD with this library first, followed by the libraries that are listed there already.

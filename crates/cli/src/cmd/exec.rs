@@ -11,15 +11,14 @@ mod options;
 pub(crate) mod rule_args;
 pub(crate) mod unit;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::rc::Rc;
 
 use peername_daemon::options::Given;
 use peername_exec::client_judge::ClientJudge;
 use peername_exec::interfaces::{self, InterfaceError};
-use peername_exec::library::Library;
-use peername_exec::notify;
-use peername_exec::preload::Preload;
+use peername_exec::library::{self, Library};
+use peername_exec::notify::{self, SupervisorConfig};
 use peername_exec::program::Mechanism;
 use peername_exec::table::{Rules, SharedTable};
 use peername_sys::process::launch::exit_code::LAUNCHER_FAILED;
@@ -77,10 +76,7 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
                 listing: found.listing,
                 ..rules
             };
-            let gaining = match mechanism {
-                Mechanism::Preload => preload(given, &rules, clients)?.prepare(&mut command)?,
-                Mechanism::Notify => supervise(given, &rules, clients)?,
-            };
+            let gaining = supervise(given, mechanism, &rules, clients, &mut command)?;
             report_lost_privileges(gaining);
         }
         Err(error) => {
@@ -91,42 +87,35 @@ fn start(given: &Given<Args>) -> anyhow::Result<ExitCode> {
     Ok(execute(command))
 }
 
-/// Starts the supervisor of `--mode notify`. The table's path is removed: only the supervisor uses it, and has it mapped.
+/// Starts the supervisor. With `--mode preload`, `command` loads the library, which opens the table by its path. With
+/// `--mode notify` the path is removed: only the supervisor uses the table, and has it mapped.
 fn supervise(
     given: &Given<Args>,
+    mechanism: Mechanism,
     rules: &Rules,
     clients: Option<Rc<dyn ClientJudge>>,
+    command: &mut Command,
 ) -> anyhow::Result<NoNewPrivs> {
     let args = &given.options;
+    let library = match mechanism {
+        Mechanism::Preload => Some(Library::Accept.find()?),
+        Mechanism::Notify => None,
+    };
     let table = SharedTable::create(args.rules.slots(), rules)?;
-    table.remove();
-    Ok(notify::start(notify::SupervisorConfig {
-        admin: admin::start(given, table.table())?,
+    match &library {
+        Some(library) => library::set_environment(command, library, &table),
+        None => table.remove(),
+    }
+    let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
+    let started = notify::start(SupervisorConfig {
         table: table.table(),
         header_timeout: args.rules.header_timeout(),
-        library: None,
-        clients,
-        verbose: args.verbose > 0,
-    })?)
-}
-
-fn preload(
-    given: &Given<Args>,
-    rules: &Rules,
-    clients: Option<Rc<dyn ClientJudge>>,
-) -> anyhow::Result<Preload> {
-    let args = &given.options;
-    let library = Library::Accept.find()?;
-    let table = SharedTable::create(args.rules.slots(), rules)?;
-    let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
-    Ok(Preload {
-        library,
-        table,
-        header_timeout: args.rules.header_timeout(),
+        library: library.map(|_| table.clone()),
         clients,
         verbose: args.verbose > 0,
         admin,
-    })
+    });
+    Ok(started.inspect_err(|_| table.remove())?)
 }
 
 /// Reports no_new_privs, also without `-v`, since it may break set-user-ID programs that the program starts.
