@@ -59,10 +59,6 @@ impl AdminArgs {
     }
 
     /// Opens each socket for a child process, which [adopts](Self::adopt) it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::open`]; EMFILE.
     pub fn open_for_child(&self) -> anyhow::Result<Vec<OwnedFd>> {
         let share = |listener: AdminListener| {
             let handle = listener.handle().context("--admin")?;
@@ -157,10 +153,6 @@ impl RunningAdmin {
     }
 
     /// Duplicates of the sockets, for the process that takes over.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
         let share = |socket: &ServedSocket| {
             let shared = socket.handle.share().context("--admin")?;

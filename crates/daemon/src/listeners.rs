@@ -254,10 +254,6 @@ fn group_share(descriptors_of_udp: usize, sockets: usize, groups: usize) -> usiz
 }
 
 /// The limit of open TCP connections that a process with these listeners would have, none of which is open yet.
-///
-/// # Errors
-///
-/// As [`descriptors::capacity`].
 pub fn expected_connections(workers: usize, plans: &[ListenPlan]) -> anyhow::Result<usize> {
     let addresses: usize = plans.iter().map(|plan| plan.listeners().count()).sum();
     let sockets = addresses * workers;

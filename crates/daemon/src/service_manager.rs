@@ -65,10 +65,6 @@ pub fn has_store() -> bool {
 
 /// Has the manager keep a descriptor by this name (FDSTORE, sd_pid_notify_with_fds(3)), until it has ended or [`drop_stored`] is
 /// called. A unit needs FileDescriptorStoreMax=, or the manager closes it.
-///
-/// # Errors
-///
-/// Those of sendmsg(2).
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
     connect();
     let Some(Some(socket)) = SOCKET.get() else {

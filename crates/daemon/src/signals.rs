@@ -35,10 +35,6 @@ pub enum SignalEvent {
 
 impl Signals {
     /// Installs the handlers. Call it before anything is opened, so that a signal during the start ends the process in order.
-    ///
-    /// # Errors
-    ///
-    /// sigaction(2) failed.
     pub fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("sigaction(2)");
         Ok(Self {
@@ -64,10 +60,6 @@ impl Signals {
     }
 
     /// Serves until `work` is done, or until a signal asks to stop: then `None`. A further SIGHUP is left to the next call.
-    ///
-    /// # Errors
-    ///
-    /// As [`Signals::next`].
     pub async fn run_until_stopped<T>(
         &mut self,
         running: &mut Workers,

@@ -89,10 +89,6 @@ struct ReadyConnection {
 impl HeaderWaiter {
     /// Creates an empty header waiter, which lets `judge` decide about clients. `header_timeout` counts from the handshake.
     /// It uses at most two thirds of the descriptors that this process may have open now.
-    ///
-    /// # Errors
-    ///
-    /// epoll_create1(2)'s.
     pub fn new(
         table: Table<'static>,
         header_timeout: Duration,
@@ -187,10 +183,6 @@ impl HeaderWaiter {
 
     /// Processes events and deadlines that are due, without waiting. Returns the listeners of connections that have become
     /// ready, one entry per connection.
-    ///
-    /// # Errors
-    ///
-    /// epoll_wait(2)'s.
     pub fn process_due(&mut self) -> Result<Vec<ListenerAddr>> {
         let mut ready = Vec::new();
         for id in std::mem::take(&mut self.unchecked) {

@@ -137,10 +137,6 @@ pub fn start(mut config: SupervisorConfig) -> Result<NoNewPrivs, NotifyError> {
 
 /// Supervises the processes of a filter that something else has installed, in this process, until none is left or `stop` is readable.
 /// Calls of `inflight` were received by an earlier supervisor and not answered.
-///
-/// # Errors
-///
-/// Those of epoll(7), capset(2) and prctl(2).
 pub(crate) fn supervise_filter(
     config: &SupervisorConfig,
     calls: NotificationListener,

@@ -66,10 +66,6 @@ impl DataPath {
     ///
     /// Since Linux 6.6 (TCX). Needs CAP_BPF and CAP_NET_ADMIN, but only here: open maps can be used without them
     /// (Linux 5.19).
-    ///
-    /// # Errors
-    ///
-    /// [`Error`].
     pub fn attach(devices: &[String], max_flows: u32) -> Result<Self, Error> {
         let mut program = EbpfLoader::new()
             .map_max_entries("requests", max_flows)

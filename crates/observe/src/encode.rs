@@ -1,8 +1,4 @@
 //! Encoders of metrics that a [`Collector`](prometheus_client::collector::Collector) reads at each scrape.
-//!
-//! # Errors
-//!
-//! Those of the text that is written to.
 
 use std::fmt;
 

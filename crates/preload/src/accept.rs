@@ -37,10 +37,6 @@ pub(crate) fn accept(
 
 /// Returns the peer address of a connected socket, in the socket's address family: the client's if the connection's header
 /// named one.
-///
-/// # Errors
-///
-/// Those of getpeername(2).
 pub(crate) fn peer_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Peer)?;
     let peer = real.internet();
@@ -57,10 +53,6 @@ pub(crate) fn client_of(table: Table<'_>, socket: Socket) -> Option<RawAddress> 
 }
 
 /// Returns the socket's own address: the header's destination if it named one.
-///
-/// # Errors
-///
-/// Those of getsockname(2).
 pub(crate) fn own_of(table: Table<'_>, socket: Socket) -> Result<RawAddress> {
     let real = kernel::name_of(socket.0, End::Own)?;
     let peer = socket.peer();

@@ -20,10 +20,6 @@ use peername_preload_common::next_functions;
 /// A thread that is cancelled between the kernel's return and this function's leaks the connection, as it did there.
 ///
 /// Before this library's own initialisation ([`find_functions`]), in another library's constructor, it is no cancellation point.
-///
-/// # Errors
-///
-/// Those of accept4(2).
 pub(crate) fn accept4(listener: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
     let before = set_cancel_type(ASYNCHRONOUS);
     let accepted = kernel::accept4(listener, flags);

@@ -23,10 +23,6 @@ pub(crate) fn park(connection: Socket, listener: Socket) -> Result<()> {
 
 /// Takes a ready connection of this listener, blocking or not and to be closed by exec(3) as accept4(2)'s
 /// `flags` say. `None` if there is none, or the header waiter does not answer in time.
-///
-/// # Errors
-///
-/// Those of [`park`].
 pub(crate) fn take(listener: Socket, flags: c_int) -> Result<Option<Socket>> {
     let waiter = request(WaiterRequest::Take, &[listener.0])?;
     let taken = receive(waiter, flags & SOCK_CLOEXEC != 0);

@@ -33,10 +33,6 @@ pub enum HeaderRefusal {
 
 impl HeaderPolicy {
     /// Decides about a valid header.
-    ///
-    /// # Errors
-    ///
-    /// [`HeaderRefusal`].
     pub fn admit(self, header: &Header<'_>) -> Result<(), HeaderRefusal> {
         let has_address = matches!(header.endpoints, Endpoints::Inet { .. });
         match header.command {

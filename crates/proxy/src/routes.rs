@@ -117,10 +117,6 @@ pub fn list_filters() -> Result<Vec<RoutingEntry>, Error> {
 }
 
 /// Lists the rules and routes of this host that carry [`PROTOCOL`], with their owners. Needs no capability.
-///
-/// # Errors
-///
-/// A netlink call fails.
 pub async fn list() -> SysResult<Vec<RoutingEntry>> {
     Ok(Inventory::of_routing(&Netlink::open()?).await?.found)
 }

@@ -26,10 +26,6 @@ pub(crate) type ServiceCache = services::ServiceCache<Service>;
 
 impl Service {
     /// A service by these rules.
-    ///
-    /// # Errors
-    ///
-    /// As [`Connector::new`].
     pub fn new(rules: Rules, counters: &Arc<Counters>) -> peername_sys::Result<Self> {
         let upstream = rules.config.upstream.clone();
         let connector = Connector::new(upstream, Arc::clone(counters))?;

@@ -39,10 +39,6 @@ pub fn emitted(
 
 /// A source for a probe from this address. Each probe has another port: connection tracking remembers how it translated the
 /// last one.
-///
-/// # Errors
-///
-/// Those of getrandom(2).
 pub fn fresh_source(ip: IpAddr) -> peername_sys::Result<SocketAddr> {
     let [word] = random::words()?;
     Ok(SocketAddr::new(ip, FIRST_PROBE_PORT | word as u16))

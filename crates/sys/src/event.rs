@@ -15,10 +15,6 @@ use crate::{NameCall, Result};
 
 /// Waits until one of `fds` is readable or hung up (poll(2)). Returns whether one is: `false` after the timeout
 /// `limit`, and after a signal.
-///
-/// # Errors
-///
-/// Those of poll(2): no memory.
 pub fn wait_readable<'a>(
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
     limit: Option<Duration>,
@@ -35,10 +31,6 @@ pub fn wait_readable<'a>(
 }
 
 /// Waits until `fd` is writable, or has an error (poll(2)); also returns after a signal.
-///
-/// # Errors
-///
-/// Those of poll(2): no memory.
 pub fn wait_writable(fd: BorrowedFd<'_>) -> Result<()> {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
     match poll(&mut fds, None) {

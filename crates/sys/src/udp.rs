@@ -23,10 +23,6 @@ pub use send_batch::{SendBatch, Transmit};
 
 /// Makes received datagrams report how many the kernel has dropped at the socket (SO_RXQ_OVFL, since
 /// Linux 2.6.33).
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
 pub fn enable_drop_count(socket: impl AsFd) -> Result<()> {
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).call("setsockopt(SO_RXQ_OVFL)")
 }
@@ -110,20 +106,12 @@ pub fn start_receiving(socket: impl AsFd) -> Result<()> {
 }
 
 /// The firewall mark of a socket's packets (SO_MARK, socket(7)); 0 for none.
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not an open socket.
 pub fn mark(socket: impl AsFd) -> Result<u32> {
     SockRef::from(&socket).mark().call("getsockopt(SO_MARK)")
 }
 
 /// Requests receive and send buffers of `bytes`. The kernel caps them at `net.core.rmem_max` and
 /// `net.core.wmem_max` without an error: read [`receive_buffer_size`].
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
 pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
     let socket = SockRef::from(&socket);
     socket
@@ -136,10 +124,6 @@ pub fn set_buffer_sizes(socket: impl AsFd, bytes: usize) -> Result<()> {
 
 /// Requests a receive buffer of `bytes`. The kernel caps it at `net.core.rmem_max` without an error:
 /// [`receive_buffer_size`] returns the result.
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
 pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     SockRef::from(&socket)
         .set_recv_buffer_size(bytes)
@@ -148,10 +132,6 @@ pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
 
 /// The size of the receive buffer by the kernel's accounting, which doubles the requested size
 /// (socket(7)).
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not an open socket.
 pub fn receive_buffer_size(socket: impl AsFd) -> Result<usize> {
     SockRef::from(&socket)
         .recv_buffer_size()

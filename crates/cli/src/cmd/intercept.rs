@@ -275,10 +275,6 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
 }
 
 /// The limit of open connections of clients that a process with the default number of workers would have.
-///
-/// # Errors
-///
-/// As [`descriptors::capacity`].
 pub(crate) fn expected_connections() -> anyhow::Result<usize> {
     let capacity = descriptors::capacity(default_workers(), TASKS_PER_WORKER, 0)?;
     Ok(client_capacity(capacity).connections)

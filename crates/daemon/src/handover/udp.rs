@@ -34,10 +34,6 @@ impl SessionSender {
 }
 
 /// Duplicates the listening sockets of all groups.
-///
-/// # Errors
-///
-/// EMFILE.
 pub(crate) async fn share_groups(groups: &[SharedGroup<'_>]) -> anyhow::Result<Vec<SharedSocket>> {
     let mut all = Vec::new();
     for (number, group) in groups.iter().enumerate() {

@@ -14,10 +14,6 @@ use crate::handover::{SharedSocket, SocketInfo};
 
 impl RunningListeners {
     /// Duplicates all listening sockets.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub async fn share(&self) -> anyhow::Result<Vec<SharedSocket>> {
         let tcp: HashMap<_, _> = self.own_tcp().map(|(addr, id)| (id, addr)).collect();
         let share = |(id, socket): (ListenerId, std::net::TcpListener)| {

@@ -14,10 +14,6 @@ use super::container::Container;
 use crate::notify::LivenessSocket;
 
 /// Creates the memory of the sum: a table without entries.
-///
-/// # Errors
-///
-/// Those of memfd_create(2) and mmap(2).
 pub fn create_totals() -> Result<Table<'static>> {
     let size = Table::size(SLOTS);
     let words = map_words(create_anonymous("peername-totals", size)?, size)?;
@@ -38,10 +34,6 @@ pub(super) struct AgentAdmin {
 
 impl AgentAdmin {
     /// With the agent's end of the liveness socket.
-    ///
-    /// # Errors
-    ///
-    /// None for a socket.
     pub(super) fn new(socket: OwnedFd, totals: Table<'static>) -> Result<Self> {
         Ok(Self {
             socket: LivenessSocket::new(socket).call("ioctl(FIONBIO)")?,

@@ -72,10 +72,6 @@ impl StoredContainer {
 
 impl Container {
     /// A container that a runtime has announced, with its seccomp listener, and memory for so many connections.
-    ///
-    /// # Errors
-    ///
-    /// Those of memfd_create(2).
     pub(super) fn new(state: ContainerState, calls: OwnedFd, slots: usize) -> Result<Self> {
         let record = StateRecord {
             id: state.id,
@@ -143,10 +139,6 @@ impl Container {
     }
 
     /// The counters and gauges of its table.
-    ///
-    /// # Errors
-    ///
-    /// Those of pread(2).
     pub(super) fn counts(&self) -> io::Result<Counts> {
         let mut bytes = [0; Counts::SIZE];
         let table = File::from(self.memory.table.try_clone()?);
@@ -160,10 +152,6 @@ impl Container {
     }
 
     /// Starts its supervisor, after one that has ended. Returns the process's descriptor, to watch.
-    ///
-    /// # Errors
-    ///
-    /// Those of fork(2), EMFILE.
     pub(super) fn start_supervisor(&mut self, policy: &AgentPolicy) -> Result<BorrowedFd<'_>> {
         self.restart_at = None;
         self.has_noted_policy = false;

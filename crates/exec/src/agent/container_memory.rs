@@ -19,10 +19,6 @@ pub(super) struct ContainerMemory {
 
 impl ContainerMemory {
     /// Creates empty memory, for so many connections: a power of two, and at least 64.
-    ///
-    /// # Errors
-    ///
-    /// Those of memfd_create(2).
     pub(super) fn new(slots: usize) -> Result<Self> {
         Ok(Self {
             table: create_anonymous("peername-table", Table::size(slots))?,

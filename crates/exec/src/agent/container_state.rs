@@ -34,10 +34,6 @@ pub(super) enum StateError {
 }
 
 /// Parses a message.
-///
-/// # Errors
-///
-/// [`StateError`].
 pub(super) fn parse(message: &[u8]) -> Result<ContainerState, StateError> {
     let message: Message = serde_json::from_slice(message)?;
     let listener = message.fds.iter().position(|name| name == SECCOMP_FD);

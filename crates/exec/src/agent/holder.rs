@@ -46,10 +46,6 @@ impl HolderError {
 
 /// Runs a holder in this process, for the agent that connects to the socket at `own`. Its first agent takes over from the holder at
 /// `shared`, whose agent ends then; from then on this holder listens there, too. Returns once another holder has taken over.
-///
-/// # Errors
-///
-/// [`HolderError`].
 pub fn hold(shared: &Path, own: &Path) -> Result<(), HolderError> {
     let failed = |source| HolderError::at(own, source);
     let listener = seqpacket::listen_at(own).map_err(failed)?;
@@ -91,10 +87,6 @@ pub struct Connected {
 impl HolderClient {
     /// Connects to the holder whose socket is at `path`, and takes over from the agent that uses it, if there is one. Starts a
     /// holder if there is none. This process must have one thread only.
-    ///
-    /// # Errors
-    ///
-    /// [`HolderError`].
     pub fn open(path: &Path) -> Result<Connected, HolderError> {
         match Self::connect(path)? {
             Some(connected) => Ok(connected),
@@ -106,10 +98,6 @@ impl HolderClient {
     }
 
     /// Connects to the holder whose socket is at `path`, as [`HolderClient::open`]; `None` if there is no holder.
-    ///
-    /// # Errors
-    ///
-    /// [`HolderError`].
     pub fn connect(path: &Path) -> Result<Option<Connected>, HolderError> {
         let failed = |source| HolderError::at(path, source);
         let line = match seqpacket::connect_to(path) {

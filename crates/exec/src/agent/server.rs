@@ -108,10 +108,6 @@ pub struct Agent {
 impl Agent {
     /// Creates the agent with its listening socket, which is non-blocking, and with the descriptors of an earlier agent. Processes of
     /// these users may announce containers. This process must have one thread only.
-    ///
-    /// # Errors
-    ///
-    /// [`AgentError`].
     pub fn new(
         host: Box<dyn AgentHost>,
         users: BTreeSet<u32>,
@@ -152,10 +148,6 @@ impl Agent {
 
     /// Answers the process of the admin endpoint from now on, and stores the sum of all counters in `totals`
     /// ([`create_totals`](super::admin::create_totals)).
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll_ctl(2).
     pub fn serve_admin(
         &mut self,
         socket: OwnedFd,
@@ -166,10 +158,6 @@ impl Agent {
     }
 
     /// Serves until a signal ends it, or another agent takes over. The supervisors have ended then.
-    ///
-    /// # Errors
-    ///
-    /// That of epoll_wait(2).
     pub fn run(mut self) -> Result<Ended, AgentError> {
         self.start_all();
         self.host.ready(&self.status());

@@ -53,10 +53,6 @@ struct UnconfirmedHandoff {
 
 impl RequestChannels {
     /// Creates the set, with no channel open.
-    ///
-    /// # Errors
-    ///
-    /// That of epoll_create1(2).
     pub fn new(settings: Settings<'static>) -> Result<Self> {
         Ok(Self {
             settings,

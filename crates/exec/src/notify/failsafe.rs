@@ -38,10 +38,6 @@ impl Failsafe {
     }
 
     /// Starts the monitor, unless it runs. The supervisor learns of its exit through `epoll`.
-    ///
-    /// # Errors
-    ///
-    /// Those of fork(2), epoll_ctl(2), pipe(2) and fcntl(2).
     pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
         let first = &self.first;
         let started = match &mut self.started {

@@ -29,28 +29,16 @@ pub(crate) struct InflightCall {
 
 impl InflightCalls {
     /// Creates an empty record, in anonymous shared memory.
-    ///
-    /// # Errors
-    ///
-    /// Those of memfd_create(2) and mmap(2).
     pub(super) fn new() -> Result<Self> {
         Self::map(Self::create_memory()?)
     }
 
     /// The memory of an empty record, as a file.
-    ///
-    /// # Errors
-    ///
-    /// Those of memfd_create(2).
     pub(crate) fn create_memory() -> Result<OwnedFd> {
         create_anonymous("peername-inflight", SIZE)
     }
 
     /// The record in this memory, which [`InflightCalls::create_memory`] has made.
-    ///
-    /// # Errors
-    ///
-    /// Those of mmap(2).
     fn map(memory: impl AsFd) -> Result<Self> {
         map_words(memory, SIZE).map(Self)
     }

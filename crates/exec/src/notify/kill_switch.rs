@@ -37,10 +37,6 @@ enum KnownThread {
 impl KillSwitch {
     /// Creates a kill switch for the program's first process, and the group that it leads. The supervisor, which is this
     /// process, inhibits it.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE or ENFILE.
     pub(super) fn new(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<Self> {
         let is_it = || !first.process.has_exited();
         let mut kill_on_close = KillOnClose::new(Some(supervised.calls.as_fd()))?;
@@ -58,10 +54,6 @@ impl KillSwitch {
     }
 
     /// Creates an inhibitor for a monitor.
-    ///
-    /// # Errors
-    ///
-    /// Those of duplicating descriptors: EMFILE, ENFILE.
     pub(super) fn new_inhibitor(&mut self, supervised: &SupervisedCalls) -> Result<KillInhibitor> {
         self.kill_on_close
             .new_inhibitor(Some(supervised.calls.as_fd()))

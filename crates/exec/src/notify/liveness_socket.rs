@@ -11,10 +11,6 @@ pub(crate) struct LivenessSocket(UnixStream);
 
 impl LivenessSocket {
     /// Makes the socket non-blocking.
-    ///
-    /// # Errors
-    ///
-    /// None for a socket.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(true)?;

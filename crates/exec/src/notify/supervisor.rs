@@ -142,10 +142,6 @@ impl Supervisor {
     }
 
     /// Ends the event loop once this is readable: between two calls, so that none is lost.
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll_ctl(2).
     pub(super) fn stop_at(&mut self, stop: OwnedFd) -> Result<()> {
         self.epoll
             .add(&stop, EpollToken::Stop.into(), Interest::Readable)?;

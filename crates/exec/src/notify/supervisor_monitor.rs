@@ -26,10 +26,6 @@ pub(super) struct SupervisorMonitor(ChildProcess);
 
 impl SupervisorMonitor {
     /// Starts a monitor, as a child of the supervisor, which learns of its exit through `epoll`.
-    ///
-    /// # Errors
-    ///
-    /// Those of fork(2), pidfd_open(2), fcntl(2) and epoll_ctl(2).
     pub(super) fn start(
         supervised: &SupervisedCalls,
         first: &FirstProcess,

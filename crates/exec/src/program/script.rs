@@ -19,10 +19,6 @@ pub(super) enum Interpreter {
 }
 
 /// Reads as much of the first line as the kernel does.
-///
-/// # Errors
-///
-/// Those of pread(2).
 pub(super) fn interpreter(file: &File) -> io::Result<Interpreter> {
     let mut start = [0; FIRST_LINE];
     let n = file.read_at(&mut start, 0)?;

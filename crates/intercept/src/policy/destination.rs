@@ -121,10 +121,6 @@ impl DestinationDenied {
 
 impl Destinations {
     /// Decides on an address of a requested destination, an IPv4 address inside an IPv6 one included.
-    ///
-    /// # Errors
-    ///
-    /// [`DestinationDenied`]: the reason.
     pub fn admit(
         &self,
         addr: SocketAddr,

@@ -31,10 +31,6 @@ impl<T: AsyncRead + Unpin> PrefixedStream<T> {
     }
 
     /// Reads more into the prefix; 0 is the end of the stream. Cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// Those of the stream.
     pub(crate) async fn read_more(&mut self) -> io::Result<usize> {
         self.prefix.reserve(READ_SIZE);
         self.stream.read_buf(&mut self.prefix).await

@@ -59,10 +59,6 @@ impl AdminListener {
     }
 
     /// A handle for later.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn handle(&self) -> io::Result<AdminHandle> {
         let path = match self {
             Self::Tcp(_) => None,
@@ -93,10 +89,6 @@ impl AsFd for AdminListener {
 
 impl AdminHandle {
     /// A duplicate of the socket, for the other process.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
@@ -157,10 +149,6 @@ impl UnixSocketFile {
     }
 
     /// The socket; the path stays.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         self.path.is_owner.store(false, Relaxed);
         self.socket.as_fd().try_clone_to_owned()

@@ -25,10 +25,6 @@ pub use text::StaticText;
 
 /// Passes a call on to the kernel as the program made it.
 ///
-/// # Errors
-///
-/// The call's own.
-///
 /// # Safety
 ///
 /// The arguments are the program's own for this very call.
@@ -50,10 +46,6 @@ pub fn can_open(path: &CStr, write: bool) -> bool {
 }
 
 /// Opens a file for reading.
-///
-/// # Errors
-///
-/// Those of open(2).
 pub fn open(path: &CStr) -> Result<c_int> {
     let args = [arg(AT_FDCWD), path.as_ptr() as usize, arg(O_CLOEXEC), 0, 0];
     // SAFETY: the path ends with NUL.
@@ -61,10 +53,6 @@ pub fn open(path: &CStr) -> Result<c_int> {
 }
 
 /// read(2).
-///
-/// # Errors
-///
-/// Those of read(2).
 pub fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
     let args = [arg(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0];
     // SAFETY: the kernel writes at most as many bytes as the buffer has.
@@ -72,10 +60,6 @@ pub fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
 }
 
 /// The inode number of an open file (fstat(2)).
-///
-/// # Errors
-///
-/// EBADF.
 pub fn inode(fd: c_int) -> Result<u64> {
     // `struct stat` has at most so many words, of which the second is `st_ino` on both architectures.
     let mut stat = [0_u64; 18];
@@ -87,10 +71,6 @@ pub fn inode(fd: c_int) -> Result<u64> {
 }
 
 /// Returns a socket's own address or its peer's, as the kernel has it.
-///
-/// # Errors
-///
-/// Those of getsockname(2) and getpeername(2).
 pub fn name_of(fd: c_int, end: End) -> Result<RawAddress> {
     name_with(fd, end, pass::current())
 }
@@ -170,10 +150,6 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for [i32; 2] {}
 
 /// getsockopt(2).
-///
-/// # Errors
-///
-/// Those of getsockopt(2): EBADF, ENOTSOCK, ENOPROTOOPT.
 pub fn get_option<T: Plain>(fd: c_int, level: c_int, option: c_int) -> Result<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as u32;
@@ -186,10 +162,6 @@ pub fn get_option<T: Plain>(fd: c_int, level: c_int, option: c_int) -> Result<T>
 }
 
 /// setsockopt(2).
-///
-/// # Errors
-///
-/// Those of setsockopt(2), ENOPROTOOPT and EINVAL among them.
 pub fn set_option<T: Plain>(fd: c_int, level: c_int, option: c_int, value: T) -> Result<()> {
     let args = [
         arg(fd),
@@ -203,10 +175,6 @@ pub fn set_option<T: Plain>(fd: c_int, level: c_int, option: c_int, value: T) ->
 }
 
 /// recvfrom(2) without an address.
-///
-/// # Errors
-///
-/// Those of recvfrom(2).
 pub fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
     let args = [
         arg(fd),
@@ -221,10 +189,6 @@ pub fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
 }
 
 /// sendto(2) without an address.
-///
-/// # Errors
-///
-/// Those of sendto(2).
 pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     let args = [arg(fd), bytes.as_ptr() as usize, bytes.len(), arg(flags), 0];
     // SAFETY: the kernel reads as many bytes as there are.
@@ -232,10 +196,6 @@ pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
 }
 
 /// sendto(2).
-///
-/// # Errors
-///
-/// Those of sendto(2).
 pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result<usize> {
     let (start, len) = (bytes.as_ptr() as usize, bytes.len());
     let (address, address_len) = (
@@ -255,10 +215,6 @@ pub fn send_to(fd: c_int, bytes: &[u8], flags: c_int, to: &RawAddress) -> Result
 }
 
 /// socket(2).
-///
-/// # Errors
-///
-/// Those of socket(2).
 pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let args = [arg(family), arg(kind), arg(protocol), 0, 0];
     // SAFETY: no memory is involved.
@@ -266,10 +222,6 @@ pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
 }
 
 /// connect(2).
-///
-/// # Errors
-///
-/// Those of connect(2).
 pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     let args = [arg(fd), address.as_ptr() as usize, address.len(), 0, 0];
     // SAFETY: the kernel reads as many bytes as there are.
@@ -291,19 +243,11 @@ pub fn wait_readable(fd: c_int, milliseconds: i64) -> bool {
 }
 
 /// Whether the open socket is non-blocking (O_NONBLOCK).
-///
-/// # Errors
-///
-/// EBADF of fcntl(2).
 pub fn is_nonblocking(fd: c_int) -> Result<bool> {
     status_flags(fd).map(|flags| flags & SOCK_NONBLOCK as usize != 0)
 }
 
 /// Makes the open socket blocking or non-blocking, as the caller of accept4(2) requested.
-///
-/// # Errors
-///
-/// EBADF of fcntl(2).
 pub fn set_nonblocking(fd: c_int, nonblocking: bool) -> Result<()> {
     let flags = status_flags(fd)?;
     let flags = match nonblocking {

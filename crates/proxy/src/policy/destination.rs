@@ -118,10 +118,6 @@ impl DestinationPolicy {
 
     /// Decides about a destination. An IPv4-mapped address is treated as the IPv4 address, and other IPv6 forms that embed
     /// an IPv4 address are refused if that is special.
-    ///
-    /// # Errors
-    ///
-    /// [`DestinationRefusal`] is the reason.
     pub fn admit(
         &self,
         asked: SocketAddr,

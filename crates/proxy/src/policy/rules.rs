@@ -95,10 +95,6 @@ impl Rules {
     }
 
     /// Applies the lists of clients and the required TLVs.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientAccess::admit`](peername_server::access::clients::ClientAccess::admit).
     pub(crate) fn admit_client(&self, header: HeaderClient) -> Result<(), ClientRefusal> {
         let is_own = |ip| self.is_on_this_host(ip);
         self.config.clients.admit(header, is_own)

@@ -136,10 +136,6 @@ pub async fn probe(backend: impl Into<Backend>) -> Result<ProbeOutcome, ReplyPat
 
 /// As [`probe`], with the firewall mark that connections to the backend have: rules may route by it, and
 /// connection tracking may copy it to the replies.
-///
-/// # Errors
-///
-/// As [`probe`].
 pub async fn probe_marked(
     backend: impl Into<Backend>,
     mark: Option<NonZeroU32>,

@@ -17,10 +17,6 @@ use tokio::time::timeout;
 use crate::routes::LOCAL_FWMARK;
 
 /// Whether replies to connections with this mark are marked for local delivery, and routed by that.
-///
-/// # Errors
-///
-/// A system call failed.
 pub(super) async fn is_delivered(netlink: &Netlink, mark: NonZeroU32, to: IpAddr) -> Result<bool> {
     Ok(is_reply_marked(mark).await? && netlink.is_mark_delivered_locally(to, LOCAL_FWMARK).await?)
 }

@@ -94,10 +94,6 @@ pub(super) async fn rules_for(
 }
 
 /// Whether a rule of peername's matches the replies of this backend, which has to be on this host.
-///
-/// # Errors
-///
-/// A netlink call fails.
 pub(crate) async fn has_rule(netlink: &Netlink, backend: Backend) -> SysResult<bool> {
     let rules = netlink.rules(PROTOCOL).await?;
     Ok(rules.iter().any(|rule| covers(rule.selector, backend)))

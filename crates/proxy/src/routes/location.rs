@@ -19,10 +19,6 @@ pub enum BackendLocation {
 
 /// Finds the location of `target`. An unspecified address is loopback, as for connect(2), and an IPv4-mapped one is the
 /// IPv4 address that it maps. Needs no capability.
-///
-/// # Errors
-///
-/// A netlink call fails.
 pub async fn locate_backend(netlink: &Netlink, target: SocketAddr) -> SysResult<BackendLocation> {
     let ip = match target.ip().to_canonical() {
         ip if !ip.is_unspecified() => ip,

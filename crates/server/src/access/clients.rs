@@ -49,10 +49,6 @@ impl HeaderClient {
 
 impl ClientAccess {
     /// The policy by the values of the options. Reads the files that they name.
-    ///
-    /// # Errors
-    ///
-    /// As [`ClientLists::read`].
     pub fn new(
         options: ListOptions,
         required_tlvs: RequiredTlvs,
@@ -71,10 +67,6 @@ impl ClientAccess {
     /// connection. So is one that names the peer's own address and port: version 1 has no LOCAL for health checks. A balancer that
     /// keeps its clients' addresses sends the same for a client, so the peer must be of `--health-checks-from`, or have an
     /// address of this host (`is_own`).
-    ///
-    /// # Errors
-    ///
-    /// [`ClientRefusal`].
     pub fn admit(
         &self,
         header: HeaderClient,

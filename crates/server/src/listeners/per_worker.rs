@@ -52,10 +52,6 @@ pub trait SocketOpener {
     fn is_given(&self, addr: SocketAddr) -> bool;
 
     /// Opens a socket on the address, or takes one that another process has opened.
-    ///
-    /// # Errors
-    ///
-    /// The system call that failed.
     fn open(
         &mut self,
         addr: SocketAddr,
@@ -63,10 +59,6 @@ pub trait SocketOpener {
     ) -> peername_sys::Result<Self::Socket>;
 
     /// The address that the socket is bound to.
-    ///
-    /// # Errors
-    ///
-    /// ENOBUFS.
     fn local_addr(socket: &Self::Socket) -> io::Result<SocketAddr>;
 }
 

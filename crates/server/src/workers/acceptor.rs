@@ -89,10 +89,6 @@ impl<S: Serve> Acceptor<S> {
     }
 
     /// Duplicates the listening sockets.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub(crate) fn share(&self) -> SharedListeners {
         let all = self.listeners.values();
         let duplicate = |listener: &Listener| {

@@ -39,10 +39,6 @@ pub struct Readiness {
 
 impl Epoll {
     /// Opens an empty instance.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM.
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).call("epoll_create1(2)")?;
         Ok(Self(epoll))

@@ -14,10 +14,6 @@ pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
     /// Blocks these signals in the calling thread, which must be the only one; processes that it forks inherit that.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE, ENFILE or ENOMEM.
     pub fn open(signals: &[Signal]) -> Result<Self> {
         // SAFETY: a sigset_t has no invalid bits, and each call gets one that lives across it.
         let fd = unsafe {

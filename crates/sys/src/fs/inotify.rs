@@ -34,10 +34,6 @@ impl DirectoryWatch {
     }
 
     /// Watches this one, too: for each change of a file in it, and of its entries.
-    ///
-    /// # Errors
-    ///
-    /// As [`DirectoryWatch::add`].
     pub fn add_for_changes(&self, directory: &Path) -> Result<()> {
         let entries = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         let files = WatchFlags::MODIFY | WatchFlags::ATTRIB;

@@ -23,19 +23,11 @@ pub fn bind_over(target: &Path, source: &Path) -> Result<()> {
 }
 
 /// Binds `source`, and everything mounted below it, over `target`.
-///
-/// # Errors
-///
-/// Those of [`bind_over`].
 pub fn bind_recursively_over(target: &Path, source: &Path) -> Result<()> {
     mount_bind_recursive(source, target).call("mount(MS_BIND)")
 }
 
 /// Mounts an empty file system in memory, of `bytes` at most and with this mode, on the directory `target`.
-///
-/// # Errors
-///
-/// Those of [`bind_over`].
 pub fn mount_tmpfs(target: &Path, mode: u32, bytes: usize) -> Result<()> {
     let options = CString::new(format!("mode={mode:o},size={bytes}"));
     let options = options.map_err(io::Error::other).call("mount(tmpfs)")?;

@@ -20,10 +20,6 @@ use crate::{NameCall, Result};
 
 /// Opens a connected pair of SOCK_SEQPACKET sockets: they preserve message boundaries and report when the other end is
 /// closed.
-///
-/// # Errors
-///
-/// EMFILE, ENFILE or ENOMEM.
 pub fn seqpacket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let kind = SocketType::SEQPACKET;
     socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).call("socketpair(2)")
@@ -39,19 +35,11 @@ pub fn shutdown_read(socket: impl AsFd) -> Result<()> {
 }
 
 /// Sends `word`, with `fd` attached.
-///
-/// # Errors
-///
-/// Those of [`send_bytes`].
 pub fn send_word(socket: impl AsFd, word: u64, fd: Option<BorrowedFd<'_>>) -> Result<()> {
     send_bytes(socket, &word.to_ne_bytes(), fd)
 }
 
 /// Sends a message, with `fd` attached.
-///
-/// # Errors
-///
-/// Those of [`send_message`].
 pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
     send_message(socket, bytes, fd.as_slice())
 }
@@ -81,10 +69,6 @@ pub fn send_message(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> 
 
 /// Receives the next word, with the descriptor attached to it. `None` once the other end is closed, or for a shorter
 /// message.
-///
-/// # Errors
-///
-/// Those of [`receive_bytes`].
 pub fn receive_word(socket: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>> {
     let mut word = [0; 8];
     let (len, fd) = receive_bytes(socket, &mut word)?;
@@ -93,10 +77,6 @@ pub fn receive_word(socket: impl AsFd) -> Result<Option<(u64, Option<OwnedFd>)>>
 
 /// Receives the next message, with the descriptor attached to it: as much as fits into `bytes`; the rest is discarded.
 /// Returns the length, 0 once the other end is closed.
-///
-/// # Errors
-///
-/// Those of [`receive_message`].
 pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let (len, mut fds) = receive_message(socket, bytes)?;
     fds.truncate(1);
@@ -115,10 +95,6 @@ pub fn receive_message(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Ve
 
 /// The same from a process that is not trusted, for processes with a single thread, with room for `max_fds` descriptors. The
 /// kernel closes those without room, in bounded time as [`ForeignFd`] does.
-///
-/// # Errors
-///
-/// Those of [`receive_message`].
 pub fn receive_foreign_fds(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -152,10 +128,6 @@ fn receive_with_fds(
 }
 
 /// Sets how long sending and receiving may block (SO_SNDTIMEO, SO_RCVTIMEO); then they fail with EAGAIN.
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not a socket.
 pub fn set_time_limit(socket: impl AsFd, limit: Duration) -> Result<()> {
     let socket = SockRef::from(&socket);
     socket
@@ -191,10 +163,6 @@ pub fn refuse_descriptors(socket: impl AsFd) {
 }
 
 /// Lets the programs that this process executes inherit the descriptor.
-///
-/// # Errors
-///
-/// None for an open descriptor.
 pub fn let_inherit(fd: impl AsFd) -> Result<()> {
     fcntl_setfd(fd, FdFlags::empty()).call("fcntl(F_SETFD)")
 }

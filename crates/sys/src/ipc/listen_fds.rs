@@ -106,10 +106,6 @@ impl InheritedSocket {
     }
 
     /// Duplicates the descriptor and makes the socket non-blocking.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn try_clone(&self) -> Result<OwnedFd> {
         let shared = self.socket.try_clone().call("fcntl(F_DUPFD_CLOEXEC)")?;
         SockRef::from(&shared)

@@ -94,10 +94,6 @@ impl RecordReader {
     }
 
     /// Reads the record; `None` while the process replaces it.
-    ///
-    /// # Errors
-    ///
-    /// ENOMEM.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
         match tee(
             &self.pipe,

@@ -44,19 +44,11 @@ pub fn connect_to(path: &Path) -> Result<OwnedFd> {
 }
 
 /// Accepts a connection.
-///
-/// # Errors
-///
-/// Those of accept4(2).
 pub fn accept_from(listener: impl AsFd) -> Result<OwnedFd> {
     accept_with(listener, SocketFlags::CLOEXEC).call("accept4(2)")
 }
 
 /// The user of the process at the other end, at the time when it connected (SO_PEERCRED).
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not a connected Unix socket.
 pub fn peer_user(socket: impl AsFd) -> Result<u32> {
     // Not rustix's: that fails for a process of another PID namespace, which has the number 0 here.
     // SAFETY: a ucred has no invalid bits.

@@ -27,10 +27,6 @@ pub struct InterfaceAddress {
 
 impl Netlink {
     /// The addresses of all interfaces of this network namespace, up or down. Needs no capability.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn addresses(&self) -> Result<Vec<InterfaceAddress>> {
         let messages = collect_dump(self.handle.address().get().execute(), "RTM_GETADDR").await?;
         Ok(messages.iter().filter_map(read).collect())

@@ -33,10 +33,6 @@ impl Netlink {
 
     /// The names of all interfaces of this network namespace that put an Ethernet header before a packet, up or
     /// down, including loopback; not those of tunnels that carry bare IP. Needs no capability.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn ethernet_interfaces(&self) -> Result<Vec<String>> {
         let links = collect_dump(self.handle.link().get().execute(), "RTM_GETLINK").await?;
         let ethernets = links.into_iter().filter(|link| {

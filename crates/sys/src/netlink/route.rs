@@ -56,10 +56,6 @@ impl Netlink {
     /// Needs no capability.
     ///
     /// Other tables apply only to packets that a rule sends there; those of [`LocalRoute`] make all addresses local.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn local_networks(&self) -> Result<Vec<LocalNetwork>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -80,10 +76,6 @@ impl Netlink {
     }
 
     /// The local default routes with this protocol number, of both families.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn local_routes(&self, protocol: u8) -> Result<Vec<LocalRoute>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -125,10 +117,6 @@ impl Netlink {
 
     /// Whether `address` is local: by the routing tables (`ip route get`), or on an
     /// interface. A new IPv6 address has no route until duplicate address detection is complete.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn is_local_address(&self, address: IpAddr) -> Result<bool> {
         if self
             .is_local(route_request(address))
@@ -142,10 +130,6 @@ impl Netlink {
     }
 
     /// Whether a packet to `to` with this firewall mark would be delivered locally.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn is_mark_delivered_locally(&self, to: IpAddr, mark: u32) -> Result<bool> {
         let mut request = route_request(to);
         request.attributes.push(RouteAttribute::Mark(mark));

@@ -107,10 +107,6 @@ impl Netlink {
     ///
     /// Rules that [`Rule`] cannot represent are omitted: they are not peername's, whatever their
     /// number.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket: none in normal operation.
     pub async fn rules(&self, protocol: u8) -> Result<Vec<Rule>> {
         let mut found = Vec::new();
         for (version, family) in FAMILIES {

@@ -40,10 +40,6 @@ impl SocketLookup {
     }
 
     /// Looks up the TCP socket that the stack would, in constant time. A socket of `[::]` is found by an IPv4 address, too.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket.
     pub fn tcp(&self, local: SocketAddr, remote: SocketAddr) -> Result<TcpSocket> {
         let mut buffer = [0; 512];
         let request = exact_request(IPPROTO_TCP, local, remote);
@@ -52,10 +48,6 @@ impl SocketLookup {
     }
 
     /// Whether a datagram to `local` from `remote` would be delivered to a socket that is bound to all addresses.
-    ///
-    /// # Errors
-    ///
-    /// Those of the netlink socket.
     pub fn is_udp_wildcard(&self, local: SocketAddr, remote: SocketAddr) -> Result<bool> {
         let mut buffer = [0; 512];
         // Source and destination are swapped (`udp_dump_one` in the kernel's `net/ipv4/udp_diag.c`).

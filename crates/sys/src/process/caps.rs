@@ -58,10 +58,6 @@ pub fn keep_only(keep: CapabilitySet) -> Result<()> {
 
 /// As [`keep_only`], but the programs that this thread executes get those capabilities, too, as ambient ones (since Linux
 /// 4.3). Where those are forbidden, they get none.
-///
-/// # Errors
-///
-/// As [`keep_only`].
 pub fn keep_only_and_pass(keep: CapabilitySet) -> Result<()> {
     match raise_ambient(keep) {
         Ok(()) => drop_others(keep),

@@ -49,10 +49,6 @@ pub fn spawn_detached<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) 
 
 /// Runs `work` in a child in the same session, with the same signals blocked, and returns its process id. The child
 /// inherits descriptors as [`spawn_detached`] describes.
-///
-/// # Errors
-///
-/// Those of [`spawn_detached`].
 pub fn fork_child<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     let pid = fork(|| match close_all_except(keep.as_ref()) {
         Ok(()) => work(keep),
@@ -73,7 +69,7 @@ impl ChildProcess {
     ///
     /// # Errors
     ///
-    /// Those of [`fork_child`], and of pidfd_open(2): the child is killed then.
+    /// Those of [`spawn_detached`], and of pidfd_open(2): the child is killed then.
     pub fn fork<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<Self> {
         let id = fork_child(keep, work)?;
         match PidFd::open(id) {
@@ -95,10 +91,6 @@ impl ChildProcess {
     }
 
     /// Waits until the child has exited, and reaps it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`wait_exit`].
     pub fn wait(self) -> Result<ExitStatus> {
         wait_exit(self.id)
     }
@@ -113,10 +105,6 @@ impl ChildProcess {
 /// Runs `work` in a child that executes programs for this process: it keeps the standard streams, the working directory and
 /// the environment. It blocks all signals that can be blocked: those to the whole process group mean this process. Of the
 /// descriptors it inherits `keep` only, which are passed to `work`. Returns the child's process id.
-///
-/// # Errors
-///
-/// Those of [`spawn_detached`].
 pub fn fork_launcher<K: AsRef<[OwnedFd]>>(keep: K, work: impl FnOnce(K) -> u8) -> Result<u32> {
     let pid = fork(|| {
         block_signals();

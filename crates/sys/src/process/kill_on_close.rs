@@ -51,10 +51,6 @@ pub struct KillInhibitor {
 impl KillOnClose {
     /// Opens a switch without targets. This process closes its copy of `last` only after the targets have been killed,
     /// so that they never see it closed.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE or ENFILE.
     pub fn new(last: Option<BorrowedFd<'_>>) -> Result<Self> {
         let (_, pipe) = pipe_with(PipeFlags::CLOEXEC).call("pipe2(2)")?;
         let [to_queue, queue] = queue_for_read_ends(last)?;

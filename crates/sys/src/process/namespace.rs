@@ -43,10 +43,6 @@ impl NetworkNamespace {
     }
 
     /// Whether the calling thread is in this namespace.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`NetworkNamespace::current`].
     pub fn is_current(&self) -> Result<bool> {
         let current = Self::current()?;
         Ok(FileId::of(&self.0)? == FileId::of(&current.0)?)
@@ -109,10 +105,6 @@ pub fn become_root_of_new_user_namespace() -> Result<()> {
 /// Moves this process, which must have one thread only, into a new user namespace in which it is the same
 /// user with every capability, until it executes another program. An unprivileged user may do so where the
 /// distribution allows it (user_namespaces(7)).
-///
-/// # Errors
-///
-/// Those of [`become_root_of_new_user_namespace`].
 pub fn become_capable_in_new_user_namespace() -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: NEWUSER leaves the descriptor table alone.
@@ -281,10 +273,6 @@ impl UserNamespace {
     }
 
     /// Whether a process is in this namespace itself.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`UserNamespace::of_process`].
     pub fn has_process(&self, pid: u32) -> io::Result<bool> {
         // One call: to open its namespace takes two more.
         let its = fs::metadata(format!("/proc/{pid}/ns/user"))?;

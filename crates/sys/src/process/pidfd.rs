@@ -100,10 +100,6 @@ impl PidFd {
     }
 
     /// Duplicates the descriptor.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }

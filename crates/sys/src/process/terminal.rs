@@ -112,10 +112,6 @@ pub struct ForegroundGuard<'a> {
 
 impl ForegroundGuard<'_> {
     /// Writes a text.
-    ///
-    /// # Errors
-    ///
-    /// Those of write(2).
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         self.terminal.write_all(text.as_bytes())
     }

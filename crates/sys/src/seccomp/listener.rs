@@ -142,10 +142,6 @@ impl NotificationListener {
     }
 
     /// Waits for a call, until this process has exited or `other` is readable, for this time at most; `None` without a limit.
-    ///
-    /// # Errors
-    ///
-    /// ENOMEM.
     pub fn wait(
         &self,
         process: &PidFd,
@@ -273,10 +269,6 @@ impl NotificationListener {
     }
 
     /// Duplicates the descriptor.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).call("fcntl(F_DUPFD_CLOEXEC)")
     }

@@ -63,10 +63,6 @@ fn is_errno(result: &io::Result<()>, errno: Errno) -> bool {
 }
 
 /// Binds the socket.
-///
-/// # Errors
-///
-/// Those of bind(2).
 pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     call_with_address(libc::bind, socket, address)
 }
@@ -87,10 +83,6 @@ fn call_with_address(call: AddressCall, socket: impl AsFd, address: &[u8]) -> io
 
 /// Binds the socket to a port that an earlier listener and its connections may be bound to (SO_REUSEADDR). Where that fails, the
 /// option is as before.
-///
-/// # Errors
-///
-/// Those of bind(2).
 pub fn bind_reusing(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     let before = sockopt::socket_reuseaddr(&socket)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

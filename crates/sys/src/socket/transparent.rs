@@ -34,10 +34,6 @@ pub fn set_transparent(socket: impl AsFd, v6: bool) -> Result<()> {
 }
 
 /// Whether a socket is transparent: both options are one flag in the kernel.
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not an IP socket.
 pub fn is_transparent(socket: impl AsFd) -> Result<bool> {
     SockRef::from(&socket)
         .ip_transparent_v4()

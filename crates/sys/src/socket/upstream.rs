@@ -39,10 +39,6 @@ impl UpstreamSocket {
     }
 
     /// Like [`UpstreamSocket::new_tcp`], but with a port that no other socket has at the same address.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`UpstreamSocket::new_tcp`].
     pub fn new_tcp_exclusive_port(target: SocketAddr) -> Result<Self> {
         Self::new_tcp(target).map(|upstream| Self {
             shares_port: false,
@@ -55,10 +51,6 @@ impl UpstreamSocket {
     /// It does not share its port: if two UDP sockets shared one (SO_REUSEADDR), they could have the same
     /// 4-tuple, and one would get the other's datagrams. EADDRINUSE from [`UpstreamSocket::bind`] means that
     /// another socket has the port, at this address or at the wildcard address.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`UpstreamSocket::new_tcp`].
     pub fn new_udp(target: SocketAddr) -> Result<Self> {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::UDP))

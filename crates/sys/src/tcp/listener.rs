@@ -81,10 +81,6 @@ pub fn stop(listener: impl AsFd) -> Result<()> {
 }
 
 /// The number of connections in the accept backlog (tcp(7), TCP_INFO).
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not a TCP socket.
 pub fn accept_queue_len(listener: impl AsFd) -> Result<usize> {
     // For a listening socket, `tcpi_unacked` is the length of the accept queue.
     tcp_info(listener)

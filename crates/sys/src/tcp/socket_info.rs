@@ -24,10 +24,6 @@ pub fn cookie(socket: impl AsFd) -> Result<u64> {
 }
 
 /// The socket's inode: no other open socket has it.
-///
-/// # Errors
-///
-/// None for an open descriptor.
 pub fn inode(socket: impl AsFd) -> Result<u64> {
     let stat = rustix::fs::fstat(socket).call("fstat(2)")?;
     Ok(stat.st_ino)

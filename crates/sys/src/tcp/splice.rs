@@ -18,10 +18,6 @@ impl Pipe {
     ///
     /// It is never grown: above `pipe-user-pages-soft` an unprivileged process may not, and a
     /// relay that depends on larger pipes stops working at its 33rd connection.
-    ///
-    /// # Errors
-    ///
-    /// EMFILE or ENFILE.
     pub fn new() -> Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).call("pipe2(2)")?;
         Ok(Self { read, write })

@@ -61,10 +61,6 @@ pub fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
 
 /// Like [`recv`], where the peer is known to have sent FIN: then more is always queued, at least the end of the stream,
 /// and need not be queried (recv(2)).
-///
-/// # Errors
-///
-/// Those of [`recv`].
 pub fn recv_before_end(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let len = rustix::net::recv(socket, buffer, RecvFlags::empty())?.0;
     Ok(Received { len, more: true })
@@ -93,10 +89,6 @@ fn left_in_queue(message: &libc::msghdr) -> Option<libc::c_int> {
 
 /// Peeks: copies at most `buffer.len()` bytes but leaves them in the socket (MSG_PEEK); 0 is the end of the stream. Never
 /// blocks, not even on a blocking socket.
-///
-/// # Errors
-///
-/// Those of [`recv`].
 pub fn peek(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     Ok(rustix::net::recv(socket, buffer, flags)?.0)
@@ -113,10 +105,6 @@ pub fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 
 /// Discards up to `len` received bytes without copying them (tcp(7), MSG_TRUNC since Linux 2.4). Never
 /// blocks, not even on a blocking socket.
-///
-/// # Errors
-///
-/// Those of [`recv`].
 pub fn discard(socket: impl AsFd, len: usize) -> io::Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing to the buffer, so a null pointer with any
@@ -143,10 +131,6 @@ pub fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
 
 /// Makes close(2) send RST instead of FIN (SO_LINGER with zero seconds, socket(7)). What is
 /// still in the send buffer is discarded: see [`send_queue_len`].
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
@@ -168,20 +152,12 @@ pub fn send_queue_len(socket: impl AsFd) -> io::Result<u32> {
 }
 
 /// Takes the pending error of the socket (SO_ERROR); `None` when there is none.
-///
-/// # Errors
-///
-/// Those of getsockopt(2): not an open socket.
 pub fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     SockRef::from(&socket).take_error()
 }
 
 /// Makes calls fail with EAGAIN rather than block, or block again (FIONBIO, ioctl(2)). A property of the open file, and so
 /// of all its descriptors.
-///
-/// # Errors
-///
-/// Those of ioctl(2): not an open file.
 pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
     Ok(ioctl_fionbio(socket, nonblocking)?)
 }
@@ -189,10 +165,6 @@ pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
 /// Sets the low-water mark: how many bytes must be queued before the socket is readable (SO_RCVLOWAT, socket(7)).
 ///
 /// The kernel makes the receive buffer large enough for them (since Linux 4.18).
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not an open socket.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
@@ -203,10 +175,6 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> 
 /// TCP_NODELAY: no Nagle delay. SO_OOBINLINE: urgent data stays in its place in the stream, so that it is not lost.
 /// TCP_INQ: a count of what a read left ([`recv`]). SO_KEEPALIVE: a peer that vanished is detected within about two
 /// minutes.
-///
-/// # Errors
-///
-/// Those of setsockopt(2): not a TCP socket.
 pub fn tune(socket: impl AsFd) -> Result<()> {
     tune_for_messages(socket.as_fd())?;
     SockRef::from(&socket)
@@ -220,10 +188,6 @@ pub fn tune(socket: impl AsFd) -> Result<()> {
 /// congested: of the algorithms that every process may choose (tcp(7), TCP_CONGESTION), Reno leaves the pace to the
 /// receiver's window. An algorithm that models a path mistakes the scheduler's delays for queues: BBR halved the rate of
 /// bulk and doubled its CPU time.
-///
-/// # Errors
-///
-/// Those of [`tune`].
 pub fn tune_for_peer(socket: impl AsFd, host: IpAddr) -> Result<()> {
     if !host.is_loopback() {
         return tune(socket);
@@ -239,7 +203,7 @@ pub fn tune_for_peer(socket: impl AsFd, host: IpAddr) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of [`tune`]; EMFILE, since a new socket is opened to read the default.
+/// EMFILE, since a new socket is opened to read the default.
 pub fn tune_for_network(socket: impl AsFd) -> Result<()> {
     tune(socket.as_fd())?;
     let fresh = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP));

@@ -23,10 +23,6 @@ pub fn steer_by_proxy_v2(socket: impl AsFd, workers: u32) -> Result<()> {
 }
 
 /// Steers Simple Proxy Protocol datagrams likewise.
-///
-/// # Errors
-///
-/// Those of [`steer_by_proxy_v2`].
 pub fn steer_by_spp(socket: impl AsFd, workers: u32) -> Result<()> {
     attach(socket, &spp(workers))
 }

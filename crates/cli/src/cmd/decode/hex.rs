@@ -31,10 +31,6 @@ impl HexLine {
     }
 
     /// Reads the next line; false at the end of the input. A last line needs no line feed.
-    ///
-    /// # Errors
-    ///
-    /// Those of `input`.
     pub(super) fn read(&mut self, input: &mut impl BufRead) -> io::Result<bool> {
         *self = Self {
             bytes: std::mem::take(&mut self.bytes),

@@ -125,10 +125,6 @@ struct Clients {
 
 impl Clients {
     /// Those of the target's family.
-    ///
-    /// # Errors
-    ///
-    /// A netlink call fails.
     async fn of(target: IpAddr) -> Result<Self, SyscallError> {
         let netlink = Netlink::open()?;
         let interfaces = netlink.addresses().await?;

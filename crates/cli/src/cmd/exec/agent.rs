@@ -44,10 +44,6 @@ use options::{OnTakeover, Serve};
 use serde_json::Value;
 
 /// Runs the agent until a signal ends it, or until another one takes over.
-///
-/// # Errors
-///
-/// The start failed.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Some(options::Action::Profile(profile)) => profile::run(profile),

@@ -58,10 +58,6 @@ pub(super) fn read_some<T, E: Display>(
 }
 
 /// The same for a list of what is allowed, which a jail can write.
-///
-/// # Errors
-///
-/// As [`read_some`].
 pub(super) fn read_allowed<T, E: Display>(
     name: &str,
     path: &Path,

@@ -127,10 +127,6 @@ impl Control {
 
 impl Shared {
     /// Builds the service of each listener.
-    ///
-    /// # Errors
-    ///
-    /// A system call of [`Service::new`] failed.
     pub(super) fn services(
         &self,
         setup: &Setup,

@@ -81,10 +81,6 @@ impl HeaderArgs {
     }
 
     /// Which clients may connect. Reads the files that the options name.
-    ///
-    /// # Errors
-    ///
-    /// As [`clients::Args::access`].
     pub(crate) fn access(&self) -> Result<Arc<ClientAccess>, Usage> {
         let required_tlvs = self.require_tlv.iter().cloned().collect();
         self.clients.access(&self.health_checks_from, required_tlvs)

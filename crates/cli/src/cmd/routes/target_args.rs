@@ -41,10 +41,6 @@ impl Args {
     }
 
     /// As [`Args::targets`], without defaults.
-    ///
-    /// # Errors
-    ///
-    /// As [`Args::targets`].
     pub(crate) fn named_targets(&self) -> Result<Targets, Usage> {
         let mut errors = UsageErrors::default();
         let mut targets = Targets::default();

@@ -19,10 +19,6 @@ pub(super) struct PolicyWatch {
 
 impl PolicyWatch {
     /// Watches nothing yet.
-    ///
-    /// # Errors
-    ///
-    /// As [`DirectoryWatch::new`].
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             directories: DirectoryWatch::new()?,

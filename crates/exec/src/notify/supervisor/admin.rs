@@ -13,10 +13,6 @@ use crate::notify::liveness_socket::LivenessSocket;
 
 impl Supervisor {
     /// Answers the process of the admin endpoint from now on.
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll_ctl(2).
     pub(in crate::notify) fn answer_admin(&mut self, socket: OwnedFd) -> Result<()> {
         let socket = LivenessSocket::new(socket).call("ioctl(FIONBIO)")?;
         self.epoll

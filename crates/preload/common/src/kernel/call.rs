@@ -6,10 +6,6 @@ use super::errno::{Errno, Result};
 
 /// Makes a system call.
 ///
-/// # Errors
-///
-/// The kernel's error number.
-///
 /// # Safety
 ///
 /// What the call does to memory and descriptors must be what the caller means.
@@ -30,10 +26,6 @@ pub(super) unsafe fn system_call(number: usize, [a, b, c, d, e, f]: [usize; 6]) 
 }
 
 /// Makes a system call.
-///
-/// # Errors
-///
-/// The kernel's error number.
 ///
 /// # Safety
 ///
@@ -105,10 +97,6 @@ const fn number(x86_64: isize, aarch64: isize) -> isize {
 }
 
 /// Makes a system call of at most five arguments.
-///
-/// # Errors
-///
-/// The kernel's error number.
 ///
 /// # Safety
 ///

@@ -7,10 +7,6 @@ use super::call::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, SOL_SOCKET, arg, call};
 use super::errno::Result;
 
 /// Sends bytes over a Unix socket, with at most [`MAX_PASSED`] descriptors, without blocking.
-///
-/// # Errors
-///
-/// Those of sendmsg(2).
 pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usize> {
     let mut control = Control {
         len: Control::len_with(passed.len().min(MAX_PASSED)),
@@ -42,10 +38,6 @@ pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usi
 }
 
 /// Receives bytes and, if one was passed, a descriptor. Returns the number of bytes.
-///
-/// # Errors
-///
-/// Those of recvmsg(2).
 pub fn receive_descriptor(
     fd: c_int,
     bytes: &mut [u8],

@@ -9,10 +9,6 @@ use super::errno::Result;
 
 /// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the lock lives as long as the
 /// open file description, and that as long as the mapping).
-///
-/// # Errors
-///
-/// Those of open(2), flock(2), lseek(2) and mmap(2).
 pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
     let flags = arg(O_RDWR | O_CLOEXEC);
     // SAFETY: the path ends with NUL.
@@ -38,10 +34,6 @@ fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
 }
 
 /// Maps new zeroed memory that forked processes share, as words.
-///
-/// # Errors
-///
-/// Those of mmap(2).
 pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
     let no_file = usize::MAX;
     let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, no_file, 0];

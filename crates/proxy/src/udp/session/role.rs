@@ -26,10 +26,6 @@ pub(crate) trait Role {
     ) -> Result<AdmittedDatagram, DropReason>;
 
     /// Opens the upstream socket of a new session.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`], as for a connection.
     fn open_socket(&self, admitted: &AdmittedDatagram) -> Result<UdpSocket, Failure>;
 
     /// Verifies that the backend would still see the session's client as its peer.
@@ -41,10 +37,6 @@ pub(crate) trait Role {
 
     /// The backend that a new session would have by the current rules; `None` where it would not have its client's own
     /// address as source.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure`], as [`Role::open_socket`].
     fn target(&self, admitted: &AdmittedDatagram) -> Result<Option<SocketAddr>, Failure>;
 
     /// The headers of its requests and replies.

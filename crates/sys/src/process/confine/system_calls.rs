@@ -206,10 +206,6 @@ impl CallFilter {
     /// Restricts this process to the list, irrevocably. Sets `no_new_privs`.
     ///
     /// Returns whether it did: a kernel may lack seccomp(2), or a sandbox deny it.
-    ///
-    /// # Errors
-    ///
-    /// Those of sigaction(2).
     pub fn enforce(&self) -> Result<bool> {
         denied_call::install_handler()?;
         // Of two filters, the one that denies more decides. The list is installed last, because it denies seccomp(2).

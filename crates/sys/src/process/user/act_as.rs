@@ -45,10 +45,6 @@ pub fn act_as<T>(status: &TaskStatus, work: impl FnOnce() -> T) -> Result<T, Act
 
 /// Moves this process below this root directory, into this working directory, or into the root (chroot(2), fchdir(2)). Needs
 /// CAP_SYS_CHROOT.
-///
-/// # Errors
-///
-/// EACCES or EPERM.
 pub fn enter_directories(root: impl AsFd, working: Option<BorrowedFd<'_>>) -> crate::Result<()> {
     fchdir(root).call("fchdir(2)")?;
     chroot(".").call("chroot(2)")?;

@@ -31,10 +31,6 @@ pub(super) fn output_within(command: &mut Command, limit: Duration) -> io::Resul
 }
 
 /// Starts a command without input, with pipes for its output.
-///
-/// # Errors
-///
-/// As [`Command::spawn`].
 pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
     command
         .stdin(Stdio::null())

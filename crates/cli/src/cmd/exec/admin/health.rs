@@ -26,10 +26,6 @@ enum SupervisorState {
 
 impl SupervisorSocket {
     /// Needs a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Those of epoll_ctl(2).
     pub(super) fn new(socket: net::UnixStream) -> anyhow::Result<Self> {
         socket.set_nonblocking(true).context("ioctl(FIONBIO)")?;
         Ok(Self {

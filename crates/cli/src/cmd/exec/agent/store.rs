@@ -32,10 +32,6 @@ pub(super) fn holder_path(path: &Path) -> PathBuf {
 }
 
 /// The same as [`open`], once there is a store.
-///
-/// # Errors
-///
-/// As [`open`].
 pub(super) fn wait_open(args: &Serve) -> anyhow::Result<Opened> {
     let mut is_logged = false;
     loop {

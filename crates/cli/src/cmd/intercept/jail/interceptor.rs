@@ -149,19 +149,11 @@ impl Interceptor {
     }
 
     /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
-    ///
-    /// # Errors
-    ///
-    /// fork(2) fails.
     pub(super) fn start_helper(&mut self) -> peername_sys::Result<Option<OwnedFd>> {
         self.helper.take().map(Helper::spawn).transpose()
     }
 
     /// Whether everything is denied, because neither access lists nor a check are configured.
-    ///
-    /// # Errors
-    ///
-    /// As [`Interceptor::new`].
     pub(super) fn denies_everything(&self) -> Result<bool, Usage> {
         let has_lists = self.options.access_rules()?.is_some() || self.options.check.is_given();
         Ok(self.fallback.is_some() && self.ports.tunnelled.is_empty() && !has_lists)
@@ -419,10 +411,6 @@ pub(super) fn send_sockets(channel: &OwnedFd, sockets: &[OwnedFd]) -> peername_s
 }
 
 /// Waits until the interceptor serves; `false` if it has exited instead.
-///
-/// # Errors
-///
-/// Those of recvmsg(2): none in normal operation.
 pub(super) fn wait_ready(channel: &OwnedFd) -> peername_sys::Result<bool> {
     let word = fd_passing::receive_word(channel)?;
     Ok(word.is_some_and(|(word, _)| word == READY))

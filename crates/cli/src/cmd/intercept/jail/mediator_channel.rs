@@ -14,10 +14,6 @@ use peername_sys::netlink::{SocketLookup, TcpSocket};
 /// Closes the listeners of a port when the mediator asks for it, and records the connections that it reports as refused, in a
 /// task of its own. `host`: a lookup in this host's network, in which one to loopback may have been meant for a server that the
 /// program can't reach; `None` where the kernel has none.
-///
-/// # Errors
-///
-/// Those of epoll_ctl(2): none in normal operation.
 pub(super) fn serve_mediator(
     mediator: OwnedFd,
     listeners: Vec<(u16, OwnedFd)>,

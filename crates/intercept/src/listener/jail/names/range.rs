@@ -29,10 +29,6 @@ pub enum NameRangeError {
 
 impl NameRanges {
     /// These networks, and the default for a family without one.
-    ///
-    /// # Errors
-    ///
-    /// [`NameRangeError`].
     pub fn new(networks: &[IpNet]) -> Result<Self, NameRangeError> {
         let mut ranges = Self::default();
         for (nth, network) in networks.iter().enumerate() {

@@ -18,10 +18,6 @@ use super::answer::answer;
 use super::table::SyntheticNames;
 
 /// Answers on a UDP socket in a task of its own. Each response comes from the address that the query was sent to.
-///
-/// # Errors
-///
-/// Those of getsockname(2) and epoll_ctl(2): none in normal operation.
 pub fn serve_udp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
     let addr = UdpSocket::from(socket.try_clone()?).local_addr()?;
     let socket = udp::adopt(socket, addr).map_err(|error| error.source)?;
@@ -74,10 +70,6 @@ fn respond(
 }
 
 /// Answers on a listening TCP socket in a task of its own (RFC 7766).
-///
-/// # Errors
-///
-/// Those of fcntl(2) and epoll_ctl(2): none in normal operation.
 pub fn serve_tcp(socket: OwnedFd, names: Arc<SyntheticNames>) -> io::Result<()> {
     let socket = net::TcpListener::from(socket);
     socket.set_nonblocking(true)?;
