@@ -4,172 +4,67 @@ use crate::compare::target::{Bound, Target};
 
 /// What peername, or one of its modes, has to reach.
 pub(crate) const TARGETS: &[Target] = &[
-    Target {
-        contestant: None,
-        case: "pingpong",
-        metric: "CPU us/echo",
-        baselines: &["haproxy"],
-        bound: Bound::AtMost(1.0),
-    },
-    Target {
-        contestant: None,
-        case: "bulk-1",
-        metric: "CPU s/GB",
-        baselines: &["nginx"],
-        bound: Bound::AtMost(0.5),
-    },
-    Target {
-        contestant: None,
-        case: "bulk-4",
-        metric: "CPU s/GB",
-        baselines: &["nginx"],
-        bound: Bound::AtMost(0.5),
-    },
-    Target {
-        contestant: None,
-        case: "churn",
-        metric: "connections/s",
-        baselines: &["haproxy"],
-        bound: Bound::AtLeast(1.0),
-    },
-    Target {
-        contestant: None,
-        case: "idle",
-        metric: "KiB/connection",
-        baselines: &[],
-        bound: Bound::AtMost(4.0),
-    },
-    Target {
-        contestant: None,
-        case: "udp-echo",
-        metric: "echoes/s",
-        baselines: &["direct"],
-        bound: Bound::AtLeast(0.6),
-    },
-    Target {
-        contestant: None,
-        case: "udp-echo",
-        metric: "CPU us/echo",
-        baselines: &["naive"],
-        bound: Bound::AtMost(0.6),
-    },
-    Target {
-        contestant: None,
-        case: "udp-echo-window",
-        metric: "echoes/s",
-        baselines: &["direct"],
-        bound: Bound::AtLeast(0.6),
-    },
-    Target {
-        contestant: None,
-        case: "udp-echo-window",
-        metric: "CPU us/echo",
-        baselines: &["naive"],
-        bound: Bound::AtMost(0.6),
-    },
-    Target {
-        contestant: Some("observed"),
-        case: "churn",
-        metric: "connections/s",
-        baselines: &["peername"],
-        bound: Bound::AtLeast(0.99),
-    },
-    Target {
-        contestant: Some("observed"),
-        case: "pingpong",
-        metric: "CPU us/echo",
-        baselines: &["peername"],
-        bound: Bound::AtMost(1.01),
-    },
-    Target {
-        contestant: Some("kernel"),
-        case: "udp-echo",
-        metric: "echoes/s",
-        baselines: &["direct"],
-        bound: Bound::AtLeast(0.6),
-    },
-    Target {
-        contestant: Some("kernel"),
-        case: "udp-echo",
-        metric: "CPU us/echo of all",
-        baselines: &["naive"],
-        bound: Bound::AtMost(0.6),
-    },
-    Target {
-        contestant: Some("kernel"),
-        case: "udp-echo-window",
-        metric: "echoes/s",
-        baselines: &["direct"],
-        bound: Bound::AtLeast(0.6),
-    },
-    Target {
-        contestant: Some("kernel"),
-        case: "udp-echo-window",
-        metric: "CPU us/echo of all",
-        baselines: &["naive"],
-        bound: Bound::AtMost(0.6),
-    },
-    Target {
-        contestant: Some("preload"),
-        case: "churn",
-        metric: "connections/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.95),
-    },
-    Target {
-        contestant: Some("preload"),
-        case: "pingpong",
-        metric: "echoes/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.95),
-    },
-    Target {
-        contestant: Some("preload"),
-        case: "bulk-1",
-        metric: "MB/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.95),
-    },
-    Target {
-        contestant: Some("notify"),
-        case: "churn",
-        metric: "connections/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.65),
-    },
-    Target {
-        contestant: Some("notify"),
-        case: "pingpong",
-        metric: "echoes/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.95),
-    },
-    Target {
-        contestant: Some("notify"),
-        case: "bulk-1",
-        metric: "MB/s",
-        baselines: &["plain"],
-        bound: Bound::AtLeast(0.95),
-    },
-    Target {
-        contestant: Some("netns"),
-        case: "churn",
-        metric: "connections/s",
-        baselines: &["peername"],
-        bound: Bound::AtLeast(0.9),
-    },
-    Target {
-        contestant: Some("netns"),
-        case: "pingpong",
-        metric: "echoes/s",
-        baselines: &["peername"],
-        bound: Bound::AtLeast(0.9),
-    },
-    Target {
-        contestant: Some("netns"),
-        case: "bulk-1",
-        metric: "MB/s",
-        baselines: &["peername"],
-        bound: Bound::AtLeast(0.9),
-    },
+    at_most(None, "pingpong", "CPU us/echo", &["haproxy"], 1.0),
+    at_most(None, "bulk-1", "CPU s/GB", &["nginx"], 0.5),
+    at_most(None, "bulk-4", "CPU s/GB", &["nginx"], 0.5),
+    at_least(None, "churn", "connections/s", &["haproxy"], 1.0),
+    at_most(None, "idle", "KiB/connection", &[], 4.0),
+    at_least(None, "udp-echo", "echoes/s", &["direct"], 0.6),
+    at_most(None, "udp-echo", "CPU us/echo", &["naive"], 0.6),
+    at_least(None, "udp-echo-window", "echoes/s", &["direct"], 0.6),
+    at_most(None, "udp-echo-window", "CPU us/echo", &["naive"], 0.6),
+    at_least(OBSERVED, "churn", "connections/s", &["peername"], 0.99),
+    at_most(OBSERVED, "pingpong", "CPU us/echo", &["peername"], 1.01),
+    at_least(KERNEL, "udp-echo", "echoes/s", &["direct"], 0.6),
+    at_most(KERNEL, "udp-echo", CPU_OF_ALL, &["naive"], 0.6),
+    at_least(KERNEL, "udp-echo-window", "echoes/s", &["direct"], 0.6),
+    at_most(KERNEL, "udp-echo-window", CPU_OF_ALL, &["naive"], 0.6),
+    at_least(PRELOAD, "churn", "connections/s", &["plain"], 0.95),
+    at_least(PRELOAD, "pingpong", "echoes/s", &["plain"], 0.95),
+    at_least(PRELOAD, "bulk-1", "MB/s", &["plain"], 0.95),
+    at_least(NOTIFY, "churn", "connections/s", &["plain"], 0.65),
+    at_least(NOTIFY, "pingpong", "echoes/s", &["plain"], 0.95),
+    at_least(NOTIFY, "bulk-1", "MB/s", &["plain"], 0.95),
+    at_least(NETNS, "churn", "connections/s", &["peername"], 0.9),
+    at_least(NETNS, "pingpong", "echoes/s", &["peername"], 0.9),
+    at_least(NETNS, "bulk-1", "MB/s", &["peername"], 0.9),
 ];
+
+const fn at_most(
+    contestant: Option<&'static str>,
+    case: &'static str,
+    metric: &'static str,
+    baselines: &'static [&'static str],
+    bound: f64,
+) -> Target {
+    Target {
+        contestant,
+        case,
+        metric,
+        baselines,
+        bound: Bound::AtMost(bound),
+    }
+}
+
+const fn at_least(
+    contestant: Option<&'static str>,
+    case: &'static str,
+    metric: &'static str,
+    baselines: &'static [&'static str],
+    bound: f64,
+) -> Target {
+    Target {
+        contestant,
+        case,
+        metric,
+        baselines,
+        bound: Bound::AtLeast(bound),
+    }
+}
+
+const OBSERVED: Option<&str> = Some("observed");
+const KERNEL: Option<&str> = Some("kernel");
+const PRELOAD: Option<&str> = Some("preload");
+const NOTIFY: Option<&str> = Some("notify");
+const NETNS: Option<&str> = Some("netns");
+const CPU_OF_ALL: &str = "CPU us/echo of all";
