@@ -28,9 +28,6 @@ pub(crate) struct Args {
 
 /// Echoes until the lifetime is over, TCP on this thread and UDP on another. A connection that fails is closed
 /// silently: the generator verifies.
-///
-/// # Errors
-/// Listening, waiting or accepting failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let end = Instant::now() + *args.lifetime;
     let udp = udp_echo::bind(args.listen)?;

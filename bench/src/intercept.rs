@@ -39,10 +39,6 @@ pub(crate) struct Args {
 }
 
 /// Runs every contestant through every workload, prints the tables to standard output, and writes the raw results.
-///
-/// # Errors
-/// A contestant that takes part did not start, or one of its responses was wrong; the tables of the measurements that
-/// succeeded are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rounds = args.options.rounds();
     let mut cases = args.options.select_cases(CASES)?;

@@ -50,9 +50,6 @@ pub(crate) struct Args {
 }
 
 /// Runs one workload and prints its metrics.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn print(args: &Args) -> Result<()> {
     let spec = LoadSpec {
         target: args.target,

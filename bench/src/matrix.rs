@@ -39,10 +39,6 @@ pub(crate) struct Args {
 }
 
 /// Runs the matrix, prints the tables to standard output, and writes the raw results.
-///
-/// # Errors
-/// A contestant that takes part lost a byte or a connection, or did not start; the tables of the measurements that
-/// succeeded are printed nevertheless.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (rounds, duration) = (
         args.options.rounds(),

@@ -28,9 +28,6 @@ pub(crate) struct Args {
 }
 
 /// Relays until it is killed.
-///
-/// # Errors
-/// A system call failed, other than for a single datagram.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut relay = Relay::listen(args)?;
     let mut ready = Vec::new();

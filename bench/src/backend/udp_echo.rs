@@ -13,9 +13,6 @@ use crate::backend::tally::Tally;
 use crate::wire::datagram::{self, DatagramKind};
 
 /// Binds the socket for [`serve`].
-///
-/// # Errors
-/// A system call failed; as a rule, the address is in use.
 pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -28,9 +25,6 @@ pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
 
 /// Handles datagrams by their kind, until receiving fails. An unknown datagram is echoed and counted: the generator
 /// verifies, and so has to see it.
-///
-/// # Errors
-/// Receiving failed.
 pub(crate) fn serve(socket: &UdpSocket) -> Result<()> {
     let mut tally = Tally::default();
     let mut buffer = [0; datagram::MAX_BYTES];

@@ -28,9 +28,6 @@ pub(crate) struct Bar {
 }
 
 /// Writes the panels as an SVG file, side by side. Bars are medians, lines across their ends quartiles.
-///
-/// # Errors
-/// The file could not be written.
 pub(crate) fn write(path: &Path, panels: &[Panel]) -> Result<()> {
     draw(path, panels).with_context(|| format!("write {}", path.display()))
 }

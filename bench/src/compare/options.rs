@@ -38,9 +38,6 @@ impl Options {
     }
 
     /// Selects those of `cases` that `--only` names; all of them if it names none.
-    ///
-    /// # Errors
-    /// `--only` has a name that no case has.
     pub(crate) fn select_cases<'a, C, T: Case<C>>(&self, cases: &'a [T]) -> Result<Vec<&'a T>> {
         for name in &self.only {
             ensure!(

@@ -22,9 +22,6 @@ pub(crate) struct RawResults {
 
 impl RawResults {
     /// Creates a file in `directory` that begins with the conditions of the run, as comments.
-    ///
-    /// # Errors
-    /// The file could not be written.
     pub(crate) fn create(
         directory: &Path,
         contestants: &[impl Contestant],
@@ -49,9 +46,6 @@ impl RawResults {
     }
 
     /// Appends a line for each metric of a record.
-    ///
-    /// # Errors
-    /// The file could not be written.
     pub(crate) fn append(&mut self, record: &Record) -> Result<()> {
         let Record {
             turn: TurnId { round, turn },
@@ -72,9 +66,6 @@ impl RawResults {
     }
 
     /// Appends a comment line.
-    ///
-    /// # Errors
-    /// The file could not be written.
     pub(crate) fn append_comment(&mut self, line: &str) -> Result<()> {
         Ok(writeln!(self.file, "# {}", line.replace('\n', " "))?)
     }

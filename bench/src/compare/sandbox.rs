@@ -30,9 +30,6 @@ pub(crate) struct CellArgs {
 
 impl CellArgs {
     /// Parses the description of the cell.
-    ///
-    /// # Errors
-    /// The argument is not the JSON of a `C`.
     pub(crate) fn parse<C: DeserializeOwned>(&self) -> Result<C> {
         serde_json::from_str(&self.cell).context("the description of the cell")
     }
@@ -52,9 +49,6 @@ impl Sandbox {
     /// Starts `peername-bench SUBCOMMAND CELL` in namespaces of its own, and waits until it is ready. The cell gets
     /// an empty directory below `out`, which is removed afterwards. `timeout` applies to the set-up and to each
     /// measurement.
-    ///
-    /// # Errors
-    /// The directory could not be made, the process could not be started, or it failed; with its error message.
     pub(crate) fn set_up<C: Serialize>(
         subcommand: &str,
         out: &Path,
@@ -131,9 +125,6 @@ impl Drop for Sandbox {
 
 /// The sandbox's side of the protocol: reports that the cell is ready, then measures for each command and prints the
 /// result. Turns are counted from 0.
-///
-/// # Errors
-/// Those of `measure`, or of the standard streams.
 pub(crate) fn serve_commands(mut measure: impl FnMut(u32) -> Result<Measurement>) -> Result<()> {
     println!();
     for (turn, command) in (0..).zip(io::stdin().lines()) {

@@ -30,9 +30,6 @@ pub(crate) struct BackgroundMonitor {
 
 impl BackgroundMonitor {
     /// Starts the measurement.
-    ///
-    /// # Errors
-    /// /proc is not as described in proc(5).
     pub(crate) fn start() -> Result<Self> {
         Ok(Self {
             start: Instant::now(),
@@ -43,17 +40,11 @@ impl BackgroundMonitor {
     }
 
     /// Returns the background load since [`start`](Self::start).
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub(crate) fn finish(self) -> Result<BackgroundLoad> {
         self.finish_with(Duration::ZERO)
     }
 
     /// The same, where children that used this CPU time have exited meanwhile: /proc does not show it.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub(crate) fn finish_with(self, exited: Duration) -> Result<BackgroundLoad> {
         let own = own_cpu()?.since(self.own) + exited;
         let others = procfs::busy_time()?

@@ -72,9 +72,6 @@ pub(crate) fn max_descriptors() -> u64 {
 }
 
 /// Runs ip(8) with a batch of commands.
-///
-/// # Errors
-/// There is no ip(8), or a command failed.
 pub(crate) fn run_ip_batch(batch: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])

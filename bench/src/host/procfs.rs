@@ -48,9 +48,6 @@ impl ProcessTree {
     }
 
     /// The processes that are in it now.
-    ///
-    /// # Errors
-    /// As [`cpu`](Self::cpu).
     pub(crate) fn members(self) -> Result<ProcessSet> {
         let pids = self.processes()?.into_iter().map(|process| process.pid);
         Ok(ProcessSet(pids.collect()))
@@ -58,9 +55,6 @@ impl ProcessTree {
 
     /// Proportional set size in bytes: private pages, and the share of each shared page. Excludes kernel memory, such as
     /// socket buffers.
-    ///
-    /// # Errors
-    /// As [`cpu`](Self::cpu).
     pub(crate) fn pss(self) -> Result<u64> {
         self.processes()?
             .iter()
@@ -125,9 +119,6 @@ impl ProcessSet {
 
     /// The part of [`pss`](Self::pss) that is not mapped from files: it is not shared with other jails, and the kernel can't drop
     /// it.
-    ///
-    /// # Errors
-    /// As [`pss`](Self::pss).
     pub(crate) fn anonymous(&self) -> Result<u64> {
         self.0.iter().map(|&pid| rollup(pid, "Pss_Anon")).sum()
     }
@@ -145,18 +136,12 @@ pub(crate) fn current_thread_cpu() -> Result<Duration> {
 
 /// The busy time of all processors since boot, in clock ticks. Includes time that a hypervisor gave to other guests, as
 /// it was not available either.
-///
-/// # Errors
-/// /proc/stat is not as described in proc_stat(5).
 pub(crate) fn busy_time() -> Result<Duration> {
     // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
     sum_fields(&[0, 1, 2, 5, 6, 7])
 }
 
 /// The part of [`busy_time`] that a hypervisor gave to other guests.
-///
-/// # Errors
-/// As [`busy_time`].
 pub(crate) fn stolen_time() -> Result<Duration> {
     sum_fields(&[7])
 }
@@ -174,9 +159,6 @@ fn sum_fields(wanted: &[usize]) -> Result<Duration> {
 }
 
 /// The number of processors in [`busy_time`], whether or not this process may use them all.
-///
-/// # Errors
-/// As [`busy_time`].
 pub(crate) fn processor_count() -> Result<u32> {
     let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let names = text.lines().filter_map(|line| line.strip_prefix("cpu"));

@@ -6,9 +6,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// Runs `program` to its end and returns what it prints on either stream.
-///
-/// # Errors
-/// The program can't be run, or it failed.
 pub(crate) fn run_for_output(program: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("run {}", program.display()))?;

@@ -22,9 +22,6 @@ pub(crate) struct ServerProcess {
 
 impl ServerProcess {
     /// Starts a server and waits until it listens at `at`. Its output goes to a log in `directory`.
-    ///
-    /// # Errors
-    /// The server can't be started, exited, or does not listen in time; with the tail of its log.
     pub(crate) fn start(
         name: &str,
         mut command: Command,

@@ -16,9 +16,6 @@ pub(crate) struct SocketEntry {
 
 /// Reads the IPv4 sockets of this namespace. Dual-stack sockets are in another table; no contestant has one, as each is
 /// configured with an IPv4 address.
-///
-/// # Errors
-/// The table can't be read.
 pub(crate) fn read_table(transport: Transport) -> Result<Vec<SocketEntry>> {
     let path = match transport {
         Transport::Tcp => "/proc/net/tcp",

@@ -6,9 +6,6 @@ use anyhow::{Context, Result};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Accepts connections and serves each by `serve`, until the process is killed. Nagle's algorithm is off (TCP_NODELAY).
-///
-/// # Errors
-/// Binding, listening or accepting failed.
 pub(crate) fn run<S>(listen: SocketAddr, serve: impl Fn(TcpStream) -> S) -> Result<()>
 where
     S: Future<Output = ()> + Send + 'static,

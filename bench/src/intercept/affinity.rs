@@ -15,9 +15,6 @@ pub(crate) struct Processors {
 
 impl Processors {
     /// Selects the first two processors that this process may use.
-    ///
-    /// # Errors
-    /// sched_getaffinity(2) failed.
     pub(crate) fn select() -> Result<Self> {
         let set = sched_getaffinity(None).context("sched_getaffinity")?;
         let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
@@ -27,17 +24,11 @@ impl Processors {
     }
 
     /// Moves this thread, and the processes that it starts from now on, to the other processor.
-    ///
-    /// # Errors
-    /// sched_setaffinity(2) failed.
     pub(crate) fn move_to_rest(self) -> Result<()> {
         move_to(self.rest)
     }
 
     /// Calls `start` on the proxy's processor: a process inherits its parent's affinity.
-    ///
-    /// # Errors
-    /// sched_setaffinity(2) failed, or `start` failed.
     pub(crate) fn start_on_proxy_processor<T>(
         self,
         start: impl FnOnce() -> Result<T>,
@@ -50,9 +41,6 @@ impl Processors {
 }
 
 /// Describes the placement, for the raw results.
-///
-/// # Errors
-/// As [`Processors::select`].
 pub(crate) fn describe() -> Result<String> {
     let Processors { proxy, rest } = Processors::select()?;
     Ok(format!(

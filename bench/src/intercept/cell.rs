@@ -34,9 +34,6 @@ pub(crate) struct InterceptCell {
 }
 
 /// Sets the cell up in this process's namespace, and measures on command.
-///
-/// # Errors
-/// The namespace is not a sandbox's, a server did not start, or the load failed.
 pub(crate) fn run(args: &CellArgs) -> Result<()> {
     let cell: InterceptCell = args.parse()?;
     namespace::configure()?;

@@ -17,9 +17,6 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 
 /// Writes a new CA with a P-256 key as PEM.
-///
-/// # Errors
-/// A file could not be written.
 pub(crate) fn write_ca(name: &str, certificate: &Path, key: &Path) -> Result<()> {
     let (params, pair) = new_ca(name)?;
     save(certificate, &params.self_signed(&pair)?.pem())?;
@@ -27,9 +24,6 @@ pub(crate) fn write_ca(name: &str, certificate: &Path, key: &Path) -> Result<()>
 }
 
 /// Writes the origin's root CA, and an intermediate CA with its key, which signs the hosts' certificates.
-///
-/// # Errors
-/// A file could not be written.
 pub(crate) fn write_origin_ca(root: &Path, certificate: &Path, key: &Path) -> Result<()> {
     let (params, pair) = new_ca("benchmark origin root")?;
     save(root, &params.self_signed(&pair)?.pem())?;
@@ -37,9 +31,6 @@ pub(crate) fn write_origin_ca(root: &Path, certificate: &Path, key: &Path) -> Re
 }
 
 /// Writes an intermediate CA with its key, signed by the root CA in these files.
-///
-/// # Errors
-/// A file could not be read or written.
 pub(crate) fn write_intermediate_of(
     (root, root_key): (&Path, &Path),
     certificate: &Path,
@@ -68,9 +59,6 @@ pub(crate) struct HostCertificates {
 
 impl HostCertificates {
     /// Reads the intermediate CA from the files of [`write_origin_ca`].
-    ///
-    /// # Errors
-    /// A file is not a valid certificate or key.
     pub(crate) fn read(certificate: &Path, key: &Path) -> Result<Self> {
         let host_key = KeyPair::generate()?;
         Ok(Self {
@@ -104,9 +92,6 @@ impl ResolvesServerCert for HostCertificates {
 
 /// Issues one certificate for all names below `domain`, signed by the CA in these files. A client that trusts that CA
 /// needs only the leaf.
-///
-/// # Errors
-/// A file is not a valid certificate or key.
 pub(crate) fn issue_wildcard(domain: &str, certificate: &Path, key: &Path) -> Result<CertifiedKey> {
     let issuer = read_issuer(certificate, key)?;
     let key = KeyPair::generate()?;

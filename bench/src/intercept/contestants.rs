@@ -87,9 +87,6 @@ pub(crate) struct ProxyCommand {
 
 impl Selection {
     /// All contestants in the order in which they take turns: the strongest first.
-    ///
-    /// # Errors
-    /// The path of this program can't be determined.
     pub(crate) fn contestants(&self) -> Result<Vec<InterceptContestant>> {
         let contestant = |name: &str, kind, program: &Path| InterceptContestant {
             name: name.to_owned(),
@@ -138,9 +135,6 @@ impl InterceptContestant {
     }
 
     /// Creates the CA and the command. None for direct connections to the origin.
-    ///
-    /// # Errors
-    /// A file could not be written, or a command of the program failed.
     pub(crate) fn proxy_command(&self, setup: &InterceptSetup) -> Result<Option<ProxyCommand>> {
         let proxy = match self.kind {
             Kind::Direct => return Ok(None),

@@ -14,9 +14,6 @@ use crate::host::server_process::ServerProcess;
 use crate::wire::transport::Transport;
 
 /// Starts the name server and makes it the resolver of this mount namespace. It is killed on drop.
-///
-/// # Errors
-/// unbound or mount(8) is missing or failed.
 pub(crate) fn serve(domain: &str, origin: Ipv4Addr, directory: &Path) -> Result<ServerProcess> {
     let configuration = directory.join("unbound.conf");
     fs::write(&configuration, unbound_config(domain, origin, directory))

@@ -47,9 +47,6 @@ pub(crate) struct Args {
 }
 
 /// Serves until it is killed.
-///
-/// # Errors
-/// Listening failed, or a file is not a valid certificate or key.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floor = Floor {
         origin: args.origin,

@@ -45,9 +45,6 @@ pub(crate) struct Args {
 }
 
 /// Runs one load and prints its metrics as a JSON line.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn print(args: Args) -> Result<()> {
     let spec = TlsLoadSpec {
         shape: args.shape,
@@ -62,10 +59,6 @@ pub(crate) fn print(args: Args) -> Result<()> {
 }
 
 /// Warms up, calls `begin`, applies the load and returns its metrics in the order in which they are printed.
-///
-/// # Errors
-/// A connection, a handshake or a response failed or was wrong, the origin can't be queried, an address is outside of
-/// 127.0.0.0/8 and 192.0.2.0/24, or `begin` failed.
 pub(crate) fn run(spec: &TlsLoadSpec, begin: impl FnOnce() -> Result<()>) -> Result<Vec<Metric>> {
     let proxy = match spec.route {
         Route::Proxy(address) => Some(address),

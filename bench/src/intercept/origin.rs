@@ -42,9 +42,6 @@ pub(crate) const HANDSHAKES_PATH: &str = "/handshakes";
 pub(crate) const BODY: &[u8] = &[b'x'; 1024];
 
 /// Serves until it is killed.
-///
-/// # Errors
-/// Listening failed, or a file is not a valid certificate or key.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let hosts = HostCertificates::read(&args.certificate, &args.key)?;
     let acceptor = TlsAcceptor::from(tls::server_config(Arc::new(hosts))?);

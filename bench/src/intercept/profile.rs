@@ -42,9 +42,6 @@ pub(crate) struct Profiler {
 
 impl Profiler {
     /// Starts to sample a process and its threads, including new ones.
-    ///
-    /// # Errors
-    /// perf can't be started.
     pub(crate) fn start(proxy: ProcessTree, directory: &Path) -> Result<Self> {
         let [data, log] = ["perf.data", "perf.log"].map(|name| directory.join(name));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
@@ -70,10 +67,6 @@ impl Profiler {
     }
 
     /// Stops sampling, writes the functions that took the most time to `path`, and returns the shares.
-    ///
-    /// # Errors
-    /// perf failed, there are too few samples, or no stack has a TLS signature, which every proxy makes now and
-    /// then.
     pub(crate) fn finish(mut self, path: &Path) -> Result<Vec<Metric>> {
         let pid = Pid::from_raw(i32::try_from(self.perf.id())?).context("perf has no number")?;
         kill_process(pid, Signal::INT).context("stop perf")?;

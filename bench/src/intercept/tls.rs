@@ -19,9 +19,6 @@ pub(crate) const H2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
 /// Returns the configuration of a client that trusts only the CAs in the file `root`, and offers only `alpn`.
-///
-/// # Errors
-/// The file has no certificate, or one that can't be a CA.
 pub(crate) fn client_config(root: &Path, alpn: &[u8], resume: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     let read = || format!("read {}", root.display());
@@ -41,9 +38,6 @@ pub(crate) fn client_config(root: &Path, alpn: &[u8], resume: bool) -> Result<Ar
 }
 
 /// Returns the configuration of a server with these certificates, for HTTP/1.1 and HTTP/2.
-///
-/// # Errors
-/// The crypto provider does not support TLS 1.3.
 pub(crate) fn server_config(
     certificates: Arc<dyn ResolvesServerCert>,
 ) -> Result<Arc<ServerConfig>> {

@@ -34,9 +34,6 @@ struct OriginCa {
 }
 
 /// Sets the cell up in this process's namespaces, and measures on command.
-///
-/// # Errors
-/// The namespace is not a sandbox's, a jail or a server did not start, or the load failed.
 pub(crate) fn run(args: &CellArgs) -> Result<()> {
     let cell: JailCell = args.parse()?;
     namespace::configure()?;

@@ -13,9 +13,6 @@ use crate::intercept::load;
 use crate::intercept::load::spec::{LoadShape, Route, TlsLoadSpec};
 
 /// Applies loads until the end of its input.
-///
-/// # Errors
-/// `SSL_CERT_FILE` is not set, or the load failed.
 pub(crate) fn run() -> Result<()> {
     let authority = std::env::var_os("SSL_CERT_FILE").context("SSL_CERT_FILE is not set")?;
     let authority = PathBuf::from(authority);

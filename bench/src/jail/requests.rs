@@ -36,9 +36,6 @@ struct JailedClient {
 impl Requests {
     /// Starts the servers and the jail, and waits for the client. The intermediate CA of these files signs the hosts'
     /// certificates.
-    ///
-    /// # Errors
-    /// A server or the jail did not start.
     pub(super) fn start(
         contestant: &JailContestant,
         setup: &JailSetup,
@@ -66,9 +63,6 @@ impl Requests {
     }
 
     /// Applies one load. CPU time and memory are those of the jail's processes, without client and servers.
-    ///
-    /// # Errors
-    /// The load failed, or /proc is not as described in proc(5).
     pub(super) fn measure(&mut self, shape: LoadShape, with_memory: bool) -> Result<Measurement> {
         let mut memory = self.memory(with_memory, 0)?;
         self.client.send(&serde_json::to_string(&shape)?)?;

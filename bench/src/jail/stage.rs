@@ -11,9 +11,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// Mounts the file systems in this process's mount namespace.
-///
-/// # Errors
-/// mount(8) is missing or failed.
 pub(super) fn mount() -> Result<()> {
     run_mount(&["-t", "tmpfs", "-o", "mode=755", "bench", STAGE])?;
     for (name, directory) in [("etc", "/etc"), ("lib", "/var/lib")] {
@@ -30,9 +27,6 @@ pub(super) fn mount() -> Result<()> {
 }
 
 /// Copies a program to where every user may execute it.
-///
-/// # Errors
-/// It can't be read, or there is no space.
 pub(super) fn install(program: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
     let path = Path::new(STAGE).join(name);

@@ -15,9 +15,6 @@ use crate::jail::contestants::{JailContestant, JailSetup};
 
 /// Starts jails one after the other. The time is that until the command exits; the CPU time is that of all its processes, also
 /// of those that exit later.
-///
-/// # Errors
-/// A jail did not start, or /proc is not as described in proc(5).
 pub(super) fn measure(
     contestant: &JailContestant,
     setup: &JailSetup,
@@ -42,9 +39,6 @@ pub(super) fn measure(
 }
 
 /// Starts a jail, waits until all its processes have exited, and returns how long the command ran.
-///
-/// # Errors
-/// The command can't be run, or it failed.
 pub(super) fn start_once(contestant: &JailContestant, setup: &JailSetup) -> Result<Duration> {
     let mut command = contestant.command(setup, &["/usr/bin/true"]);
     command.stdin(Stdio::null());

@@ -41,9 +41,6 @@ pub(crate) struct Client {
 impl Balancer {
     /// Opens the sockets, and has each client query the backend for its observed source. So the path is established
     /// before the measured interval. The sockets are non-blocking afterwards.
-    ///
-    /// # Errors
-    /// A call failed, no reply came within [`OPEN_TIMEOUT`], or the backend mistook one client for another.
     pub(crate) fn open(
         spec: &LoadSpec,
         serials: RangeInclusive<u32>,
@@ -111,9 +108,6 @@ impl Balancer {
     }
 
     /// Checks that no client was seen with another client's source.
-    ///
-    /// # Errors
-    /// The backend saw one client under the address that another one claims.
     fn verify_distinct_sources(&self) -> Result<()> {
         for client in &self.clients {
             let other = self.clients.iter().find(|other| {
@@ -196,9 +190,6 @@ pub(crate) fn none_if_would_block(result: io::Result<usize>) -> io::Result<Optio
 }
 
 /// The source that the backend sees for client number 0, which the workloads leave free.
-///
-/// # Errors
-/// As [`Balancer::open`].
 pub(crate) fn observed_source(spec: &LoadSpec) -> Result<SocketAddrV4> {
     let balancer = Balancer::open(spec, 0..=0, SocketLayout::PerClient)?;
     let client = balancer.clients.first();

@@ -26,9 +26,6 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects, sends the preface and one message, and waits for its echo. So the path to the backend is established
     /// before the measured interval. The connection is non-blocking afterwards.
-    ///
-    /// # Errors
-    /// A step failed, took more than [`OPEN_TIMEOUT`], or the echo differs from what was sent.
     pub(crate) fn open(spec: &LoadSpec, serial: u64) -> Result<Self> {
         let mut connection = Self::unconnected(serial)?;
         connection
@@ -39,9 +36,6 @@ impl Connection {
     }
 
     /// Starts to connect, without waiting. [`request`](Self::request) may follow at once.
-    ///
-    /// # Errors
-    /// There is no socket or no free port, or the connection was refused at once.
     pub(crate) fn begin(spec: &LoadSpec, serial: u64) -> Result<Self> {
         let connection = Self::unconnected(serial)?;
         connection.socket.set_nonblocking(true)?;
@@ -54,9 +48,6 @@ impl Connection {
     }
 
     /// Sends the preface and the first message in one write. False if it is not connected yet.
-    ///
-    /// # Errors
-    /// The connection failed.
     pub(crate) fn request(&mut self, spec: &LoadSpec) -> Result<bool> {
         let mut request = match spec.preface {
             Preface::None => String::new(),
@@ -78,9 +69,6 @@ impl Connection {
     }
 
     /// Sends up to `length` more bytes and returns how many were sent; 0 if the socket buffer is full.
-    ///
-    /// # Errors
-    /// The connection failed.
     pub(crate) fn send(&mut self, length: usize) -> Result<usize> {
         let bytes = pattern::bytes_at(self.origin + self.sent, length);
         let sent = zero_if_would_block(self.socket.write(bytes)).context("send")?;
@@ -89,9 +77,6 @@ impl Connection {
     }
 
     /// Receives into `scratch`, verifies, and returns how many bytes arrived; 0 if none are available.
-    ///
-    /// # Errors
-    /// The bytes differ from those that were sent, or the peer closed the connection.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<usize> {
         let received = match self.socket.read(scratch) {
             Ok(0) => bail!(

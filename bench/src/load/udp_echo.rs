@@ -130,9 +130,6 @@ impl Echoes {
     }
 
     /// Matches an echo with its client and returns the client's index; None if the datagram had been abandoned.
-    ///
-    /// # Errors
-    /// The datagram belongs to another socket, or differs from what was sent.
     fn match_echo(&mut self, token: usize, bytes: &[u8]) -> Result<Option<usize>> {
         if DatagramKind::parse(bytes) == Some(DatagramKind::SourceQuery) {
             return Ok(None);
@@ -222,9 +219,6 @@ impl Faults {
     }
 
     /// Returns the first fault as an error, with the number of faults.
-    ///
-    /// # Errors
-    /// There was at least one fault.
     fn check(&mut self) -> Result<()> {
         match self.first.take() {
             None => Ok(()),

@@ -98,9 +98,6 @@ fn query_backend(backend: SocketAddr, kind: DatagramKind) -> Result<StreamReport
 }
 
 /// Checks what arrived.
-///
-/// # Errors
-/// A datagram arrived that was not sent, or from another client's source, or nothing arrived.
 fn verify(report: &StreamReport, balancer: &Balancer) -> Result<()> {
     let StreamReport {
         received,

@@ -40,9 +40,6 @@ pub(crate) struct MatrixCell {
 }
 
 /// Sets the cell up in this process's namespace, and measures on command.
-///
-/// # Errors
-/// The namespace is not a sandbox's, a server did not start, or the workload failed.
 pub(crate) fn run(args: &CellArgs) -> Result<()> {
     let cell: MatrixCell = args.parse()?;
     namespace::configure()?;

@@ -17,9 +17,6 @@ pub(super) struct Observer {
 
 impl Observer {
     /// Starts to observe the admin endpoint at this address.
-    ///
-    /// # Errors
-    /// The endpoint does not answer.
     pub(super) fn start(admin: SocketAddr) -> Result<Self> {
         let mut first = get(admin, "/metrics")?;
         let mut scrape = String::new();

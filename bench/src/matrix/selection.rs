@@ -60,9 +60,6 @@ pub(super) struct Selection {
 
 impl Selection {
     /// All contestants in the order in which they take turns.
-    ///
-    /// # Errors
-    /// The path of this program can't be determined.
     pub(super) fn contestants(&self) -> Result<Vec<MatrixContestant>> {
         if self.exec {
             return self.exec_modes();

@@ -63,9 +63,6 @@ impl Tag {
     }
 
     /// Reads the tag alone; what follows it is not verified.
-    ///
-    /// # Errors
-    /// The datagram has no tag.
     pub(crate) fn read(datagram: &[u8]) -> Result<Self> {
         let kind = DatagramKind::parse(datagram).with_context(|| {
             let start = &datagram[..datagram.len().min(TAG_BYTES)];
@@ -84,9 +81,6 @@ impl Tag {
     }
 
     /// Compares a whole datagram with what was sent under its tag.
-    ///
-    /// # Errors
-    /// There is no tag, the length is wrong, or a byte is wrong.
     pub(crate) fn verify(datagram: &[u8], length: usize) -> Result<Self> {
         let tag = Self::read(datagram)?;
         if datagram.len() != length {

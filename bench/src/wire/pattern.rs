@@ -22,9 +22,6 @@ pub(crate) fn start_of(serial: u64) -> u64 {
 }
 
 /// Compares the bytes that came back with those that were sent.
-///
-/// # Errors
-/// [`Mismatch`] names the first wrong byte.
 pub(crate) fn verify(position: u64, received: &[u8]) -> Result<(), Mismatch> {
     let sent = bytes_at(position, received.len());
     if sent == received {

@@ -44,9 +44,6 @@ enum Sender {
 
 impl Client {
     /// A client that takes the load's route.
-    ///
-    /// # Errors
-    /// The CA file is not a certificate.
     pub(super) fn new(spec: &TlsLoadSpec) -> Result<Self> {
         let alpn = if spec.shape.streams > 1 {
             tls::H2
@@ -62,9 +59,6 @@ impl Client {
     }
 
     /// A client that connects directly to the origin, or in a jail as the others do.
-    ///
-    /// # Errors
-    /// The origin's CA file is not a certificate.
     pub(super) fn to_origin(spec: &TlsLoadSpec) -> Result<Self> {
         Ok(Self {
             route: match spec.route {
@@ -78,9 +72,6 @@ impl Client {
     }
 
     /// Queries how many TLS handshakes the origin has completed.
-    ///
-    /// # Errors
-    /// The query failed.
     pub(super) async fn handshakes(&self) -> Result<u64> {
         let mut session = self.open("count").await.context("query the origin")?;
         let body = session
@@ -92,18 +83,12 @@ impl Client {
     }
 
     /// Opens a connection completely.
-    ///
-    /// # Errors
-    /// Those of [`connect`](Self::connect) and [`handshake`](Self::handshake).
     pub(super) async fn open(&self, host: &str) -> Result<Session> {
         let stream = self.connect(0, host).await?;
         self.handshake(stream, host).await
     }
 
     /// Opens the TCP connection for this host, to a proxy from one of [`CLIENT_ADDRESSES`].
-    ///
-    /// # Errors
-    /// bind(2) or connect(2) failed, or the name has no address.
     pub(super) async fn connect(&self, number: usize, host: &str) -> Result<TcpStream> {
         let socket = TcpSocket::new_v4().context("socket")?;
         let target = match self.route {
@@ -124,10 +109,6 @@ impl Client {
     }
 
     /// Sends CONNECT and does the TLS handshake, to a host below [`DOMAIN`].
-    ///
-    /// # Errors
-    /// The proxy refused, the certificate is not issued by the CA or not valid for this name, or another protocol was
-    /// negotiated.
     pub(super) async fn handshake(&self, mut stream: TcpStream, host: &str) -> Result<Session> {
         let name = format!("{host}.{DOMAIN}");
         if matches!(self.route, Route::Proxy(_)) {
@@ -233,9 +214,6 @@ impl Session {
     }
 
     /// Sends a request and verifies the response.
-    ///
-    /// # Errors
-    /// There is no response, or it is wrong.
     pub(super) async fn request(&mut self) -> Result<()> {
         let body = self.get("/").await?;
         ensure!(body == BODY, "the body is not the origin's");

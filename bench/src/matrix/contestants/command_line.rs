@@ -45,17 +45,11 @@ impl CommandLine {
     }
 
     /// Parses `NAME=PROGRAM ARGUMENTS`, for TCP.
-    ///
-    /// # Errors
-    /// There is no `=`, or one side of it is empty.
     pub(crate) fn parse_tcp(text: &str) -> Result<Self> {
         Self::parse(text, Transport::Tcp)
     }
 
     /// Parses `NAME=PROGRAM ARGUMENTS`, for UDP.
-    ///
-    /// # Errors
-    /// As [`parse_tcp`](Self::parse_tcp).
     pub(crate) fn parse_udp(text: &str) -> Result<Self> {
         Self::parse(text, Transport::Udp)
     }

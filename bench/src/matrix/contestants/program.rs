@@ -30,9 +30,6 @@ pub(crate) trait ProxyProgram {
     }
 
     /// The command that runs it in the foreground; writes its configuration file if it has one.
-    ///
-    /// # Errors
-    /// The configuration could not be written.
     fn command(&self, setup: &ProxySetup) -> Result<Command>;
 }
 
