@@ -65,7 +65,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 impl Args {
     fn set_up(&self, contestant: &InterceptContestant, case: &InterceptCase) -> Result<Sandbox> {
         let mut shape = case.shape;
-        shape.requests = shape.requests.min(contestant.max_requests());
         // A profile of fewer than a thousand requests has too few samples.
         if self.options.quick && !case.is_profiled {
             shape.shrink(QUICK_REQUESTS);
@@ -92,5 +91,5 @@ fn profile_file_name(contestant: &str) -> String {
 /// Requests of a quick run, with as many clients as otherwise.
 const QUICK_REQUESTS: usize = 40;
 
-/// How long a cell may take. The slowest contestant needs a tenth of a second for each of a hundred requests.
+/// How long the set-up of a cell, or one of its measurements, may take.
 const CELL_TIMEOUT: Duration = Duration::from_secs(120);

@@ -12,20 +12,12 @@ pub(super) struct InterceptCase {
     pub(super) shape: LoadShape,
     /// Sample where the proxy spends its time. Sampling costs time too, so CPU time is not measured then.
     pub(super) is_profiled: bool,
-    /// Whether contestants in their default configuration take part too.
-    includes_untuned: bool,
 }
 
 /// The raw results have these names: change the name with the meaning.
 pub(super) const CASES: &[InterceptCase] = &[
-    InterceptCase {
-        includes_untuned: true,
-        ..case("cold", COLD)
-    },
-    InterceptCase {
-        includes_untuned: true,
-        ..case("warm", LoadShape::WARM)
-    },
+    case("cold", COLD),
+    case("warm", LoadShape::WARM),
     case(
         "resumed",
         LoadShape {
@@ -76,7 +68,6 @@ const fn case(name: &'static str, shape: LoadShape) -> InterceptCase {
         name,
         shape,
         is_profiled: false,
-        includes_untuned: false,
     }
 }
 
@@ -105,7 +96,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
 ];
 
-/// The baselines of ratios: a contestant that is not tuned is easily beaten.
+/// The baselines of ratios.
 const TUNED: &[&str] = &["goproxy-tuned", "hudsucker-tuned"];
 
 const fn cpu(case: &'static str, baselines: &'static [&'static str], bound: f64) -> Target {
@@ -128,9 +119,6 @@ impl Case<InterceptContestant> for InterceptCase {
             return contestant.is_peername();
         }
         // The floor caches nothing. Where hosts repeat, a proxy with a cache may well be below it.
-        if contestant.is_floor() {
-            return self.shape.hosts >= self.shape.requests;
-        }
-        self.includes_untuned || contestant.is_tuned()
+        !contestant.is_floor() || self.shape.hosts >= self.shape.requests
     }
 }

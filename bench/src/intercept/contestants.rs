@@ -1,7 +1,7 @@
 //! The contestants: how each is found, configured and started.
 //!
 //! All have the same task: open every CONNECT with certificates signed by a CA, trust the origin's root, use one worker.
-//! Otherwise they are configured as in their documentation, or as well as we can (`-tuned`).
+//! The competitors are configured as well as we can (`-tuned`), peername has its defaults.
 
 use std::fs::File;
 use std::net::SocketAddrV4;
@@ -30,16 +30,10 @@ enum Kind {
     /// The minimum: TLS on both sides, and TCP below it.
     Floor,
     Peername,
-    /// The built-in RSA CA, no caches.
+    /// An ECDSA CA; certificates and upstream connections are cached.
     Goproxy,
-    /// An ECDSA CA, the most common change.
-    GoproxyEcdsa,
-    /// In addition, certificates and upstream connections are cached.
-    GoproxyTuned,
-    /// As in its examples.
-    Hudsucker,
     /// A certificate cache for all hosts, Nagle's algorithm off.
-    HudsuckerTuned,
+    Hudsucker,
 }
 
 /// The options that select contestants.
@@ -99,11 +93,8 @@ impl Selection {
             contestant("direct", Kind::Direct, Path::new("")),
             contestant(FLOOR, Kind::Floor, &own),
             contestant("peername", Kind::Peername, &self.peername),
-            contestant("goproxy-tuned", Kind::GoproxyTuned, &self.goproxy),
-            contestant("hudsucker-tuned", Kind::HudsuckerTuned, &self.hudsucker),
-            contestant("goproxy-ecdsa", Kind::GoproxyEcdsa, &self.goproxy),
-            contestant("hudsucker", Kind::Hudsucker, &self.hudsucker),
-            contestant("goproxy-as-shipped", Kind::Goproxy, &self.goproxy),
+            contestant("goproxy-tuned", Kind::Goproxy, &self.goproxy),
+            contestant("hudsucker-tuned", Kind::Hudsucker, &self.hudsucker),
         ];
         all.extend(before.map(|path| contestant("before", Kind::Peername, path)));
         Ok(all)
@@ -120,31 +111,14 @@ impl InterceptContestant {
         self.kind == Kind::Floor
     }
 
-    /// Whether it has the best configuration that we know.
-    pub(crate) fn is_tuned(&self) -> bool {
-        use Kind::{Direct, GoproxyTuned, HudsuckerTuned, Peername};
-        matches!(self.kind, Direct | Peername | GoproxyTuned | HudsuckerTuned)
-    }
-
-    /// The maximum number of requests: a new RSA key for each takes a tenth of a second.
-    pub(crate) fn max_requests(&self) -> usize {
-        match self.kind {
-            Kind::Goproxy => 100,
-            _ => usize::MAX,
-        }
-    }
-
     /// Creates the CA and the command. None for direct connections to the origin.
     pub(crate) fn proxy_command(&self, setup: &InterceptSetup) -> Result<Option<ProxyCommand>> {
         let proxy = match self.kind {
             Kind::Direct => return Ok(None),
             Kind::Floor => self.floor(setup)?,
             Kind::Peername => self.peername(setup)?,
-            Kind::Goproxy => self.goproxy_as_shipped(setup)?,
-            Kind::GoproxyEcdsa => self.goproxy(setup, &[])?,
-            Kind::GoproxyTuned => self.goproxy(setup, &["-tuned"])?,
-            Kind::Hudsucker => self.hudsucker(setup, &[])?,
-            Kind::HudsuckerTuned => self.hudsucker(setup, &["tuned"])?,
+            Kind::Goproxy => self.goproxy(setup)?,
+            Kind::Hudsucker => self.hudsucker(setup)?,
         };
         Ok(Some(proxy))
     }
@@ -184,40 +158,26 @@ impl InterceptContestant {
         Ok(ProxyCommand { command, authority })
     }
 
-    fn goproxy_as_shipped(&self, setup: &InterceptSetup) -> Result<ProxyCommand> {
-        let authority = setup.directory.join("ca.pem");
-        let mut command = Command::new(&self.program);
-        command.arg("-print-authority");
-        run_to_file(command, &authority)?;
-        let command = self.goproxy_command(setup);
-        Ok(ProxyCommand { command, authority })
-    }
-
-    fn goproxy(&self, setup: &InterceptSetup, further: &[&str]) -> Result<ProxyCommand> {
+    fn goproxy(&self, setup: &InterceptSetup) -> Result<ProxyCommand> {
         let (authority, key) = new_ca(setup)?;
-        let mut command = self.goproxy_command(setup);
-        command.arg("-ca").arg(&authority).arg("-key").arg(key);
-        command.args(further);
-        Ok(ProxyCommand { command, authority })
-    }
-
-    fn goproxy_command(&self, setup: &InterceptSetup) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["-listen", &setup.listen.to_string()]);
         command
+            .args(["-listen", &setup.listen.to_string(), "-ca"])
+            .arg(&authority)
+            .arg("-key")
+            .arg(key)
             .env("GOMAXPROCS", "1")
             .env("SSL_CERT_FILE", setup.root);
-        command
+        Ok(ProxyCommand { command, authority })
     }
 
-    fn hudsucker(&self, setup: &InterceptSetup, further: &[&str]) -> Result<ProxyCommand> {
+    fn hudsucker(&self, setup: &InterceptSetup) -> Result<ProxyCommand> {
         let (authority, key) = new_ca(setup)?;
         let mut command = Command::new(&self.program);
-        command.arg(setup.listen.to_string());
         command
+            .arg(setup.listen.to_string())
             .args([&authority, &key])
-            .arg(setup.root)
-            .args(further);
+            .arg(setup.root);
         Ok(ProxyCommand { command, authority })
     }
 }
@@ -233,8 +193,8 @@ impl Contestant for InterceptContestant {
             Kind::Floor => {
                 return String::from("no certificate made, no name looked up, no HTTP read");
             }
-            Kind::Goproxy | Kind::GoproxyEcdsa | Kind::GoproxyTuned => "-version",
-            Kind::Peername | Kind::Hudsucker | Kind::HudsuckerTuned => "--version",
+            Kind::Goproxy => "-version",
+            Kind::Peername | Kind::Hudsucker => "--version",
         };
         let text = run_for_output(&self.program, &[flag]).unwrap_or_default();
         text.lines().next().unwrap_or("version unknown").to_owned()

@@ -1,7 +1,7 @@
 //! hudsucker with a CA from PEM files, as a contestant of `make bench-intercept`.
 //!
-//! Untuned it is configured as in its examples: a cache of 1,000 certificates, its own HTTP connector. Tuned, the
-//! cache has room for every host, and Nagle's algorithm is off on both sides: it delays each response by 40 ms.
+//! Unlike in its examples, the cache of certificates has room for every host, and Nagle's algorithm, which delays each
+//! response by 40 ms, is off on both sides.
 
 use std::error::Error;
 use std::fs;
@@ -16,45 +16,43 @@ use hudsucker::rustls::{ClientConfig, RootCertStore};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 
-const USAGE: &str = "usage: bench-hudsucker ADDR CA.pem CA.key ROOT.pem [tuned]";
+const USAGE: &str = "usage: bench-hudsucker ADDR CA.pem CA.key ROOT.pem";
+const CACHED_CERTIFICATES: u64 = 20_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (listen, certificate, key, root, tuned) = match arguments[..] {
+    let (listen, certificate, key, root) = match arguments[..] {
         ["--version"] => {
             println!("hudsucker 0.25.0");
             return Ok(());
         }
-        [listen, certificate, key, root] => (listen, certificate, key, root, false),
-        [listen, certificate, key, root, "tuned"] => (listen, certificate, key, root, true),
+        [listen, certificate, key, root] => (listen, certificate, key, root),
         _ => return Err(USAGE.into()),
     };
     let issuer = Issuer::from_ca_cert_pem(
         &fs::read_to_string(certificate)?,
         KeyPair::from_pem(&fs::read_to_string(key)?)?,
     )?;
-    let hosts = if tuned { 20_000 } else { 1_000 };
-    let authority = RcgenAuthority::new(issuer, hosts, default_provider());
-    let connector = connector(root, tuned)?;
+    let authority = RcgenAuthority::new(issuer, CACHED_CERTIFICATES, default_provider());
+    let connector = connector(root)?;
     // One worker, as for every contestant.
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?
-        .block_on(serve(listen.parse()?, tuned, authority, connector))
+        .block_on(serve(listen.parse()?, authority, connector))
 }
 
 async fn serve(
     listen: SocketAddr,
-    tuned: bool,
     authority: RcgenAuthority,
     connector: HttpsConnector<HttpConnector>,
 ) -> Result<(), Box<dyn Error>> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     // On Linux, accepted sockets inherit this option.
-    socket.set_nodelay(tuned)?;
+    socket.set_nodelay(true)?;
     socket.bind(listen)?;
     let proxy = Proxy::builder()
         .with_listener(socket.listen(1024)?)
@@ -65,7 +63,7 @@ async fn serve(
 }
 
 /// The connector of `with_rustls_connector`, with another trusted root.
-fn connector(root: &str, tuned: bool) -> Result<HttpsConnector<HttpConnector>, Box<dyn Error>> {
+fn connector(root: &str) -> Result<HttpsConnector<HttpConnector>, Box<dyn Error>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(root)?)?;
     let tls = ClientConfig::builder_with_provider(default_provider().into())
@@ -74,7 +72,7 @@ fn connector(root: &str, tuned: bool) -> Result<HttpsConnector<HttpConnector>, B
         .with_no_client_auth();
     let mut http = HttpConnector::new();
     http.enforce_http(false);
-    http.set_nodelay(tuned);
+    http.set_nodelay(true);
     Ok(HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()

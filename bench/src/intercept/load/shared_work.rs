@@ -143,5 +143,5 @@ impl SharedWork {
     }
 }
 
-/// A connection that takes longer is lost. The slowest contestant needs a second for eight.
+/// A connection that takes longer is lost.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
