@@ -72,7 +72,6 @@ packages=(
     apache2-utils    # htpasswd
     erlang-base
     default-jdk-headless
-    linux-perf       # what a proxy spends its time on, for the benchmark's profile
     gh               # a client of an API, in a jail
 )
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::compare::Comparison;
-use crate::compare::contestant::Contestant;
 use crate::compare::options::Options;
 use crate::compare::sandbox::Sandbox;
 use crate::intercept::cases::{CASES, InterceptCase, TARGETS};
@@ -26,7 +25,6 @@ pub(crate) mod dns;
 pub(crate) mod floor;
 pub(crate) mod load;
 pub(crate) mod origin;
-mod profile;
 mod tls;
 
 /// The arguments of `peername-bench intercept`.
@@ -41,14 +39,9 @@ pub(crate) struct Args {
 /// Runs every contestant through every workload, prints the tables to standard output, and writes the raw results.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rounds = args.options.rounds();
-    let mut cases = args.options.select_cases(CASES)?;
-    if let Some(reason) = profile::skip_reason() {
-        println!("skipped profile: {reason}");
-        cases.retain(|case| !case.is_profiled);
-    }
     let comparison = Comparison {
         contestants: args.contestants.contestants()?,
-        cases,
+        cases: args.options.select_cases(CASES)?,
         rounds,
         extent: format!("{rounds} rounds; {}", affinity::describe()?),
         subject: &args.options.subject,
@@ -65,8 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 impl Args {
     fn set_up(&self, contestant: &InterceptContestant, case: &InterceptCase) -> Result<Sandbox> {
         let mut shape = case.shape;
-        // A profile of fewer than a thousand requests has too few samples.
-        if self.options.quick && !case.is_profiled {
+        if self.options.quick {
             shape.shrink(QUICK_REQUESTS);
         }
         let out = &self.options.out;
@@ -74,18 +66,10 @@ impl Args {
             InterceptCell {
                 contestant: contestant.clone(),
                 shape,
-                profile: case
-                    .is_profiled
-                    .then(|| out.join(profile_file_name(contestant.name()))),
                 directory: directory.to_owned(),
             }
         })
     }
-}
-
-/// The file with a contestant's profile; the last round's remains.
-fn profile_file_name(contestant: &str) -> String {
-    format!("intercept-profile-{contestant}.txt")
 }
 
 /// Requests of a quick run, with as many clients as otherwise.

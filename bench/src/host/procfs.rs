@@ -35,10 +35,6 @@ impl ProcessTree {
         }
     }
 
-    pub(crate) fn root(self) -> u32 {
-        self.root
-    }
-
     /// User and system time of every thread.
     ///
     /// # Errors

@@ -4,14 +4,11 @@ use crate::compare::contestant::Case;
 use crate::compare::target::{Bound, Target};
 use crate::intercept::contestants::{FLOOR, InterceptContestant};
 use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape};
-use crate::intercept::profile::FORGING;
 
-/// A shape of load, measured or profiled: a table.
+/// A shape of load: a table.
 pub(super) struct InterceptCase {
     name: &'static str,
     pub(super) shape: LoadShape,
-    /// Sample where the proxy spends its time. Sampling costs time too, so CPU time is not measured then.
-    pub(super) is_profiled: bool,
 }
 
 /// The raw results have these names: change the name with the meaning.
@@ -51,10 +48,6 @@ pub(super) const CASES: &[InterceptCase] = &[
             ..LoadShape::WARM
         },
     ),
-    InterceptCase {
-        is_profiled: true,
-        ..case("profile", COLD)
-    },
 ];
 
 /// Each request to a new host.
@@ -64,11 +57,7 @@ const COLD: LoadShape = LoadShape {
 };
 
 const fn case(name: &'static str, shape: LoadShape) -> InterceptCase {
-    InterceptCase {
-        name,
-        shape,
-        is_profiled: false,
-    }
+    InterceptCase { name, shape }
 }
 
 /// What a request may cost relative to the best competitor, and to what no proxy can avoid.
@@ -86,13 +75,6 @@ pub(super) const TARGETS: &[Target] = &[
         metric: CERTIFICATES,
         baselines: &[],
         bound: Bound::AtMost(1.0),
-    },
-    Target {
-        contestant: None,
-        case: "profile",
-        metric: FORGING,
-        baselines: &[],
-        bound: Bound::AtMost(2.0),
     },
 ];
 
@@ -115,9 +97,6 @@ impl Case<InterceptContestant> for InterceptCase {
     }
 
     fn is_supported_by(&self, contestant: &InterceptContestant) -> bool {
-        if self.is_profiled {
-            return contestant.is_peername();
-        }
         // The floor caches nothing. Where hosts repeat, a proxy with a cache may well be below it.
         !contestant.is_floor() || self.shape.hosts >= self.shape.requests
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
-use crate::compare::measurement::{Measurement, Metric};
+use crate::compare::measurement::Measurement;
 use crate::compare::sandbox::{CellArgs, serve_commands};
 use crate::host::background_load::BackgroundMonitor;
 use crate::host::namespace;
@@ -18,8 +18,7 @@ use crate::intercept::certificates;
 use crate::intercept::contestants::{InterceptContestant, InterceptSetup};
 use crate::intercept::dns;
 use crate::intercept::load;
-use crate::intercept::load::spec::{CERTIFICATES, DOMAIN, LoadShape, Route, TlsLoadSpec};
-use crate::intercept::profile::Profiler;
+use crate::intercept::load::spec::{DOMAIN, LoadShape, Route, TlsLoadSpec};
 use crate::wire::transport::Transport;
 
 /// What to measure.
@@ -27,8 +26,6 @@ use crate::wire::transport::Transport;
 pub(crate) struct InterceptCell {
     pub(super) contestant: InterceptContestant,
     pub(super) shape: LoadShape,
-    /// The file for the profile, if the proxy is to be sampled.
-    pub(super) profile: Option<PathBuf>,
     /// An empty directory; the logs in it explain a failure.
     pub(super) directory: PathBuf,
 }
@@ -59,7 +56,7 @@ impl InterceptCell {
             directory,
         };
         let Some(proxy) = self.contestant.proxy_command(&setup)? else {
-            return self.serve(&TlsLoadSpec {
+            return serve(&TlsLoadSpec {
                 shape: self.shape,
                 route: Route::Direct,
                 origin: ORIGIN,
@@ -73,7 +70,7 @@ impl InterceptCell {
         let running = processors.start_on_proxy_processor(|| {
             ServerProcess::start(name, proxy.command, directory, at)
         })?;
-        let measured = self.serve(&TlsLoadSpec {
+        let measured = serve(&TlsLoadSpec {
             shape: self.shape,
             route: Route::Proxy(PROXY),
             origin: ORIGIN,
@@ -83,39 +80,18 @@ impl InterceptCell {
         });
         measured.with_context(|| running.log_tail())
     }
+}
 
-    fn serve(&self, spec: &TlsLoadSpec) -> Result<()> {
-        serve_commands(|_| self.measure(spec))
-    }
-
-    fn measure(&self, spec: &TlsLoadSpec) -> Result<Measurement> {
+fn serve(spec: &TlsLoadSpec) -> Result<()> {
+    serve_commands(|_| {
         let monitor = BackgroundMonitor::start()?;
-        let metrics = match &self.profile {
-            None => load::run(spec, || Ok(()))?,
-            Some(path) => self.run_profiled(spec, path)?,
-        };
+        let metrics = load::run(spec, || Ok(()))?;
         Ok(Measurement {
             observed: None,
             background: monitor.finish()?,
             metrics,
         })
-    }
-
-    fn run_profiled(&self, spec: &TlsLoadSpec, path: &Path) -> Result<Vec<Metric>> {
-        let proxy = spec.watch.context("no process to sample")?;
-        let mut profiler = None;
-        let metrics = load::run(spec, || {
-            profiler = Some(Profiler::start(proxy, &self.directory)?);
-            Ok(())
-        })?;
-        let profiler = profiler.context("the load never began")?;
-        let issued = metrics
-            .into_iter()
-            .filter(|metric| metric.name == CERTIFICATES);
-        let mut metrics = profiler.finish(path)?;
-        metrics.extend(issued);
-        Ok(metrics)
-    }
+    })
 }
 
 /// Starts the origin, on a documentation address, which no proxy takes for an address of this machine. The certificates of

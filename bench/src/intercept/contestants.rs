@@ -102,10 +102,6 @@ impl Selection {
 }
 
 impl InterceptContestant {
-    pub(crate) fn is_peername(&self) -> bool {
-        self.kind == Kind::Peername
-    }
-
     /// Whether it is the lower bound, not a real proxy.
     pub(crate) fn is_floor(&self) -> bool {
         self.kind == Kind::Floor
