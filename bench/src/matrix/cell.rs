@@ -20,8 +20,7 @@ use crate::load;
 use crate::load::balancer::observed_source;
 use crate::load::connection::{Connection, claimed_source};
 use crate::load::spec::{LoadSpec, Preface, Workload};
-use crate::matrix::contestants::program::ProxySetup;
-use crate::matrix::contestants::{ADMIN, MatrixContestant};
+use crate::matrix::contestants::{ADMIN, MatrixContestant, ProxySetup};
 use crate::matrix::observer::Observer;
 use crate::matrix::selection::CpuScope;
 use crate::wire::transport::Transport;
@@ -58,20 +57,11 @@ impl MatrixCell {
         let command = backend_command()?;
         let _backend =
             ServerProcess::start("backend", command, &self.directory, (transport, BACKEND))?;
-        let proxy = match self.contestant.program() {
-            None => None,
-            Some(program) => {
-                let command = program.command(&setup)?;
-                let listen = (transport, PROXY);
-                let name = self.contestant.name();
-                Some(ServerProcess::start(
-                    name,
-                    command,
-                    &self.directory,
-                    listen,
-                )?)
-            }
+        let start = |command| {
+            let name = self.contestant.name();
+            ServerProcess::start(name, command, &self.directory, (transport, PROXY))
         };
+        let proxy = self.contestant.command(&setup)?.map(start).transpose()?;
         let spec = LoadSpec {
             target: if proxy.is_some() {
                 setup.listen

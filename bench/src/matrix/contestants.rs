@@ -4,31 +4,32 @@
 //! one backend as the client that the header names. Otherwise they keep their defaults, except that logging
 //! is off and that they may use every core.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
 use crate::host::program::run_for_output;
 use crate::load::spec::Preface;
 use crate::matrix::contestants::command_line::CommandLine;
-use crate::matrix::contestants::haproxy::Haproxy;
-use crate::matrix::contestants::nginx::Nginx;
-use crate::matrix::contestants::program::ProxyProgram;
 use crate::wire::transport::Transport;
 
 pub(super) mod command_line;
-pub(super) mod haproxy;
-pub(super) mod nginx;
-pub(super) mod program;
+mod haproxy;
+mod nginx;
 
 /// A contestant: a row of the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum MatrixContestant {
     /// No proxy: what machine, generator and backend do by themselves.
     Direct,
-    Haproxy(Haproxy),
-    Nginx(Nginx),
+    /// HAProxy's binary.
+    Haproxy(PathBuf),
+    /// nginx's binary.
+    Nginx(PathBuf),
     /// peername, go-mmproxy, and any other program that is configured by its arguments.
     CommandLine(CommandLine),
     /// peername with its admin endpoint at [`ADMIN`], which is in use meanwhile.
@@ -37,17 +38,31 @@ pub(super) enum MatrixContestant {
     Backend(CommandLine, Preface),
 }
 
+/// What a proxy is configured with in one cell.
+pub(super) struct ProxySetup {
+    /// What it has to carry.
+    pub(super) transport: Transport,
+    /// Where the proxy listens.
+    pub(super) listen: SocketAddr,
+    /// Where the backend listens.
+    pub(super) backend: SocketAddr,
+    /// An empty directory for configuration and logs.
+    pub(super) directory: PathBuf,
+}
+
 impl MatrixContestant {
-    /// The program that listens at the proxy's address. None for direct connections to the backend.
-    pub(super) fn program(&self) -> Option<&dyn ProxyProgram> {
-        match self {
-            Self::Direct => None,
-            Self::Haproxy(program) => Some(program),
-            Self::Nginx(program) => Some(program),
-            Self::CommandLine(program) | Self::Observed(program) | Self::Backend(program, _) => {
-                Some(program)
+    /// The command that runs the program at the proxy's address, in the foreground; writes its configuration file if it
+    /// has one. None for direct connections to the backend.
+    pub(super) fn command(&self, setup: &ProxySetup) -> Result<Option<Command>> {
+        let command = match self {
+            Self::Direct => return Ok(None),
+            Self::Haproxy(program) => haproxy::command(program, setup)?,
+            Self::Nginx(program) => nginx::command(program, setup)?,
+            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => {
+                line.command(setup)?
             }
-        }
+        };
+        Ok(Some(command))
     }
 
     /// What the generator has to send first.
@@ -66,29 +81,54 @@ impl MatrixContestant {
 
     /// Whether it can do workloads over `transport` at all.
     pub(super) fn carries(&self, transport: Transport) -> bool {
-        self.program()
-            .is_none_or(|program| program.carries(transport))
+        match self {
+            Self::Direct => true,
+            Self::Haproxy(_) | Self::Nginx(_) => transport == Transport::Tcp,
+            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => {
+                line.carries(transport)
+            }
+        }
+    }
+
+    fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Direct => None,
+            Self::Haproxy(program) | Self::Nginx(program) => Some(program),
+            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => {
+                Some(&line.program)
+            }
+        }
     }
 }
 
 impl Contestant for MatrixContestant {
     fn name(&self) -> &str {
-        self.program().map_or("direct", ProxyProgram::name)
+        match self {
+            Self::Direct => "direct",
+            Self::Haproxy(_) => "haproxy",
+            Self::Nginx(_) => "nginx",
+            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => &line.name,
+        }
     }
 
     fn skip_reason(&self) -> Option<String> {
         let program = self.program()?;
-        if !program.path().is_file() {
-            return Some(format!("{} is not there", program.path().display()));
+        match self {
+            _ if !program.is_file() => Some(format!("{} is not there", program.display())),
+            Self::Nginx(program) => nginx::skip_reason(program),
+            _ => None,
         }
-        program.skip_reason()
     }
 
     fn version(&self) -> String {
         let Some(program) = self.program() else {
             return String::from("no proxy");
         };
-        let text = run_for_output(program.path(), &[program.version_flag()]).unwrap_or_default();
+        let flag = match self {
+            Self::Haproxy(_) | Self::Nginx(_) => "-v",
+            _ => "--version",
+        };
+        let text = run_for_output(program, &[flag]).unwrap_or_default();
         let line = text
             .lines()
             .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));

@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::host::program::resolve;
 use crate::load::spec::Preface;
 use crate::matrix::contestants::command_line::CommandLine;
-use crate::matrix::contestants::haproxy::Haproxy;
-use crate::matrix::contestants::nginx::Nginx;
 use crate::matrix::contestants::{ADMIN, MatrixContestant};
 use crate::wire::transport::Transport;
 
@@ -68,12 +66,8 @@ impl Selection {
             MatrixContestant::Direct,
             MatrixContestant::CommandLine(self.peername()),
             MatrixContestant::Observed(self.peername_observed()),
-            MatrixContestant::Haproxy(Haproxy {
-                program: resolve(&self.haproxy),
-            }),
-            MatrixContestant::Nginx(Nginx {
-                program: resolve(&self.nginx),
-            }),
+            MatrixContestant::Haproxy(resolve(&self.haproxy)),
+            MatrixContestant::Nginx(resolve(&self.nginx)),
         ];
         let others = self.go_mmproxy().into_iter().chain(self.others.clone());
         let udp_others = [self.peername_in_kernel(), naive_udp()?].into_iter();

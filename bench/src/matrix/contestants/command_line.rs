@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::host::program::resolve;
-use crate::matrix::contestants::program::{ProxyProgram, ProxySetup};
+use crate::matrix::contestants::ProxySetup;
 use crate::wire::transport::Transport;
 
 /// A program and its arguments, in which `{listen}` and `{backend}` are replaced by the addresses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CommandLine {
-    name: String,
-    program: PathBuf,
+    pub(super) name: String,
+    pub(super) program: PathBuf,
     /// For each transport it carries.
     arguments: Vec<(Transport, Vec<String>)>,
 }
@@ -70,26 +70,14 @@ impl CommandLine {
         transports
             .find_map(|(known, arguments)| (*known == transport).then_some(arguments.as_slice()))
     }
-}
 
-impl ProxyProgram for CommandLine {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn path(&self) -> &Path {
-        &self.program
-    }
-
-    fn version_flag(&self) -> &str {
-        "--version"
-    }
-
-    fn carries(&self, transport: Transport) -> bool {
+    /// Whether it has arguments for this transport.
+    pub(super) fn carries(&self, transport: Transport) -> bool {
         self.arguments(transport).is_some()
     }
 
-    fn command(&self, setup: &ProxySetup) -> Result<Command> {
+    /// Returns the command, with the addresses in its arguments.
+    pub(super) fn command(&self, setup: &ProxySetup) -> Result<Command> {
         let arguments = self
             .arguments(setup.transport)
             .with_context(|| format!("{} does not know {:?}", self.name, setup.transport))?;
@@ -117,7 +105,7 @@ mod tests {
             directory: PathBuf::new(),
         };
         let command = line.command(&setup).unwrap();
-        assert_eq!(line.name(), "x");
+        assert_eq!(line.name, "x");
         assert_eq!(command.get_program(), "/bin/relay");
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(arguments, ["-l", "127.0.0.1:1", "--to=127.0.0.1:2"]);

@@ -1,40 +1,20 @@
 //! HAProxy: TCP mode, a header from every client, connections to the backend from the client's address and port.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
-use crate::matrix::contestants::program::{ProxyProgram, ProxySetup};
+use crate::matrix::contestants::ProxySetup;
 
-/// HAProxy's binary.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Haproxy {
-    pub(crate) program: PathBuf,
-}
-
-impl ProxyProgram for Haproxy {
-    fn name(&self) -> &str {
-        "haproxy"
-    }
-
-    fn path(&self) -> &Path {
-        &self.program
-    }
-
-    fn version_flag(&self) -> &str {
-        "-v"
-    }
-
-    fn command(&self, setup: &ProxySetup) -> Result<Command> {
-        let path = setup.directory.join("haproxy.cfg");
-        fs::write(&path, configuration(setup)).context("write haproxy.cfg")?;
-        let mut command = Command::new(&self.program);
-        command.arg("-db").arg("-f").arg(path);
-        Ok(command)
-    }
+/// Writes the configuration, and returns the command that runs HAProxy in the foreground.
+pub(super) fn command(program: &Path, setup: &ProxySetup) -> Result<Command> {
+    let path = setup.directory.join("haproxy.cfg");
+    fs::write(&path, configuration(setup)).context("write haproxy.cfg")?;
+    let mut command = Command::new(program);
+    command.arg("-db").arg("-f").arg(path);
+    Ok(command)
 }
 
 /// One thread per core is HAProxy's default. maxconn would follow from the descriptor limit, and

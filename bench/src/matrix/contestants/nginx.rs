@@ -6,82 +6,63 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::host::program::run_for_output;
-use crate::matrix::contestants::program::{ProxyProgram, ProxySetup};
+use crate::matrix::contestants::ProxySetup;
 
-/// nginx's binary.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Nginx {
-    pub(crate) program: PathBuf,
-}
-
-/// How this build provides its stream module.
-enum Stream {
+/// How a build provides its stream module.
+enum StreamModule {
     BuiltIn,
     Loadable(PathBuf),
     Missing(String),
 }
 
-impl Nginx {
-    /// Reads from the build's configure arguments how it provides the stream module.
-    fn stream(&self) -> Stream {
-        let text = run_for_output(&self.program, &["-V"]).unwrap_or_default();
+impl StreamModule {
+    /// Reads it from the build's configure arguments.
+    fn detect(program: &Path) -> Self {
+        let text = run_for_output(program, &["-V"]).unwrap_or_default();
         let arguments: Vec<&str> = text.split_whitespace().collect();
         if arguments.contains(&"--with-stream") {
-            return Stream::BuiltIn;
+            return Self::BuiltIn;
         }
         if !arguments.contains(&"--with-stream=dynamic") {
-            return Stream::Missing(String::from("built without the stream module"));
+            return Self::Missing(String::from("built without the stream module"));
         }
         let directory = arguments
             .iter()
             .find_map(|word| word.strip_prefix("--modules-path="));
         let module = Path::new(directory.unwrap_or("modules")).join("ngx_stream_module.so");
         if module.is_file() {
-            Stream::Loadable(module)
+            Self::Loadable(module)
         } else {
-            Stream::Missing(format!("{} is not there", module.display()))
+            Self::Missing(format!("{} is not there", module.display()))
         }
     }
 }
 
-impl ProxyProgram for Nginx {
-    fn name(&self) -> &str {
-        "nginx"
+/// The reason why this build can't take part. None if it can.
+pub(super) fn skip_reason(program: &Path) -> Option<String> {
+    match StreamModule::detect(program) {
+        StreamModule::Missing(reason) => Some(reason),
+        _ => None,
     }
+}
 
-    fn path(&self) -> &Path {
-        &self.program
-    }
-
-    fn version_flag(&self) -> &str {
-        "-v"
-    }
-
-    fn skip_reason(&self) -> Option<String> {
-        match self.stream() {
-            Stream::Missing(reason) => Some(reason),
-            _ => None,
-        }
-    }
-
-    fn command(&self, setup: &ProxySetup) -> Result<Command> {
-        let load_module = match self.stream() {
-            Stream::Loadable(module) => format!("load_module {};", module.display()),
-            _ => String::new(),
-        };
-        let path = setup.directory.join("nginx.conf");
-        fs::write(&path, configuration(&load_module, setup)).context("write nginx.conf")?;
-        let mut command = Command::new(&self.program);
-        command
-            .arg("-p")
-            .arg(&setup.directory)
-            .args(["-e", "stderr", "-c"])
-            .arg(path);
-        Ok(command)
-    }
+/// Writes the configuration, and returns the command that runs nginx in the foreground.
+pub(super) fn command(program: &Path, setup: &ProxySetup) -> Result<Command> {
+    let load_module = match StreamModule::detect(program) {
+        StreamModule::Loadable(module) => format!("load_module {};", module.display()),
+        _ => String::new(),
+    };
+    let path = setup.directory.join("nginx.conf");
+    fs::write(&path, configuration(&load_module, setup)).context("write nginx.conf")?;
+    let mut command = Command::new(program);
+    command
+        .arg("-p")
+        .arg(&setup.directory)
+        .args(["-e", "stderr", "-c"])
+        .arg(path);
+    Ok(command)
 }
 
 /// One worker per core. worker_connections is 512 by default, too few for `idle`; nginx
