@@ -5,13 +5,13 @@
 //! this process starts the sandbox, waits for it, and records its results.
 
 use std::fs;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::compare::contestant::{Case, Contestant};
+use crate::compare::options::Options;
 use crate::compare::raw_results::RawResults;
 use crate::compare::records::{Record, TurnId};
 use crate::compare::report::Report;
@@ -31,82 +31,85 @@ pub(crate) mod summary;
 pub(crate) mod target;
 
 /// What is compared, how often, and where the results go.
-pub(crate) struct Comparison<'a, C, T> {
+pub(crate) struct Comparison<'a, C: Contestant> {
+    pub(crate) options: &'a Options,
     pub(crate) contestants: Vec<C>,
-    pub(crate) cases: Vec<&'a T>,
-    pub(crate) rounds: u32,
-    /// The names of those that are left out.
-    pub(crate) without: &'a [String],
+    pub(crate) cases: &'static [Case<C::Work>],
     /// The number and length of the measurements, as a note in the raw results.
     pub(crate) extent: String,
-    /// The contestant that is compared with the others.
-    pub(crate) subject: &'a str,
     /// What the subject has to reach.
     pub(crate) targets: &'static [Target],
     /// The contestant that does the minimum of work: it shows how much room a target leaves on this machine.
     pub(crate) floor: Option<&'static str>,
-    /// Where the raw results go.
-    pub(crate) out: &'a Path,
-    /// Where the chart goes; `None` for beside the raw results.
-    pub(crate) chart: Option<&'a Path>,
     /// The pause after the sandboxes of one group have ended.
     pub(crate) rest: Duration,
 }
 
-impl<C: Contestant, T: Case<C>> Comparison<'_, C, T> {
+impl<C: Contestant> Comparison<'_, C> {
     /// Runs all measurements, prints the tables to standard output, and writes the raw results.
     ///
     /// # Errors
     /// A measurement of a contestant that takes part failed; the tables of those that succeeded are printed
     /// nevertheless.
-    pub(crate) fn run(mut self, set_up: impl Fn(&C, &T) -> Result<Sandbox>) -> Result<()> {
-        let cases = &self.cases;
-        for name in self.without {
+    pub(crate) fn run(
+        mut self,
+        set_up: impl Fn(&C, &Case<C::Work>) -> Result<Sandbox>,
+    ) -> Result<()> {
+        let Options {
+            subject,
+            out,
+            without,
+            chart,
+            ..
+        } = self.options;
+        let cases = self.options.select_cases(self.cases)?;
+        for name in without {
             let is_known = self.contestants.iter().any(|it| it.name() == name);
-            ensure!(is_known && name != self.subject, "can't leave out {name}");
+            ensure!(is_known && name != subject, "can't leave out {name}");
         }
         self.contestants.retain(|contestant| {
-            let is_left_out = self.without.iter().any(|name| name == contestant.name());
-            !is_left_out && cases.iter().any(|case| case.is_supported_by(contestant))
+            let is_left_out = without.iter().any(|name| name == contestant.name());
+            !is_left_out && cases.iter().any(|case| contestant.supports(&case.work))
         });
         let contestants = skip_unavailable(self.contestants);
-        fs::create_dir_all(self.out).with_context(|| format!("create {}", self.out.display()))?;
-        let raw_results = RawResults::create(self.out, &contestants, &self.extent)?;
-        let report = Report::new(&contestants, cases, self.targets, self.floor);
+        fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+        let raw_results = RawResults::create(out, &contestants, &self.extent)?;
+        let report = Report::new(&contestants, &cases, self.targets, self.floor);
         let mut results = Results {
             raw_results,
             report,
             failures: 0,
         };
-        for round in 1..=self.rounds {
-            for case in cases {
+        let rounds = self.options.rounds();
+        for round in 1..=rounds {
+            for &case in &cases {
                 let mut supported: Vec<_> = contestants
                     .iter()
-                    .filter(|it| case.is_supported_by(it))
+                    .filter(|it| it.supports(&case.work))
                     .collect();
                 // Another contestant begins each round, so none always runs after the same predecessor.
                 let first = (round as usize - 1) % supported.len().max(1);
                 supported.rotate_left(first);
                 // With a single turn in a round, a contestant has the machine to itself.
-                let group_size = if case.turns() > 1 { supported.len() } else { 1 };
+                let group_size = if case.turns > 1 { supported.len() } else { 1 };
                 for group in supported.chunks(group_size.max(1)) {
                     let sandboxes = group.iter().map(|it| (it.name(), set_up(it, case)));
-                    results.take_turns(*case, round, sandboxes.collect())?;
+                    results.take_turns(case, round, sandboxes.collect())?;
                     sleep(self.rest);
                 }
             }
-            eprintln!("round {round} of {} done", self.rounds);
+            eprintln!("round {round} of {rounds} done");
         }
         let Results {
             raw_results,
             report,
             failures,
         } = results;
-        print!("{}", report.tables(self.subject));
+        print!("{}", report.tables(subject));
         println!("\nraw figures: {}", raw_results.path().display());
         let beside = || raw_results.path().with_extension("svg");
-        let chart = self.chart.map_or_else(beside, Path::to_owned);
-        chart::write(&chart, &report.panels(self.subject))?;
+        let chart = chart.clone().unwrap_or_else(beside);
+        chart::write(&chart, &report.panels(subject))?;
         println!("chart: {}", chart.display());
         ensure!(failures == 0, "{failures} measurements failed");
         Ok(())
@@ -122,9 +125,9 @@ struct Results {
 
 impl Results {
     /// Has each sandbox measure in its turn, as often as the case asks for, and then ends them.
-    fn take_turns<C, T: Case<C>>(
+    fn take_turns<W>(
         &mut self,
-        case: &T,
+        case: &Case<W>,
         round: u32,
         sandboxes: Vec<(&str, Result<Sandbox>)>,
     ) -> Result<()> {
@@ -132,21 +135,21 @@ impl Results {
         for (name, sandbox) in sandboxes {
             match sandbox {
                 Ok(sandbox) => ready.push((name, sandbox)),
-                Err(error) => self.record_failure(name, case, &error)?,
+                Err(error) => self.record_failure(name, case.name, &error)?,
             }
         }
-        for turn in 1..=case.turns() {
+        for turn in 1..=case.turns {
             let mut still_ready = Vec::new();
             for (name, mut sandbox) in ready {
                 match sandbox.measure() {
                     Ok(measurement) => {
                         let turn = TurnId { round, turn };
-                        let record = Record::new(turn, name, case.name(), measurement);
+                        let record = Record::new(turn, name, case.name, measurement);
                         self.raw_results.append(&record)?;
                         self.report.add(record);
                         still_ready.push((name, sandbox));
                     }
-                    Err(error) => self.record_failure(name, case, &error)?,
+                    Err(error) => self.record_failure(name, case.name, &error)?,
                 }
             }
             ready = still_ready;
@@ -157,14 +160,9 @@ impl Results {
         Ok(())
     }
 
-    fn record_failure<C>(
-        &mut self,
-        name: &str,
-        case: &impl Case<C>,
-        error: &anyhow::Error,
-    ) -> Result<()> {
+    fn record_failure(&mut self, name: &str, case: &str, error: &anyhow::Error) -> Result<()> {
         self.failures += 1;
-        let line = format!("{name} {}: {error:#}", case.name());
+        let line = format!("{name} {case}: {error:#}");
         println!("FAILED {line}");
         self.raw_results.append_comment(&line)
     }

@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::compare::Comparison;
+use crate::compare::contestant::Case;
 use crate::compare::options::Options;
 use crate::compare::sandbox::Sandbox;
-use crate::intercept::cases::{CASES, InterceptCase, TARGETS};
+use crate::intercept::cases::{CASES, TARGETS};
 use crate::intercept::cell::InterceptCell;
 use crate::intercept::contestants::{FLOOR, InterceptContestant, Selection};
+use crate::intercept::load::spec::LoadShape;
 
 mod accept_loop;
 mod affinity;
@@ -40,24 +42,20 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rounds = args.options.rounds();
     let comparison = Comparison {
+        options: &args.options,
         contestants: args.contestants.contestants()?,
-        cases: args.options.select_cases(CASES)?,
-        rounds,
+        cases: CASES,
         extent: format!("{rounds} rounds; {}", affinity::describe()?),
-        subject: &args.options.subject,
         targets: TARGETS,
         floor: Some(FLOOR),
-        out: &args.options.out,
-        without: &args.options.without,
-        chart: args.options.chart.as_deref(),
         rest: Duration::ZERO,
     };
     comparison.run(|contestant, case| args.set_up(contestant, case))
 }
 
 impl Args {
-    fn set_up(&self, contestant: &InterceptContestant, case: &InterceptCase) -> Result<Sandbox> {
-        let mut shape = case.shape;
+    fn set_up(&self, contestant: &InterceptContestant, case: &Case<LoadShape>) -> Result<Sandbox> {
+        let mut shape = case.work;
         if self.options.quick {
             shape.shrink(QUICK_REQUESTS);
         }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::compare::Comparison;
+use crate::compare::contestant::Case;
 use crate::compare::options::Options;
 use crate::compare::sandbox::Sandbox;
-use crate::jail::cases::{CASES, JailCase, TARGETS};
+use crate::jail::cases::{CASES, TARGETS, Work};
 use crate::jail::cell::JailCell;
 use crate::jail::contestants::{JailContestant, Selection};
 
@@ -36,23 +37,19 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rounds = args.options.rounds();
     let comparison = Comparison {
+        options: &args.options,
         contestants: args.contestants.contestants(),
-        cases: args.options.select_cases(CASES)?,
-        rounds,
+        cases: CASES,
         extent: format!("{rounds} rounds"),
-        subject: &args.options.subject,
         targets: TARGETS,
         floor: None,
-        out: &args.options.out,
-        without: &args.options.without,
-        chart: args.options.chart.as_deref(),
         rest: Duration::ZERO,
     };
     comparison.run(|contestant, case| args.set_up(contestant, case))
 }
 
 impl Args {
-    fn set_up(&self, contestant: &JailContestant, case: &JailCase) -> Result<Sandbox> {
+    fn set_up(&self, contestant: &JailContestant, case: &Case<Work>) -> Result<Sandbox> {
         let mut work = case.work;
         if self.options.quick {
             work.shrink();

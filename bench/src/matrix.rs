@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::compare::Comparison;
+use crate::compare::contestant::Case;
 use crate::compare::options::Options;
 use crate::compare::sandbox::Sandbox;
 use crate::host::namespace;
-use crate::matrix::cases::{CASES, MatrixCase};
+use crate::matrix::cases::{CASES, MatrixWork};
 use crate::matrix::cell::MatrixCell;
 use crate::matrix::contestants::MatrixContestant;
 use crate::matrix::selection::Selection;
@@ -40,21 +41,15 @@ pub(crate) struct Args {
 
 /// Runs the matrix, prints the tables to standard output, and writes the raw results.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (rounds, duration) = (
-        args.options.rounds(),
-        humantime::format_duration(args.duration()),
-    );
+    let rounds = args.options.rounds();
+    let duration = humantime::format_duration(args.duration());
     let comparison = Comparison {
+        options: &args.options,
         contestants: args.contestants.contestants()?,
-        cases: args.options.select_cases(CASES)?,
-        rounds,
+        cases: CASES,
         extent: format!("{rounds} rounds, {duration} each"),
-        subject: &args.options.subject,
         targets: TARGETS,
         floor: None,
-        out: &args.options.out,
-        without: &args.options.without,
-        chart: args.options.chart.as_deref(),
         rest: if args.options.quick {
             Duration::ZERO
         } else {
@@ -73,18 +68,18 @@ impl Args {
         }
     }
 
-    fn connections(&self, case: &MatrixCase) -> usize {
+    fn connections(&self, work: &MatrixWork) -> usize {
         let wanted = if self.options.quick {
-            case.connections.min(QUICK_CONNECTIONS)
+            work.connections.min(QUICK_CONNECTIONS)
         } else {
-            case.connections
+            work.connections
         };
         // A proxy needs two descriptors for each connection, and some for itself.
         let possible = namespace::max_descriptors().saturating_sub(SPARE_DESCRIPTORS) / 2;
         wanted.min(usize::try_from(possible).unwrap_or(usize::MAX))
     }
 
-    fn set_up(&self, contestant: &MatrixContestant, case: &MatrixCase) -> Result<Sandbox> {
+    fn set_up(&self, contestant: &MatrixContestant, case: &Case<MatrixWork>) -> Result<Sandbox> {
         let duration = match case.turns {
             1 => self.duration(),
             _ => self.duration() / SHORT_TURN_DIVISOR,
@@ -95,8 +90,8 @@ impl Args {
             duration + SETUP_ALLOWANCE,
             |directory| MatrixCell {
                 contestant: contestant.clone(),
-                workload: case.workload,
-                connections: self.connections(case),
+                workload: case.work.workload,
+                connections: self.connections(&case.work),
                 duration,
                 cpu_scope: self.contestants.cpu_scope(),
                 directory: directory.to_owned(),

@@ -2,6 +2,9 @@
 
 /// A program that is compared: a row of the tables.
 pub(crate) trait Contestant {
+    /// What is done in a turn.
+    type Work: 'static;
+
     /// The name in the tables.
     fn name(&self) -> &str;
 
@@ -10,20 +13,18 @@ pub(crate) trait Contestant {
 
     /// The reason why the contestant is skipped. None if it can take part.
     fn skip_reason(&self) -> Option<String>;
+
+    /// Whether the contestant can do this work at all.
+    fn supports(&self, work: &Self::Work) -> bool;
 }
 
 /// A benchmark case, one workload with its size: a table.
-pub(crate) trait Case<C> {
+pub(crate) struct Case<W> {
     /// The name in the raw results: change the name with the meaning.
-    fn name(&self) -> &'static str;
-
-    /// Whether the contestant can do this work at all.
-    fn is_supported_by(&self, contestant: &C) -> bool;
-
+    pub(crate) name: &'static str,
+    pub(crate) work: W,
     /// How many turns each contestant takes in a round; with more than one, all contestants are set up at the same
     /// time. The shorter a turn, the less can a drift of the machine's speed hit one contestant alone. A case
     /// that warms up, or measures memory at rest, has one long turn.
-    fn turns(&self) -> u32 {
-        1
-    }
+    pub(crate) turns: u32,
 }

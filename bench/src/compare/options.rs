@@ -38,15 +38,16 @@ impl Options {
     }
 
     /// Selects those of `cases` that `--only` names; all of them if it names none.
-    pub(crate) fn select_cases<'a, C, T: Case<C>>(&self, cases: &'a [T]) -> Result<Vec<&'a T>> {
+    pub(crate) fn select_cases<'a, W>(&self, cases: &'a [Case<W>]) -> Result<Vec<&'a Case<W>>> {
         for name in &self.only {
             ensure!(
-                cases.iter().any(|case| case.name() == name),
+                cases.iter().any(|case| case.name == name),
                 "there is no workload {name}"
             );
         }
-        let is_selected =
-            |case: &&T| self.only.is_empty() || self.only.iter().any(|name| name == case.name());
-        Ok(cases.iter().filter(is_selected).collect())
+        Ok(cases
+            .iter()
+            .filter(|case| self.only.is_empty() || self.only.iter().any(|name| name == case.name))
+            .collect())
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new<C: Contestant>(
         contestants: &[C],
-        cases: &[&impl Case<C>],
+        cases: &[&Case<C::Work>],
         targets: &'static [Target],
         floor: Option<&'static str>,
     ) -> Self {
@@ -34,7 +34,7 @@ impl Report {
             contestants: contestants.iter().map(describe).collect(),
             cases: cases
                 .iter()
-                .map(|case| (case.name(), participants(*case, contestants)))
+                .map(|case| (case.name, participants(case, contestants)))
                 .filter(|(_, participants)| !participants.is_empty())
                 .collect(),
             targets,
@@ -219,8 +219,8 @@ impl Report {
     }
 }
 
-fn participants<C: Contestant>(case: &impl Case<C>, contestants: &[C]) -> Vec<String> {
-    let participants = contestants.iter().filter(|it| case.is_supported_by(it));
+fn participants<C: Contestant>(case: &Case<C::Work>, contestants: &[C]) -> Vec<String> {
+    let participants = contestants.iter().filter(|it| it.supports(&case.work));
     participants.map(|it| it.name().to_owned()).collect()
 }
 

@@ -2,17 +2,10 @@
 
 use crate::compare::contestant::Case;
 use crate::compare::target::{Bound, Target};
-use crate::intercept::contestants::{FLOOR, InterceptContestant};
+use crate::intercept::contestants::FLOOR;
 use crate::intercept::load::spec::{CERTIFICATES, CPU, LoadShape};
 
-/// A shape of load: a table.
-pub(super) struct InterceptCase {
-    name: &'static str,
-    pub(super) shape: LoadShape,
-}
-
-/// The raw results have these names: change the name with the meaning.
-pub(super) const CASES: &[InterceptCase] = &[
+pub(super) const CASES: &[Case<LoadShape>] = &[
     case("cold", COLD),
     case("warm", LoadShape::WARM),
     case(
@@ -56,8 +49,12 @@ const COLD: LoadShape = LoadShape {
     ..LoadShape::WARM
 };
 
-const fn case(name: &'static str, shape: LoadShape) -> InterceptCase {
-    InterceptCase { name, shape }
+const fn case(name: &'static str, work: LoadShape) -> Case<LoadShape> {
+    Case {
+        name,
+        work,
+        turns: 1,
+    }
 }
 
 /// What a request may cost relative to the best competitor, and to what no proxy can avoid.
@@ -88,16 +85,5 @@ const fn cpu(case: &'static str, baselines: &'static [&'static str], bound: f64)
         metric: CPU,
         baselines,
         bound: Bound::AtMost(bound),
-    }
-}
-
-impl Case<InterceptContestant> for InterceptCase {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn is_supported_by(&self, contestant: &InterceptContestant) -> bool {
-        // The floor caches nothing. Where hosts repeat, a proxy with a cache may well be below it.
-        !contestant.is_floor() || self.shape.hosts >= self.shape.requests
     }
 }

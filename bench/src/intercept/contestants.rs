@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::compare::contestant::Contestant;
 use crate::host::program::run_for_output;
 use crate::intercept::certificates;
+use crate::intercept::load::spec::LoadShape;
 
 /// A contestant: a row of the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -102,11 +103,6 @@ impl Selection {
 }
 
 impl InterceptContestant {
-    /// Whether it is the lower bound, not a real proxy.
-    pub(crate) fn is_floor(&self) -> bool {
-        self.kind == Kind::Floor
-    }
-
     /// Creates the CA and the command. None for direct connections to the origin.
     pub(crate) fn proxy_command(&self, setup: &InterceptSetup) -> Result<Option<ProxyCommand>> {
         let proxy = match self.kind {
@@ -179,6 +175,8 @@ impl InterceptContestant {
 }
 
 impl Contestant for InterceptContestant {
+    type Work = LoadShape;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -206,6 +204,11 @@ impl Contestant for InterceptContestant {
                 .map(|error| format!("{program} does not intercept: {error:#}")),
             _ => None,
         }
+    }
+
+    fn supports(&self, shape: &LoadShape) -> bool {
+        // The floor caches nothing. Where hosts repeat, a proxy with a cache may well be below it.
+        self.kind != Kind::Floor || shape.hosts >= shape.requests
     }
 }
 

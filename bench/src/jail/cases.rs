@@ -5,18 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::compare::contestant::Case;
 use crate::compare::target::{Bound, Target};
 use crate::intercept::load::spec::{CPU, LoadShape};
-use crate::jail::contestants::{HTTPJAIL, JailContestant};
-
-/// Work in a jail, and how many turns it takes in a round: a table.
-pub(super) struct JailCase {
-    name: &'static str,
-    pub(super) work: Work,
-    turns: u32,
-}
 
 /// What is done in a turn.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// Starts a jail with `true` in it, so many times.
     Starts(u32),
     /// Requests of a client in a jail that has been started before.
@@ -35,19 +27,18 @@ impl Work {
     }
 }
 
-/// The raw results have these names: change the name with the meaning.
-pub(super) const CASES: &[JailCase] = &[
-    JailCase {
+pub(super) const CASES: &[Case<Work>] = &[
+    Case {
         name: "start",
         work: Work::Starts(10),
         turns: 6,
     },
-    JailCase {
+    Case {
         name: "new-connections",
         work: Work::Requests(LoadShape::WARM),
         turns: 3,
     },
-    JailCase {
+    Case {
         name: "keep-alive",
         work: Work::Requests(LoadShape {
             requests: 2000,
@@ -56,7 +47,7 @@ pub(super) const CASES: &[JailCase] = &[
         }),
         turns: 3,
     },
-    JailCase {
+    Case {
         name: "memory",
         work: Work::Memory(LoadShape::WARM),
         turns: 1,
@@ -83,20 +74,8 @@ const fn less_than_httpjail(case: &'static str, metric: &'static str) -> Target 
     }
 }
 
-impl Case<JailContestant> for JailCase {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn is_supported_by(&self, contestant: &JailContestant) -> bool {
-        // Without a jail there is no process whose memory could be measured.
-        contestant.is_jail() || !matches!(self.work, Work::Memory(_))
-    }
-
-    fn turns(&self) -> u32 {
-        self.turns
-    }
-}
+/// The competitor's name in the tables.
+pub(super) const HTTPJAIL: &str = "httpjail";
 
 /// The names of the metrics.
 pub(super) const START: &str = "ms";

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::contestant::Contestant;
 use crate::host::program::run_for_output;
+use crate::jail::cases::{HTTPJAIL, Work};
 
 /// A contestant: a row of the tables.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -118,6 +119,8 @@ impl JailContestant {
 }
 
 impl Contestant for JailContestant {
+    type Work = Work;
+
     fn name(&self) -> &str {
         &self.name
     }
@@ -144,10 +147,12 @@ impl Contestant for JailContestant {
             }
         }
     }
-}
 
-/// The competitor's name in the tables.
-pub(super) const HTTPJAIL: &str = "httpjail";
+    fn supports(&self, work: &Work) -> bool {
+        // Without a jail there is no process whose memory could be measured.
+        self.is_jail() || !matches!(work, Work::Memory(_))
+    }
+}
 
 /// The user that everything runs as, `nobody`.
 const USER: u32 = 65534;

@@ -2,23 +2,19 @@
 
 use crate::compare::contestant::Case;
 use crate::load::spec::Workload;
-use crate::matrix::contestants::MatrixContestant;
 
-/// A workload and its size: a table of the matrix.
-pub(super) struct MatrixCase {
-    name: &'static str,
+/// A workload and its size.
+pub(super) struct MatrixWork {
     pub(super) workload: Workload,
     pub(super) connections: usize,
-    /// Turns in a round; several turns are short ones.
-    pub(super) turns: u32,
 }
 
-/// Every workload that is run. The raw results have these names: change the name with the meaning.
-pub(super) const CASES: &[MatrixCase] = &[
+/// Every workload that is run. Several turns are short ones.
+pub(super) const CASES: &[Case<MatrixWork>] = &[
     case("pingpong", Workload::Pingpong, 50),
     case("bulk-1", Workload::Bulk, 1),
     case("bulk-4", Workload::Bulk, 4),
-    MatrixCase {
+    Case {
         turns: 40,
         ..case("churn", Workload::Churn, 50)
     },
@@ -29,25 +25,13 @@ pub(super) const CASES: &[MatrixCase] = &[
     case("udp-stream", Workload::UdpStream, 4),
 ];
 
-const fn case(name: &'static str, workload: Workload, connections: usize) -> MatrixCase {
-    MatrixCase {
+const fn case(name: &'static str, workload: Workload, connections: usize) -> Case<MatrixWork> {
+    Case {
         name,
-        workload,
-        connections,
+        work: MatrixWork {
+            workload,
+            connections,
+        },
         turns: 1,
-    }
-}
-
-impl Case<MatrixContestant> for MatrixCase {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn is_supported_by(&self, contestant: &MatrixContestant) -> bool {
-        contestant.carries(self.workload.transport())
-    }
-
-    fn turns(&self) -> u32 {
-        self.turns
     }
 }

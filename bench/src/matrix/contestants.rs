@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::compare::contestant::Contestant;
 use crate::host::program::run_for_output;
 use crate::load::spec::Preface;
+use crate::matrix::cases::MatrixWork;
 use crate::matrix::contestants::command_line::CommandLine;
 use crate::wire::transport::Transport;
 
@@ -79,17 +80,6 @@ impl MatrixContestant {
         matches!(self, Self::Backend(..))
     }
 
-    /// Whether it can do workloads over `transport` at all.
-    pub(super) fn carries(&self, transport: Transport) -> bool {
-        match self {
-            Self::Direct => true,
-            Self::Haproxy(_) | Self::Nginx(_) => transport == Transport::Tcp,
-            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => {
-                line.carries(transport)
-            }
-        }
-    }
-
     fn program(&self) -> Option<&Path> {
         match self {
             Self::Direct => None,
@@ -102,6 +92,8 @@ impl MatrixContestant {
 }
 
 impl Contestant for MatrixContestant {
+    type Work = MatrixWork;
+
     fn name(&self) -> &str {
         match self {
             Self::Direct => "direct",
@@ -133,6 +125,17 @@ impl Contestant for MatrixContestant {
             .lines()
             .find(|line| line.bytes().any(|byte| byte.is_ascii_digit()));
         line.unwrap_or("version unknown").to_owned()
+    }
+
+    fn supports(&self, work: &MatrixWork) -> bool {
+        let transport = work.workload.transport();
+        match self {
+            Self::Direct => true,
+            Self::Haproxy(_) | Self::Nginx(_) => transport == Transport::Tcp,
+            Self::CommandLine(line) | Self::Observed(line) | Self::Backend(line, _) => {
+                line.carries(transport)
+            }
+        }
     }
 }
 
