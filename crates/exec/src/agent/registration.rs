@@ -82,7 +82,12 @@ impl Registration {
         loop {
             match fd_passing::receive_foreign_fds(&self.socket, &mut bytes, MAX_FDS) {
                 Ok((0, _)) if self.message.is_empty() => return Progress::Empty,
-                Ok((0, _)) => return self.complete(parse(&self.message)),
+                Ok((0, _)) => {
+                    return match parse(&self.message) {
+                        Ok(state) => self.complete(state),
+                        Err(error) => Progress::Refused(error.into()),
+                    };
+                }
                 Ok((len, fds)) => {
                     self.message
                         .extend_from_slice(bytes.get(..len).unwrap_or_default());
@@ -95,13 +100,13 @@ impl Registration {
                     // A runtime may leave the connection open behind its message.
                     let may_be_all = self.message.trim_ascii_end().ends_with(b"}");
                     return match may_be_all.then(|| parse(&self.message)) {
-                        Some(Ok(state)) => self.complete(Ok(state)),
+                        Some(Ok(state)) => self.complete(state),
                         Some(Err(_)) | None => Progress::Incomplete,
                     };
                 }
                 Err(error) => {
                     return match parse(&self.message) {
-                        Ok(state) => self.complete(Ok(state)),
+                        Ok(state) => self.complete(state),
                         Err(_) => Progress::Refused(error.into()),
                     };
                 }
@@ -109,8 +114,8 @@ impl Registration {
         }
     }
 
-    fn complete(&mut self, state: Result<ContainerState, RegistrationError>) -> Progress {
-        match state.and_then(|state| self.announced(state)) {
+    fn complete(&mut self, state: ContainerState) -> Progress {
+        match self.announced(state) {
             Ok(announced) => Progress::Complete(announced),
             Err(error) => Progress::Refused(error),
         }
