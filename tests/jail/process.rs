@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::lab::{WAIT_LIMIT, assert_fails, assert_prints};
-use crate::harness::lab::{wait_for, wait_until};
+use crate::harness::lab::{
+    WAIT_LIMIT, assert_contains, assert_fails, assert_prints, wait_for, wait_until,
+};
 use crate::harness::rig::jail::{JailRig, USERS, User};
 
 #[test]
@@ -144,6 +145,11 @@ fn user_and_directory_and_variables_are_kept() {
             printed,
             format!("{id}\n/var\nbar\nnone none\n"),
             "{output:?}"
+        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_contains(
+            &errors,
+            &["https_proxy is not used in a jail", "--upstream-proxy URL"],
         );
     }
 }

@@ -106,6 +106,14 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
             "peername: THE PROGRAM MAY CHANGE MOUNTS (--allow-mounts): it can uncover hidden files"
         );
     }
+    if let Some(variable) = environment::ignored_proxy()
+        && args.intercept.0.upstream_proxy.is_none()
+        && !args.logging.quiet
+    {
+        eprintln!(
+            "peername: {variable} is not used in a jail: where only that proxy reaches other hosts, give it as --upstream-proxy URL"
+        );
+    }
     let ports = interceptor.ports();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;

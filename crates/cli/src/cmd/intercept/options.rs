@@ -97,7 +97,7 @@ pub(crate) struct Intercept {
     allow_destination: Vec<AllowedDestination>,
     /// Upstream proxy for all connections to origins: `http://[USER:PASSWORD@]HOST:PORT`
     #[arg(long, value_name = "URL", help_heading = heading::ORIGINS)]
-    upstream_proxy: Option<UpstreamProxy>,
+    pub(super) upstream_proxy: Option<UpstreamProxy>,
     /// Begin each connection to an origin with a PROXY header that names the client
     #[arg(
         long,

@@ -45,6 +45,15 @@ pub(super) fn prepare(
     Ok(())
 }
 
+/// The variable by which the program would find a proxy, if there is one. The interceptor does not use it: it may be for another
+/// network than the jail's, and `no_proxy` has rules of its own in each program.
+pub(super) fn ignored_proxy() -> Option<String> {
+    ["https_proxy", "http_proxy", "all_proxy"]
+        .into_iter()
+        .flat_map(|name| [name.to_owned(), name.to_ascii_uppercase()])
+        .find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
 /// Overrides `http.proxy` of git's configuration files, behind what the environment configures already. What the files say of one
 /// URL or remote (`http.<url>.proxy`, `remote.<name>.proxy`) is more specific, and stays.
 fn disable_proxy_of_git(command: &mut Command) {
