@@ -9,7 +9,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use peername_identity::SocketListing;
 use peername_sys::ipc::fd_passing;
-use peername_sys::process::kill_on_close::KillOnClose;
 use peername_sys::process::pidfd::{PidFd, Signal};
 use peername_sys::process::{daemonize, memory};
 use peername_sys::seccomp::{self, Getsockname};
@@ -140,7 +139,7 @@ fn report<T>(line: &OwnedFd, attempted: Attempted<T>) -> Attempted<T> {
     attempted
 }
 
-static INTERFACES: [Interface; 8] = [
+static INTERFACES: [Interface; 7] = [
     Interface {
         name: "pidfd_open(2)",
         purpose: "The supervisor opens the program's processes by it",
@@ -175,13 +174,6 @@ static INTERFACES: [Interface; 8] = [
         remedy: "in a unit: SystemCallFilter=process_vm_writev (systemd.exec(5))",
         is_dispensable: true,
         attempt: write_own_memory,
-    },
-    Interface {
-        name: "/proc/self/fd",
-        purpose: "The kernel ends the program by it if the supervisor is killed",
-        remedy: "mount /proc (proc(5))",
-        is_dispensable: false,
-        attempt: || KillOnClose::new(None)?.new_inhibitor(None).map(drop),
     },
     Interface {
         name: "seccomp(2)",

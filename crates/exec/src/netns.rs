@@ -92,14 +92,10 @@ fn supervise(
 ) -> Result<(), SyscallError> {
     daemonize::set_thread_name(c"peername-netns");
     // If this process is killed, the proxy ends; the program would be unreachable, so the kernel kills it, too.
-    let mut kill_on_close = KillOnClose::new(None)?;
-    if let Err(error) = kill_on_close.add(pid, || !program.has_exited()) {
-        // The program may have exited already.
-        return match program.has_exited() {
-            true => Ok(()),
-            false => Err(error),
-        };
-    }
+    let _kill_on_close = match KillOnClose::new(pid, program) {
+        Err(_) if program.has_exited() => return Ok(()),
+        armed => armed?,
+    };
     let child = ChildProcess::fork(sockets, |sockets| become_proxy(sockets, proxy))?;
     let proxy = child.pidfd();
     let epoll = Epoll::new()?;

@@ -17,9 +17,7 @@
 
 mod config;
 mod epoll_token;
-mod failsafe;
 mod inflight_calls;
-mod kill_switch;
 mod listener_cache;
 mod liveness_socket;
 mod pending_accepts;

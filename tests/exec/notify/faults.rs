@@ -1,10 +1,8 @@
 //! Faults between program and supervisor, and how each ends.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use peername_sys::process::pidfd::PidFd;
 use rustix::process::{Pid, Signal};
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
@@ -80,106 +78,55 @@ fn killed_supervisor_ends_a_program_that_ignores_sigterm() {
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
 
-/// No helper is left that could end the program, so the kernel does: it kills at once all processes of the program that
-/// accept, including those that ignore SIGTERM.
+/// No helper is left that could end the program. A program that goes on after the error of accept(2) is never given a
+/// connection, so it takes no client for its balancer.
 #[test]
-fn supervisor_and_monitor_killed_at_once_end_the_program() {
-    for variant in ["block", "threads", "fork", "level", "edge"] {
-        for monitor_first in [false, true] {
-            let mut exec = NotifyRig::start_ignoring_sigterm(variant);
-            let client = fresh_client_v4();
-            assert_eq!(
-                exec.report_for(&header_for(client)),
-                [client; 2],
-                "{variant}"
-            );
-            let mut helpers = [exec.supervisor_pid(), exec.monitor_pid()];
-            helpers.rotate_left(usize::from(monitor_first));
-            kill_at_once(helpers);
-            assert_killed(&mut exec);
-        }
-    }
-}
-
-/// Before the program has accepted anything, and with a monitor that is not the first.
-#[test]
-fn supervisor_and_later_monitor_killed_before_any_client_end_the_program() {
-    let mut exec = NotifyRig::start_variant("level", "4", &[]);
-    let first = exec.monitor_pid();
-    kill_pid(first);
-    wait_until("another monitor", || exec.monitor_pid() != first);
-    kill_at_once([exec.monitor_pid(), exec.supervisor_pid()]);
-    assert_killed(&mut exec);
-}
-
-/// A process that has never called accept(2) would get ENOSYS from it. It is in the process group that the program leads, as
-/// under a service manager.
-#[test]
-fn supervisor_and_monitor_killed_at_once_end_a_process_that_has_not_accepted() {
-    let mut exec = NotifyRig::start_through(&["setsid"], &[], LATE_ACCEPTOR);
-    let client = fresh_client_v4();
-    let conn = exec.connect_and_send(&header_for(client));
-    assert_eq!(conn.recv_to_end().0, client.to_string().as_bytes());
-    let late = exec
-        .process
-        .wait_line("its pid", |line| line.strip_prefix("late ")?.parse().ok());
-    let late = PidFd::open(late).expect("it lives");
-    kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
-    assert_killed(&mut exec);
-    wait_until("the end of the other", || late.has_exited());
-}
-
-/// A thread is told apart from a later process with the same id, whether its own process has exited or lives on.
-#[test]
-fn supervisor_and_monitor_killed_at_once_end_a_process_with_the_id_of_a_thread() {
-    for first in ["process", "thread"] {
-        let mut exec = NotifyRig::start(&[], &[REUSED_THREAD_ID, &[first]].concat());
-        for _ in ["first", "second"] {
-            let client = fresh_client_v4();
+fn accept_fails_once_supervisor_and_monitor_are_killed() {
+    for order in [
+        KillOrder::SupervisorFirst,
+        KillOrder::MonitorFirst,
+        KillOrder::MonitorEndsProgram,
+    ] {
+        let mut exec = NotifyRig::start(&[], REPEATING);
+        let client = fresh_client_v4();
+        let served = exec.connect_and_send(&header_for(client));
+        assert_eq!(served.recv_to_end().0, client.to_string().as_bytes());
+        kill_helpers(&mut exec, order);
+        exec.process.wait_printed("Function not implemented");
+        for client in [fresh_client_v4(), fresh_client_v4()] {
             let conn = exec.connect_and_send(&header_for(client));
-            assert_eq!(
-                conn.recv_to_end().0,
-                client.to_string().as_bytes(),
-                "{first}"
-            );
+            conn.assert_stays_open(Duration::from_millis(200));
         }
-        exec.process
-            .wait_line("the id", |line| line.strip_prefix("reused ").map(drop));
-        kill_at_once([exec.supervisor_pid(), exec.monitor_pid()]);
-        assert_killed(&mut exec);
     }
 }
 
-/// The monitor gives the program two seconds, in which it can be killed, too.
-#[test]
-fn monitor_killed_while_it_ends_the_program() {
-    let mut exec = NotifyRig::start_ignoring_sigterm("fork");
-    let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
-    let monitor = exec.monitor_pid();
-    kill_pid(exec.supervisor_pid());
-    assert!(exec.process.wait_exit(Duration::from_millis(300)).is_none());
-    kill_pid(monitor);
-    assert_killed(&mut exec);
+#[derive(Clone, Copy)]
+enum KillOrder {
+    SupervisorFirst,
+    MonitorFirst,
+    /// The monitor in the two seconds that it gives the program.
+    MonitorEndsProgram,
+}
+
+fn kill_helpers(exec: &mut NotifyRig, order: KillOrder) {
+    let (supervisor, monitor) = (exec.supervisor_pid(), exec.monitor_pid());
+    match order {
+        KillOrder::SupervisorFirst => kill_at_once([supervisor, monitor]),
+        KillOrder::MonitorFirst => kill_at_once([monitor, supervisor]),
+        KillOrder::MonitorEndsProgram => {
+            kill_pid(supervisor);
+            assert!(exec.process.wait_exit(Duration::from_millis(300)).is_none());
+            kill_pid(monitor);
+        }
+    }
 }
 
 /// Suspends both first, so that neither can react to the other's end.
-pub(super) fn kill_at_once(helpers: [Pid; 2]) {
+fn kill_at_once(helpers: [Pid; 2]) {
     for helper in helpers {
         rustix::process::kill_process(helper, Signal::STOP).expect("kill");
     }
     helpers.into_iter().for_each(kill_pid);
-}
-
-/// Waits until SIGKILL has ended the program and no process of it listens; asserts that none of its calls
-/// failed before.
-#[track_caller]
-fn assert_killed(exec: &mut NotifyRig) {
-    let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(9), "{status:?}");
-    exec.lab.balancer.wait_connection_refused(LISTEN_V4);
-    let log = exec.process.log();
-    assert!(!log.contains("not implemented"), "{log}");
 }
 
 /// Connections that wait for their header or for accept(2) are closed, not left hanging.
@@ -319,16 +266,10 @@ fn listener_that_is_made_blocking_meanwhile_holds_up_no_other() {
     }
 }
 
-/// A parent that serves, and a child that would do so after a signal.
-const LATE_ACCEPTOR: &[&str] = &[
+const REPEATING: &[&str] = &[
     "/usr/bin/python3",
     "-uc",
-    include_str!("faults/late_acceptor.py"),
-];
-const REUSED_THREAD_ID: &[&str] = &[
-    "/usr/bin/python3",
-    "-uc",
-    include_str!("faults/reused_thread_id.py"),
+    include_str!("faults/repeating.py"),
 ];
 const TOGGLING: &[&str] = &[
     "/usr/bin/python3",

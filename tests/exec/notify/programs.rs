@@ -2,13 +2,12 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use super::faults::kill_at_once;
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
 use crate::harness::rig::exec_notify::{
-    NotifyRig, compiled_go_server, network_of, wait_helper_pid,
+    NotifyRig, compiled_go_server, kill_pid, network_of, wait_helper_pid,
 };
 use crate::harness::rig::proxy::header_for;
 
@@ -58,11 +57,11 @@ fn ordinary_user_can_supervise() {
         );
     }
     process.wait_logged("no_new_privs");
-    // Also without any privilege, the kernel ends the program.
+    // Also without any privilege, the monitor ends the program.
     let network = network_of(&process.pid().to_string()).expect("a network");
-    kill_at_once(["peername-guard", "peername-notify"].map(|name| wait_helper_pid(name, &network)));
+    kill_pid(wait_helper_pid("peername-notify", &network));
     let status = process.wait_exit(WAIT_LIMIT).expect("its end");
-    assert_eq!(status.signal(), Some(9), "{status:?}");
+    assert_eq!(status.signal(), Some(15), "{status:?}");
 }
 
 /// The program's arguments, exit code, signals and parent do not change.

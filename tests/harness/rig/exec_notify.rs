@@ -23,16 +23,11 @@ pub(crate) struct NotifyRig {
 impl NotifyRig {
     /// Runs a program with these options of `exec`, and waits until it listens.
     pub(crate) fn start(options: &[&str], program: &[&str]) -> Self {
-        Self::start_through(&[], options, program)
-    }
-
-    /// The same, started through other programs.
-    pub(crate) fn start_through(through: &[&str], options: &[&str], program: &[&str]) -> Self {
         let lab = Lab::new();
         let chosen = options.iter().any(|option| option.starts_with("--mode"));
         let mode = if chosen { &[][..] } else { &["--mode=notify"] };
         let args = [USUAL, mode, options, &["--"], program].concat();
-        let process = Process::start_through(&lab.server, through, BINARY, &args);
+        let process = Process::start(&lab.server, BINARY, &args);
         Self {
             process: process.wait_listening(&[LISTEN_V4]),
             lab,

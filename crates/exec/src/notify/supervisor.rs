@@ -20,13 +20,13 @@ use peername_sys::{Errno, Result};
 
 use super::config::SupervisorConfig;
 use super::epoll_token::EpollToken;
-use super::failsafe::Failsafe;
 use super::inflight_calls::{InflightCall, InflightSlot};
 use super::listener_cache::ListenerCache;
 use super::liveness_socket::LivenessSocket;
 use super::pending_accepts::{AcceptCall, PendingAccepts};
 use super::refusal_log::RefusalLog;
 use super::supervised_calls::{FirstProcess, SupervisedCalls};
+use super::supervisor_monitor::SupervisorMonitor;
 use crate::client_judge::ClientJudge;
 use crate::header_waiter::request_channels::RequestChannels;
 use crate::header_waiter::{HeaderWaiter, ListenerAddr};
@@ -36,7 +36,7 @@ use crate::header_waiter::{HeaderWaiter, ListenerAddr};
 pub(super) struct Supervisor {
     supervised: SupervisedCalls,
     /// `None` for a container: the agent starts another supervisor.
-    failsafe: Option<Failsafe>,
+    monitor: Option<SupervisorMonitor>,
     epoll: Epoll,
     table: Table<'static>,
     waiter: HeaderWaiter,
@@ -102,13 +102,13 @@ impl Supervisor {
             false => RefusalVerbosity::Throttled,
         });
         let epoll = Epoll::new()?;
-        let mut failsafe = program.map(Failsafe::new);
+        let mut monitor = program.map(SupervisorMonitor::new);
         let channels = library
             .is_some()
             .then(|| RequestChannels::new(table.settings()))
             .transpose()?;
-        if let (Some(failsafe), None) = (&mut failsafe, &channels) {
-            failsafe.start(&supervised, &epoll)?;
+        if let (Some(monitor), None) = (&mut monitor, &channels) {
+            monitor.start(&supervised, &epoll)?;
         }
         if let Some(channels) = &channels {
             epoll.add(channels, EpollToken::Channels.into(), Interest::Readable)?;
@@ -122,7 +122,7 @@ impl Supervisor {
         epoll.add(&waiter, EpollToken::Waiter.into(), Interest::Readable)?;
         Ok(Self {
             supervised,
-            failsafe,
+            monitor,
             epoll,
             table,
             waiter,
@@ -168,8 +168,8 @@ impl Supervisor {
                     }
                     EpollToken::Stop => return Ok(Ended::Stopped),
                     EpollToken::MonitorExited => {
-                        if let Some(failsafe) = &mut self.failsafe {
-                            failsafe.replace_monitor(&self.supervised, &self.epoll);
+                        if let Some(monitor) = &mut self.monitor {
+                            monitor.replace(&self.supervised, &self.epoll);
                         }
                     }
                     EpollToken::Channels => self.serve_channels(),
@@ -266,10 +266,7 @@ impl Supervisor {
         }
         match call {
             NotifiedCall::Listen { socket } => {
-                let thread = self.note_listener(notification, socket);
-                if let Some(failsafe) = &mut self.failsafe {
-                    failsafe.note(&self.supervised, notification, thread.as_ref());
-                }
+                self.note_listener(notification, socket);
                 self.supervised.calls.continue_syscall(id);
                 self.supervised.inflight.remove(&slot);
             }
@@ -295,7 +292,10 @@ impl Supervisor {
                 };
                 match self.listeners.check(self.table.settings(), socket) {
                     Some(listening) => {
-                        if let Err(error) = self.note_accepting_process(notification, &thread) {
+                        // From now on the program ends with the supervisor.
+                        if let Some(monitor) = &mut self.monitor
+                            && let Err(error) = monitor.start(&self.supervised, &self.epoll)
+                        {
                             self.refuse_unmonitored(id, &error);
                             self.supervised.inflight.remove(&slot);
                             return;

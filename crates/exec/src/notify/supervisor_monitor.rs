@@ -2,18 +2,19 @@
 //!
 //! Without a supervisor the kernel fails accept(2) with ENOSYS, at which servers spin, or stop serving while they look
 //! alive. So a second process, which does nothing else, holds the notification listener too (calls wait then), ends the
-//! program and all of its descendants, and so lets a service manager restart them.
+//! program and all of its descendants, and so lets a service manager restart them. If both are killed at once, accept(2) fails, and
+//! no client is served.
 
 use std::os::fd::AsFd;
-use std::process::ExitStatus;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use peername_sys::Result;
 use peername_sys::event::epoll::{Epoll, Interest};
 use peername_sys::process::caps::{self, CapabilitySet};
 use peername_sys::process::daemonize::{self, ChildProcess};
-use peername_sys::process::kill_on_close::KillInhibitor;
 use peername_sys::process::pidfd::{PidFd, Signal, descendants};
+use peername_sys::process::stderr::try_write_line;
 use peername_sys::seccomp::{Notification, NotificationListener, is_over};
 
 use super::epoll_token::EpollToken;
@@ -22,62 +23,87 @@ use super::supervised_calls::{FirstProcess, SupervisedCalls};
 
 /// The supervisor's handle of its monitor.
 #[derive(Debug)]
-pub(super) struct SupervisorMonitor(ChildProcess);
+pub(super) struct SupervisorMonitor {
+    first: FirstProcess,
+    /// `None` until one is needed and could be started. As long as every process that accepts has the library, none depends on
+    /// the supervisor.
+    child: Option<ChildProcess>,
+}
 
 impl SupervisorMonitor {
-    /// Starts a monitor, as a child of the supervisor, which learns of its exit through `epoll`.
-    pub(super) fn start(
-        supervised: &SupervisedCalls,
-        first: &FirstProcess,
-        inhibitor: KillInhibitor,
-        epoll: &Epoll,
-    ) -> Result<Self> {
-        let (inflight, pid) = (supervised.inflight, first.pid);
-        let [pipe, queue] = inhibitor.into();
-        let inherited = [
-            PidFd::current()?.into(),
-            supervised.calls.try_clone()?.into(),
-            first.process.try_clone()?.into(),
-            pipe,
-            queue,
-        ];
-        let monitor =
-            ChildProcess::fork(inherited, |[supervisor, calls, process, pipe, queue]| {
-                daemonize::set_thread_name(c"peername-guard");
-                // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
-                if caps::is_effective(CapabilitySet::SYS_PTRACE) {
-                    let _ = caps::keep_only(CapabilitySet::KILL);
-                }
-                let _inhibitor = KillInhibitor::from([pipe, queue]);
-                let guard = Guard {
-                    calls: calls.into(),
-                    inflight,
-                    first: FirstProcess {
-                        pid,
-                        process: process.into(),
-                    },
-                };
-                u8::from(guard.run(&supervisor.into()).is_err())
-            })?;
-        let exited = EpollToken::MonitorExited.into();
-        match epoll.add(monitor.pidfd(), exited, Interest::Readable) {
-            Ok(()) => Ok(Self(monitor)),
-            Err(error) => {
-                monitor.kill();
-                Err(error)
-            }
-        }
+    /// A monitor that is not started yet, of a program with this first process.
+    pub(super) fn new(first: FirstProcess) -> Self {
+        Self { first, child: None }
     }
 
-    /// Removes a monitor that has exited from the epoll instance, and reaps it. Returns how it ended.
+    /// Starts the monitor as a child of the supervisor, unless it runs. The supervisor learns of its exit through `epoll`.
     ///
     /// # Errors
     ///
-    /// ECHILD: another one has reaped it.
-    pub(super) fn reap(self, epoll: &Epoll) -> Result<ExitStatus> {
-        let _ = epoll.delete(self.0.pidfd());
-        self.0.wait()
+    /// Those of fork(2), pidfd_open(2), fcntl(2) and epoll_ctl(2).
+    pub(super) fn start(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) -> Result<()> {
+        if self.child.is_none() {
+            let child = fork_guard(supervised, &self.first)?;
+            let exited = EpollToken::MonitorExited.into();
+            if let Err(error) = epoll.add(child.pidfd(), exited, Interest::Readable) {
+                child.kill();
+                return Err(error);
+            }
+            self.child = Some(child);
+        }
+        Ok(())
     }
+
+    /// Reaps a monitor that has exited, and starts another one if it was killed. If that fails, or the monitor itself has failed, the
+    /// next accept(2) starts another.
+    pub(super) fn replace(&mut self, supervised: &SupervisedCalls, epoll: &Epoll) {
+        let Some(exited) = self.child.take() else {
+            return;
+        };
+        let _ = epoll.delete(exited.pidfd());
+        match exited.wait() {
+            Ok(status) if status.signal().is_some() => {
+                try_write_line(
+                    "peername: the monitor of the supervisor was killed; starting another",
+                );
+                if let Err(error) = self.start(supervised, epoll) {
+                    try_write_line(&format!(
+                        "peername: no monitor of the supervisor until the next accept(2): {error}"
+                    ));
+                }
+            }
+            // Another would fail as well.
+            _ => try_write_line(
+                "peername: the monitor of the supervisor has failed; the next accept(2) starts another",
+            ),
+        }
+    }
+}
+
+/// Forks the monitor's process.
+fn fork_guard(supervised: &SupervisedCalls, first: &FirstProcess) -> Result<ChildProcess> {
+    let (inflight, pid) = (supervised.inflight, first.pid);
+    let inherited = [
+        PidFd::current()?.into(),
+        supervised.calls.try_clone()?.into(),
+        first.process.try_clone()?.into(),
+    ];
+    ChildProcess::fork(inherited, |[supervisor, calls, process]| {
+        daemonize::set_thread_name(c"peername-guard");
+        // The monitor only ends the program. Keeping more capabilities than it needs is no reason to fail.
+        if caps::is_effective(CapabilitySet::SYS_PTRACE) {
+            let _ = caps::keep_only(CapabilitySet::KILL);
+        }
+        let guard = Guard {
+            calls: calls.into(),
+            inflight,
+            first: FirstProcess {
+                pid,
+                process: process.into(),
+            },
+        };
+        u8::from(guard.run(&supervisor.into()).is_err())
+    })
 }
 
 /// The monitor, from inside.

@@ -1,10 +1,8 @@
 //! What the supervisor does for processes with the library: channels to the header waiter, and listeners to wake.
 
 use std::os::fd::{OwnedFd, RawFd};
-use std::rc::Rc;
 
 use peername_sys::Errno;
-use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::seccomp::{AddFdOutcome, Notification, NotificationListener};
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::socket_info;
@@ -19,15 +17,13 @@ impl Supervisor {
         }
     }
 
-    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Returns the calling thread.
-    /// Without the rights to copy the socket it is noted at its first accept(2), and `None` is returned.
-    pub(super) fn note_listener(
-        &mut self,
-        call: &Notification,
-        number: RawFd,
-    ) -> Option<Rc<ThreadFd>> {
+    /// Notes a socket that is about to listen, perhaps again at the address of one that was closed. Without the rights to copy the
+    /// socket it is noted at its first accept(2).
+    pub(super) fn note_listener(&mut self, call: &Notification, number: RawFd) {
         let calls = &self.supervised.calls;
-        let (thread, socket) = self.threads.descriptor(calls, call, number).ok()??;
+        let Ok(Some((_, socket))) = self.threads.descriptor(calls, call, number) else {
+            return;
+        };
         if let Ok(addr) = local_addr(&socket) {
             self.waiter.note_port(addr.port());
             if self.table.settings().covers(addr.port()) {
@@ -36,7 +32,6 @@ impl Supervisor {
                     .note_listener(&socket, ListenerAddr { addr, namespace });
             }
         }
-        Some(thread)
     }
 
     /// Answers the call with its end of a channel to the header waiter.

@@ -3,17 +3,15 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::rc::Rc;
 
 use peername_identity::{Counter, as_socket_family};
 use peername_sys::ipc::foreign_fd::ForeignFd;
-use peername_sys::process::pidfd::ThreadFd;
 use peername_sys::process::stderr::try_write_line;
-use peername_sys::seccomp::{AddFdOutcome, Notification};
+use peername_sys::seccomp::AddFdOutcome;
 use peername_sys::socket::upstream::local_addr;
 use peername_sys::tcp::foreign_listener::ForeignListener;
 use peername_sys::tcp::{socket_info, stream};
-use peername_sys::{Errno, Result, SyscallError, is_per_connection_error};
+use peername_sys::{Errno, SyscallError, is_per_connection_error};
 
 use super::names::lookup_identity;
 use super::{Answer, Supervisor};
@@ -86,19 +84,6 @@ impl Supervisor {
             PeekOutcome::Refused => refuse(connection),
         }
         None
-    }
-
-    /// Notes a process that accepts without the library: from now on the program ends with the supervisor.
-    pub(super) fn note_accepting_process(
-        &mut self,
-        call: &Notification,
-        thread: &Rc<ThreadFd>,
-    ) -> Result<()> {
-        if let Some(failsafe) = &mut self.failsafe {
-            failsafe.start(&self.supervised, &self.epoll)?;
-            failsafe.note(&self.supervised, call, Some(thread));
-        }
-        Ok(())
     }
 
     /// Fails an accept(2) for which no monitor could be started: the program may have taken all processes or descriptors.
