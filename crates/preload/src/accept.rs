@@ -333,7 +333,7 @@ fn take_ready(
     match waiter_client::take(listener, flags) {
         Ok(Some(socket)) => Ok(Some((socket, ready_peer(table, socket)))),
         // No descriptor is free: accept(2) fails with that error, and the connection stays at the header waiter.
-        Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
+        Err(error @ (Errno::EMFILE | Errno::ENFILE)) => Err(error),
         Ok(None) | Err(_) => Ok(None),
     }
 }

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 
 use peername_preload_common::address::RawAddress;
 use peername_preload_common::imports::answer;
-use peername_preload_common::kernel::{self, Call, Errno, Result, SOL_SOCKET};
+use peername_preload_common::kernel::{self, Errno, Result, SOL_SOCKET, Sysno};
 use peername_preload_common::pass;
 use peername_preload_common::socket::Socket;
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn accept4(
     let accepted = match state() {
         State::On(table) => accepting::accept(table, fd, flags),
         State::Off => imports::accept4(fd, flags).map(|(fd, peer)| (Socket(fd), peer)),
-        State::Broken => Err(Errno::ACCES),
+        State::Broken => Err(Errno::EACCES),
     };
     let shown = accepted.and_then(|(socket, peer)| {
         // SAFETY: the caller's pointers, for what accept(2) writes to them.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, len: *mut 
         // SAFETY: as the caller made it.
         _ => unsafe {
             pass_on(
-                Call::GetPeerName,
+                Sysno::getpeername,
                 [fd as usize, address as usize, len as usize],
             )
         },
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, len: *mut 
         // SAFETY: as the caller made it.
         _ => unsafe {
             pass_on(
-                Call::GetSockName,
+                Sysno::getsockname,
                 [fd as usize, address as usize, len as usize],
             )
         },
@@ -148,12 +148,12 @@ pub extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
                  exec` as the user that the program runs as. It may not listen, because it would \
                  take its proxy for its client.\n",
             );
-            return answer(Err(Errno::ACCES));
+            return answer(Err(Errno::EACCES));
         }
         State::Broken => {}
     }
     // SAFETY: as the caller made it.
-    let result = unsafe { pass_on(Call::Listen, [fd as usize, backlog as usize, 0]) };
+    let result = unsafe { pass_on(Sysno::listen, [fd as usize, backlog as usize, 0]) };
     if is_reported && result == 0 && !standalone::is_standalone() {
         waiter_client::listening(socket);
     }
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn getsockopt(
         0,
     ];
     // SAFETY: as the caller made it.
-    let result = unsafe { kernel::pass_on(Call::GetSockOpt, args) };
+    let result = unsafe { kernel::pass_on(Sysno::getsockopt, args) };
     if result.is_ok()
         && (level, option) == (SOL_SOCKET, SO_PEERNAME)
         && let State::On(table) = state()
@@ -206,9 +206,9 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
         return Ok(());
     }
     // SAFETY: the caller's; null is EFAULT.
-    let room = unsafe { len.as_mut() }.ok_or(Errno::FAULT)?;
+    let room = unsafe { len.as_mut() }.ok_or(Errno::EFAULT)?;
     if room.cast_signed() < 0 {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     let n = (*room).min(from.len).min(RawAddress::SIZE as u32) as usize;
     // SAFETY: at most as many bytes as there is room for, and as there are.
@@ -217,7 +217,7 @@ unsafe fn write_out(from: &RawAddress, address: *mut c_void, len: *mut u32) -> R
     Ok(())
 }
 
-unsafe fn pass_on(call: Call, [a, b, c]: [usize; 3]) -> c_int {
+unsafe fn pass_on(call: Sysno, [a, b, c]: [usize; 3]) -> c_int {
     let [fifth, sixth] = pass::current().map(|word| word as usize);
     // SAFETY: the caller's; the kernel ignores what is added.
     let result = unsafe { kernel::pass_on(call, [a, b, c, 0, fifth, sixth]) };

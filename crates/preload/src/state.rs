@@ -58,7 +58,7 @@ fn open_table(path: &CStr) -> (u8, State) {
 
 /// Whether this process has the launcher's filter: the supervisor then answers calls without the secret arguments.
 fn is_supervised() -> bool {
-    kernel::name_with(NO_SOCKET, End::Peer, PROBE).err() == Some(Errno(PROBE_ERRNO))
+    kernel::name_with(NO_SOCKET, End::Peer, PROBE).err() == Some(Errno::new(PROBE_ERRNO))
 }
 
 fn open_standalone() -> (u8, State) {

@@ -33,7 +33,7 @@ fn list(listing: SocketListing, states: [u8; 4], mut found: impl FnMut(SocketKey
         read_lines(c"/proc/self/net/tcp", &mut found).ok()?;
         // Without IPv6 there is no such file.
         return match read_lines(c"/proc/self/net/tcp6", &mut found) {
-            Ok(()) | Err(Errno::NOENT) => Some(()),
+            Ok(()) | Err(Errno::ENOENT) => Some(()),
             Err(_) => None,
         };
     }
@@ -121,7 +121,7 @@ fn read_lines(path: &CStr, found: &mut impl FnMut(SocketKey)) -> kernel::Result<
     let mut kept = 0;
     let end = loop {
         let n = match kernel::read(file, buffer.get_mut(kept..).unwrap_or_default()) {
-            Ok(0) if kept == buffer.len() => break Err(Errno::INVAL),
+            Ok(0) if kept == buffer.len() => break Err(Errno::EINVAL),
             Ok(0) => break Ok(()),
             Ok(n) => kept.saturating_add(n),
             Err(error) => break Err(error),

@@ -86,7 +86,7 @@ fn open_channel() -> Result<Socket> {
     loop {
         match kernel::request_descriptor(OPEN_CHANNEL) {
             // The program's handler has run, or the kernel would have made the call again.
-            Err(Errno::INTR) => {}
+            Err(Errno::EINTR) => {}
             opened => return opened.map(Socket),
         }
     }

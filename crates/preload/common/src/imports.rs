@@ -45,7 +45,7 @@ macro_rules! weak {
 pub fn set_errno(errno: Errno) {
     if let Some(location) = errno_location() {
         // SAFETY: the calling thread's own errno.
-        unsafe { location.write(errno.0) }
+        unsafe { location.write(errno.into_raw()) }
     }
 }
 
@@ -191,8 +191,10 @@ type Dlsym = unsafe extern "C" fn(*const c_void, *const c_char) -> *mut c_void;
 
 /// The program's errno.
 pub fn errno() -> Errno {
-    // SAFETY: the calling thread's own errno.
-    errno_location().map_or(Errno::AGAIN, |location| Errno(unsafe { location.read() }))
+    errno_location().map_or(Errno::EAGAIN, |location| {
+        // SAFETY: the calling thread's own errno.
+        Errno::new(unsafe { location.read() })
+    })
 }
 
 fn errno_location() -> Option<*mut c_int> {

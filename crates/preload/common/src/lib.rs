@@ -1,7 +1,7 @@
 //! The base of `libpeername.so` and `libpeername_connect.so`, which are loaded into arbitrary programs (LD_PRELOAD) and
-//! therefore have no dependencies: no standard library, no allocator, no thread, no lock, no thread-local, no needed
-//! library. All work is done by system calls. The same file works with glibc and musl: it needs no more of a C library
-//! than `memcpy` and its like, and uses `__errno_location`, `environ` and `dlsym` if they are present.
+//! therefore have no standard library, no allocator, no thread, no lock, no thread-local and no needed library. All work
+//! is done by system calls. The same file works with glibc and musl: it needs no more of a C library than `memcpy` and its
+//! like, and uses `__errno_location`, `environ` and `dlsym` if they are present.
 //!
 //! **No panic can end the program.** Nothing indexes, unwraps or divides; the optimiser proves that no path to a panic
 //! is left and removes the handler, and a test checks that its text is not in the libraries (`tests/exec/library.rs`).

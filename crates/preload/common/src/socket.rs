@@ -54,7 +54,7 @@ impl Socket {
         match kernel::receive(self.0, buffer, MSG_PEEK | MSG_DONTWAIT) {
             Ok(0) => Ok(None),
             Ok(n) => Ok(Some(n)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Some(0)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Some(0)),
             Err(error) => Err(error),
         }
     }

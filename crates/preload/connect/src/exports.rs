@@ -48,7 +48,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const c_void, len: u32) ->
         Begun::Failed(error) => answer(Err(error)),
     };
     // libproxyproto makes every socket blocking, so it prints the line for non-blocking ones, too.
-    if connected == 0 || errno() == Errno::INPROGRESS {
+    if connected == 0 || errno() == Errno::EINPROGRESS {
         debug("connected\n");
     }
     connected
@@ -164,13 +164,13 @@ unsafe fn begin_at(fd: c_int, address: *const c_void, len: u32) -> Begun {
 /// As connect(2).
 unsafe fn wait(fd: c_int, address: *const c_void, len: u32, dont: bool) -> c_int {
     if dont || kernel::is_nonblocking(fd) == Ok(true) {
-        return answer(Err(Errno::INPROGRESS));
+        return answer(Err(Errno::EINPROGRESS));
     }
     // SAFETY: the caller's.
     let connected = unsafe { imports::connect(fd, address, len) };
     // The program called once, and its own timeout has passed (SO_SNDTIMEO, socket(7)): EINPROGRESS, as after one call.
-    if connected == -1 && errno() == Errno::ALREADY {
-        return answer(Err(Errno::INPROGRESS));
+    if connected == -1 && errno() == Errno::EALREADY {
+        return answer(Err(Errno::EINPROGRESS));
     }
     connected
 }

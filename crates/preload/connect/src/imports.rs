@@ -4,26 +4,26 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use peername_preload_common::imports::answer;
-use peername_preload_common::kernel::{self, Call};
+use peername_preload_common::kernel::{self, Sysno};
 use peername_preload_common::next_functions;
 
 next_functions! { find_functions:
     /// connect(2).
     connect = c"connect"(fd: c_int, address: *const c_void, len: u32) -> c_int
         => { // SAFETY: as the caller made it.
-            unsafe { pass_on(Call::Connect, [fd as usize, address as usize, len as usize, 0, 0, 0]) } };
+            unsafe { pass_on(Sysno::connect, [fd as usize, address as usize, len as usize, 0, 0, 0]) } };
     /// sendto(2).
     sendto = c"sendto"(fd: c_int, data: *const c_void, len: usize, flags: c_int, address: *const c_void, address_len: u32) -> isize
         => { // SAFETY: as the caller made it.
-            unsafe { pass_on(Call::SendTo, [fd as usize, data as usize, len, flags as usize, address as usize, address_len as usize]) } };
+            unsafe { pass_on(Sysno::sendto, [fd as usize, data as usize, len, flags as usize, address as usize, address_len as usize]) } };
     /// sendmsg(2).
     sendmsg = c"sendmsg"(fd: c_int, message: *const c_void, flags: c_int) -> isize
         => { // SAFETY: as the caller made it.
-            unsafe { pass_on(Call::SendMsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) } };
+            unsafe { pass_on(Sysno::sendmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) } };
     /// sendmmsg(2).
     sendmmsg = c"sendmmsg"(fd: c_int, messages: *mut c_void, count: c_uint, flags: c_int) -> c_int
         => { // SAFETY: as the caller made it.
-            unsafe { pass_on(Call::SendMMsg, [fd as usize, messages as usize, count as usize, flags as usize, 0, 0]) } };
+            unsafe { pass_on(Sysno::sendmmsg, [fd as usize, messages as usize, count as usize, flags as usize, 0, 0]) } };
 }
 
 /// The system call itself, where the program has no C library.
@@ -31,7 +31,7 @@ next_functions! { find_functions:
 /// # Safety
 ///
 /// As the call with these arguments.
-unsafe fn pass_on<T: From<i8> + TryFrom<usize>>(call: Call, args: [usize; 6]) -> T {
+unsafe fn pass_on<T: From<i8> + TryFrom<usize>>(call: Sysno, args: [usize; 6]) -> T {
     // SAFETY: the caller's.
     let result = unsafe { kernel::pass_on(call, args) };
     answer(result.map(|value| T::try_from(value).unwrap_or_else(|_| 0.into())))

@@ -45,7 +45,7 @@ pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     match kernel::set_option(socket.0, SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 1_i32) {
         Ok(()) => {}
         // The option can be set only before the connection is opened.
-        Err(Errno::INVAL) => return Begun::NotOurs,
+        Err(Errno::EINVAL) => return Begun::NotOurs,
         Err(_) => return unavailable(),
     }
     let header = claim.header(destination);
@@ -53,10 +53,10 @@ pub(crate) fn begin(socket: Socket, to: &RawAddress) -> Begun {
     match kernel::send_to(socket.0, header.as_bytes(), flags, to) {
         Ok(n) if n == header.as_bytes().len() => Begun::UnderWay,
         // Short write: a segment is smaller than the header (TCP_MAXSEG, or the route's MTU).
-        Ok(_) => take_back(socket, Errno::MSGSIZE),
+        Ok(_) => take_back(socket, Errno::EMSGSIZE),
         // The kernel had no memory for the header, and connects without it.
-        Err(Errno::INPROGRESS) => take_back(socket, Errno::NOBUFS),
-        Err(Errno::OPNOTSUPP) => unavailable(),
+        Err(Errno::EINPROGRESS) => take_back(socket, Errno::ENOBUFS),
+        Err(Errno::EOPNOTSUPP) => unavailable(),
         Err(error) => Begun::Failed(error),
     }
 }
@@ -76,7 +76,7 @@ fn unavailable() -> Begun {
              first bit of net.ipv4.tcp_fastopen (sysctl -w net.ipv4.tcp_fastopen=1)\n",
         );
     }
-    Begun::Failed(Errno::OPNOTSUPP)
+    Begun::Failed(Errno::EOPNOTSUPP)
 }
 
 const NO_HEADER_HERE: &str = "error: proxy protocol not supported for socket type\n";

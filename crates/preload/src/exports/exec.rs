@@ -11,7 +11,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
 use peername_preload_common::imports::{answer, entries, environ};
-use peername_preload_common::kernel::{self, Call};
+use peername_preload_common::kernel::{self, Sysno};
 
 use crate::imports;
 use crate::propagation::Environment;
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn execveat(
         0,
     ];
     // SAFETY: as the caller made it; the environment's entries live across the call.
-    let result = unsafe { kernel::pass_on(Call::ExecVeAt, args) };
+    let result = unsafe { kernel::pass_on(Sysno::execveat, args) };
     answer(result.map(|_| 0))
 }
 

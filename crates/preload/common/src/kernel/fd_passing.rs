@@ -3,8 +3,9 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use super::call::{Call, MSG_DONTWAIT, MSG_NOSIGNAL, SOL_SOCKET, arg, call};
-use super::errno::Result;
+use syscalls::{Sysno, syscall};
+
+use super::call::{MSG_DONTWAIT, MSG_NOSIGNAL, Result, SOL_SOCKET};
 
 /// Sends bytes over a Unix socket, with at most [`MAX_PASSED`] descriptors, without blocking.
 pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usize> {
@@ -25,16 +26,10 @@ pub fn send_descriptors(fd: c_int, bytes: &[u8], passed: &[c_int]) -> Result<usi
     if passed.is_empty() {
         message.control_len = 0;
     }
-    let args = [
-        arg(fd),
-        &raw const message as usize,
-        arg(MSG_NOSIGNAL | MSG_DONTWAIT),
-        0,
-        0,
-    ];
+    let flags = MSG_NOSIGNAL | MSG_DONTWAIT;
     // SAFETY: the message points to one part and one control message, which live across the call and
     // which the kernel only reads.
-    unsafe { call(Call::SendMsg, args) }
+    unsafe { syscall!(Sysno::sendmsg, fd, &raw const message, flags) }
 }
 
 /// Receives bytes and, if one was passed, a descriptor. Returns the number of bytes.
@@ -54,9 +49,8 @@ pub fn receive_descriptor(
         len: bytes.len(),
     };
     let mut message = Message::new(&part, &mut control);
-    let args = [arg(fd), &raw mut message as usize, arg(flags), 0, 0];
     // SAFETY: as above; the kernel writes at most `bytes.len()` bytes and one control message.
-    let n = unsafe { call(Call::RecvMsg, args) }?;
+    let n = unsafe { syscall!(Sysno::recvmsg, fd, &raw mut message, flags) }?;
     let passed = (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
     let [first, ..] = control.descriptors;
     let one = control.len == Control::len_with(1);

@@ -4,20 +4,16 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::{ptr, slice};
 
-use super::call::{AT_FDCWD, Call, O_CLOEXEC, O_RDWR, arg, call, close, descriptor, system_call};
-use super::errno::Result;
+use syscalls::{Sysno, syscall};
+
+use super::call::{AT_FDCWD, NO_DESCRIPTOR, O_CLOEXEC, O_RDWR, Result, close, descriptor};
 
 /// Maps a whole file as words, and marks it as in use for as long as it is mapped (flock(2): the lock lives as long as the
 /// open file description, and that as long as the mapping).
 pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
-    let flags = arg(O_RDWR | O_CLOEXEC);
+    let flags = O_RDWR | O_CLOEXEC;
     // SAFETY: the path ends with NUL.
-    let fd = unsafe {
-        call(
-            Call::OpenAt,
-            [arg(AT_FDCWD), path.as_ptr() as usize, flags, 0, 0],
-        )
-    }?;
+    let fd = unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), flags) }?;
     let words = map_locked(fd);
     close(descriptor(fd));
     words
@@ -25,20 +21,19 @@ pub fn map_file(path: &CStr) -> Result<&'static [AtomicU64]> {
 
 fn map_locked(fd: usize) -> Result<&'static [AtomicU64]> {
     // SAFETY: no memory is involved.
-    unsafe { call(Call::Flock, [fd, LOCK_SH, 0, 0, 0]) }?;
+    unsafe { syscall!(Sysno::flock, fd, LOCK_SH) }?;
     // SAFETY: as above.
-    let len = unsafe { call(Call::Lseek, [fd, 0, SEEK_END, 0, 0]) }?;
+    let len = unsafe { syscall!(Sysno::lseek, fd, 0, SEEK_END) }?;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
-    let start = unsafe { system_call(Call::Mmap as usize, [0, len, PROT_RW, MAP_SHARED, fd, 0]) }?;
+    let start = unsafe { syscall!(Sysno::mmap, 0, len, PROT_RW, MAP_SHARED, fd, 0) }?;
     Ok(mapped(start, len >> 3))
 }
 
 /// Maps new zeroed memory that forked processes share, as words.
 pub fn map_fresh(len: usize) -> Result<&'static [AtomicU64]> {
-    let no_file = usize::MAX;
-    let args = [0, len, PROT_RW, MAP_SHARED | MAP_ANONYMOUS, no_file, 0];
+    let flags = MAP_SHARED | MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
-    let start = unsafe { system_call(Call::Mmap as usize, args) }?;
+    let start = unsafe { syscall!(Sysno::mmap, 0, len, PROT_RW, flags, NO_DESCRIPTOR, 0) }?;
     Ok(mapped(start, len >> 3))
 }
 
