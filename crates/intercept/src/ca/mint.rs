@@ -32,6 +32,7 @@ use crate::host::Host;
 use config::MintConfig;
 use error::MintError;
 use key_epoch::{KeyEpoch, LeafKey};
+use leaf_certificate::sign_leaf;
 use mint_limiter::MintLimiter;
 use offer::ClientSupport;
 
@@ -156,7 +157,7 @@ impl Mint {
         let mut made_here = false;
         let made = self.cache.try_get_with_by_ref(cache_key, || {
             made_here = true;
-            self.certify(&epoch.authority, &cache_key.host, key)
+            self.certify(epoch, &cache_key.host, key)
         });
         self.hits
             .fetch_add(u64::from(!made_here && made.is_ok()), Ordering::Relaxed);
@@ -185,14 +186,15 @@ impl Mint {
 
     fn certify(
         &self,
-        authority: &Authority,
+        epoch: &KeyEpoch,
         host: &Host,
         key: &LeafKey,
     ) -> Result<Arc<SingleCertAndKey>, MintError> {
+        let authority = &epoch.authority;
         if !authority.permits(host) {
             return Err(MintError::NotPermitted(host.clone()));
         }
-        let leaf = key.template.sign_leaf(host, authority)?;
+        let leaf = sign_leaf(host, &key.pair, authority, &epoch.validity)?;
         self.issued.fetch_add(1, Ordering::Relaxed);
         let chain = std::iter::once(leaf).chain(authority.intermediates().iter().cloned());
         let certified = CertifiedKey::new(chain.collect(), Arc::clone(&key.private));

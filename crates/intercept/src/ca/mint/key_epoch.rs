@@ -15,7 +15,6 @@ use tokio::task::spawn_blocking;
 
 use super::config::MintConfig;
 use super::error::MintError;
-use super::leaf_certificate::LeafTemplate;
 use super::offer::ClientSupport;
 use crate::ca::Authority;
 use crate::ca::validity::DAY;
@@ -28,7 +27,7 @@ pub(super) struct KeyEpoch {
     /// The authority that signs them.
     pub(super) authority: Arc<Authority>,
     /// notBefore and notAfter of its certificates, in seconds since 1970.
-    validity: Range<u64>,
+    pub(super) validity: Range<u64>,
     /// When it is in use.
     use_during: Range<u64>,
     ecdsa: LeafKey,
@@ -36,10 +35,11 @@ pub(super) struct KeyEpoch {
     rsa: OnceCell<LeafKey>,
 }
 
-/// A key for handshakes, and the template of its certificates.
+/// A key for handshakes and certificates.
 #[derive(Debug)]
 pub(super) struct LeafKey {
-    pub(super) template: LeafTemplate,
+    pub(super) pair: KeyPair,
+    /// The same key, as the TLS library takes it.
     pub(super) private: Arc<dyn SigningKey>,
 }
 
@@ -69,7 +69,7 @@ impl KeyEpoch {
             // less than that, it is still within the epoch.
             use_during: validity.start.max(now.saturating_sub(DAY / 2))
                 ..validity.end.min(now.saturating_add(lifetime)),
-            ecdsa: LeafKey::new(&KeyPair::generate()?, &authority, &validity)?,
+            ecdsa: LeafKey::new(KeyPair::generate()?)?,
             validity,
             authority,
             rsa: OnceCell::new(),
@@ -95,22 +95,18 @@ impl KeyEpoch {
             let pair = spawn_blocking(generate)
                 .await
                 .map_err(|_| MintError::Thread)??;
-            LeafKey::new(&pair, &self.authority, &self.validity)
+            LeafKey::new(pair)
         };
         self.rsa.get_or_try_init(make).await
     }
 }
 
 impl LeafKey {
-    fn new(
-        pair: &KeyPair,
-        authority: &Authority,
-        validity: &Range<u64>,
-    ) -> Result<Self, MintError> {
+    fn new(pair: KeyPair) -> Result<Self, MintError> {
         let private = PrivatePkcs8KeyDer::from(pair.serialized_der());
         Ok(Self {
-            template: LeafTemplate::new(authority, validity, pair)?,
             private: any_supported_type(&private.into())?,
+            pair,
         })
     }
 }

@@ -3,18 +3,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use rcgen::SanType;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ClientHello;
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
-use x509_parser::certificate::TbsCertificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::parse_x509_certificate;
 
 use super::config::MintConfig;
 use super::error::MintError;
-use super::leaf_certificate::{LeafTemplate, leaf_params};
 use super::mint_limiter::MintLimiter;
 use super::offer::ClientSupport;
 use super::{Mint, in_memory};
@@ -37,6 +34,7 @@ fn a_leaf_names_one_host_and_nothing_else() {
             .expect("readable")
             .expect("there");
         assert_eq!(names.value.general_names, [expected]);
+        assert!(names.critical, "there is no subject");
         let usage = leaf.key_usage().expect("readable").expect("there");
         assert_eq!(usage.value.flags, 1, "digitalSignature only");
         let extended = leaf.extended_key_usage().expect("readable").expect("there");
@@ -57,59 +55,6 @@ fn a_leaf_names_one_host_and_nothing_else() {
             .expect("its signature");
         assert_ne!(leaf.public_key().raw, issuer.public_key().raw);
     }
-}
-
-/// A leaf equals one that rcgen has written, except for the order of extensions, which has no meaning.
-#[test]
-fn a_leaf_is_what_rcgen_would_write() {
-    let authority = authority(Vec::new());
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let now = UnixTime::now().as_secs();
-    let template = LeafTemplate::new(&authority, &(now..now + 60), &key).expect("a template");
-    for (name, alternative) in [
-        (
-            "a.test",
-            SanType::DnsName("a.test".try_into().expect("ASCII")),
-        ),
-        (
-            "192.0.2.1",
-            SanType::IpAddress("192.0.2.1".parse().expect("v4")),
-        ),
-        (
-            "2001:db8::1",
-            SanType::IpAddress("2001:db8::1".parse().expect("v6")),
-        ),
-    ] {
-        let ours = template.sign_leaf(&host(name), &authority).expect("a leaf");
-        let (_, ours) = parse_x509_certificate(&ours).expect("DER");
-        let mut params = leaf_params(&(now..now + 60)).expect("times");
-        params.serial_number = Some(rcgen::SerialNumber::from_slice(ours.raw_serial()));
-        params.subject_alt_names = vec![alternative];
-        let theirs = params.signed_by(&key, authority.issuer()).expect("a leaf");
-        let (_, theirs) = parse_x509_certificate(theirs.der()).expect("DER");
-        assert_eq!(contents(&ours), contents(&theirs), "{name}");
-        // Equal lengths: the leaf has no further field.
-        let len = |leaf: &TbsCertificate<'_>| leaf.as_ref().len();
-        assert_eq!(len(&ours), len(&theirs), "{name}");
-    }
-}
-
-type Contents<'a> = (Vec<&'a [u8]>, Vec<(String, bool, &'a [u8])>);
-
-/// The fields, and the extensions in one order.
-fn contents<'a>(leaf: &'a TbsCertificate<'_>) -> Contents<'a> {
-    let fields = vec![
-        leaf.raw_serial(),
-        leaf.issuer().as_raw(),
-        leaf.subject().as_raw(),
-        leaf.public_key().raw,
-    ];
-    let extensions = leaf.extensions().iter();
-    let mut extensions: Vec<_> = extensions
-        .map(|one| (one.oid.to_string(), one.critical, one.value))
-        .collect();
-    extensions.sort();
-    (fields, extensions)
 }
 
 /// 200 threads ask at the same time.
