@@ -75,14 +75,14 @@ test-kernels: setup ## Boot Debian's kernels under QEMU, test each feature in th
 
 check: ## Check formatting, lints, documentation, licences, file lengths
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features peername/opentelemetry --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@for features in "" $(FEATURES); do \
 		$(CARGO) clippy --quiet --package peername --no-default-features --features "$$features" --locked -- -D warnings; \
 	done
 	@for target in $$(rustup target list --installed 2>/dev/null | grep musl); do \
 		RUSTFLAGS="-D warnings" $(CARGO) check --quiet --locked --package peername-sys --target $$target; \
 	done
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --features peername/opentelemetry --locked --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --locked --log-level error check bans licenses sources; \
 		if $(CARGO) deny --locked fetch db >/dev/null 2>&1; then \
@@ -314,7 +314,7 @@ endef
 LIBRARIES := libpeername.so libpeername_connect.so
 
 # The features of the program that may be left out (crates/cli/Cargo.toml).
-FEATURES := exec intercept kernel opentelemetry top
+FEATURES := exec intercept kernel top
 
 # The maximum number of lines of a source file, tests included. A longer one holds more than one idea.
 MAX_FILE_LINES := 450

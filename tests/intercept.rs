@@ -15,7 +15,6 @@ mod doctor;
 mod http;
 mod lifecycle;
 mod listener;
-#[cfg(feature = "opentelemetry")]
 mod opentelemetry;
 mod reload;
 mod stalls;

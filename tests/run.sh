@@ -23,14 +23,12 @@ step() {
 
 steps=()
 failed=()
-# The tests of the feature that is off by default need its program, which is then that of all tests: one build.
-features=(--features peername/opentelemetry)
-step "build" cargo test --workspace "${features[@]}" --locked --no-run --quiet
+step "build" cargo test --workspace --locked --no-run --quiet
 [[ ${#failed[@]} -eq 0 ]] || exit 1
-step "everything in one process" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --lib --bins
+step "everything in one process" tests/leftovers.py cargo test --workspace --locked --quiet --no-fail-fast --lib --bins
 step "the program without its optional commands" tests/leftovers.py cargo test --locked --quiet --package peername --no-default-features --bins
-step "documentation examples" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --doc
-step "integration and black box" tests/leftovers.py cargo test --workspace "${features[@]}" --locked --quiet --no-fail-fast --test '*' -- \
+step "documentation examples" tests/leftovers.py cargo test --workspace --locked --quiet --doc
+step "integration and black box" tests/leftovers.py cargo test --workspace --locked --quiet --no-fail-fast --test '*' -- \
     --test-threads "$threads"
 # Control groups of containers, which end with their processes, but have no owner to remove them.
 find /sys/fs/cgroup -depth -path '*/peername-tests*' -type d -exec rmdir {} + 2>/dev/null || true

@@ -1,7 +1,6 @@
 //! Unmodified programs at either end, and what drives them.
 
 pub(crate) mod browser;
-#[cfg(feature = "opentelemetry")]
 pub(crate) mod collector;
 pub(crate) mod sender;
 pub(crate) mod server;

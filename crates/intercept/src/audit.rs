@@ -8,7 +8,6 @@ pub mod denials;
 pub mod failures;
 mod line;
 pub mod otlp;
-#[cfg(feature = "opentelemetry")]
 mod span;
 
 use std::net::SocketAddr;

@@ -109,8 +109,7 @@ pub(crate) struct Intercept {
     send_proxy: Option<SendProxy>,
     #[command(flatten)]
     timeouts: TimeoutArgs,
-    /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`; in builds with
-    /// `--features opentelemetry`
+    /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`
     #[arg(long, value_name = "URL", help_heading = heading::OPERATION, hide_short_help = true)]
     otlp: Option<CollectorUrl>,
     /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
