@@ -32,45 +32,55 @@ use crate::request::trace_context::{SpanContext, TraceContext, TraceId};
 #[derive(Debug)]
 pub(crate) struct AuditRecord {
     pub(crate) id: Id,
-    client: Arc<ClientInfo>,
-    started: Instant,
-    target: Option<Arc<RequestTarget>>,
-    trace_id: Option<TraceId>,
-    span: Option<SpanContext>,
-    version: Option<Version>,
-    method: String,
-    path: String,
-    has_query: bool,
-    decision: FinalDecision,
-    how: &'static str,
-    reason: Option<Arc<str>>,
-    rule: Option<Arc<str>>,
-    remedy: Option<Remedy>,
-    injected: Option<String>,
-    check_took: Option<Duration>,
-    checked_body: Option<&'static str>,
-    status: Option<StatusCode>,
-    code: Option<&'static str>,
-    error: Option<String>,
+    pub(crate) client: Arc<ClientInfo>,
+    pub(crate) started: Instant,
+    pub(crate) target: Option<Arc<RequestTarget>>,
+    pub(crate) trace_id: Option<TraceId>,
+    pub(crate) span: Option<SpanContext>,
+    pub(crate) version: Option<Version>,
+    /// Escaped and capped.
+    pub(crate) method: String,
+    /// Escaped and capped.
+    pub(crate) path: String,
+    pub(crate) has_query: bool,
+    pub(crate) decision: FinalDecision,
+    /// What has decided.
+    pub(crate) how: &'static str,
+    /// The reason that the check service gave for a denial.
+    pub(crate) reason: Option<Arc<str>>,
+    /// The rule of the access lists that matches; `None` if none does.
+    pub(crate) rule: Option<Arc<str>>,
+    /// The option that would allow what is denied.
+    pub(crate) remedy: Option<Remedy>,
+    /// The names of the headers that the proxy adds.
+    pub(crate) injected: Option<String>,
+    pub(crate) check_took: Option<Duration>,
+    /// How much of the body the check service has seen.
+    pub(crate) checked_body: Option<&'static str>,
+    pub(crate) status: Option<StatusCode>,
+    /// The code of the proxy's own error response.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) error: Option<String>,
     /// What to do about the error; may be empty.
-    hint: &'static str,
+    pub(crate) hint: &'static str,
     /// The bytes of the request's body that were sent to the origin.
     pub(crate) sent: Arc<BodyProgress>,
     /// Bytes of the response's body that the client was sent.
     pub(crate) received: AtomicU64,
-    upstream: Option<UpstreamFields>,
+    pub(crate) upstream: Option<UpstreamFields>,
     /// The address that was tried and gave no response.
-    tried: Option<SocketAddr>,
+    pub(crate) tried: Option<SocketAddr>,
     /// Whether the request was sent twice.
-    retried: bool,
-    lacks_close_notify: bool,
-    time_to_response: Option<Duration>,
-    end: End,
+    pub(crate) retried: bool,
+    /// Whether only the end of the connection ended the response, and the origin did not confirm it.
+    pub(crate) lacks_close_notify: bool,
+    pub(crate) time_to_response: Option<Duration>,
+    pub(crate) end: ExchangeEnd,
 }
 
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(crate) enum ExchangeEnd {
     /// By the client, or within this proxy.
     Cut,
     /// As its protocol says.
@@ -79,11 +89,11 @@ enum End {
     ClosedByAdmin,
     /// By an idle timeout.
     Idle,
-    /// A tunnel through which no request came.
+    /// An open tunnel, unless a request comes through it.
     Unused,
 }
 
-impl End {
+impl ExchangeEnd {
     /// The value in the audit line.
     fn label(self) -> &'static str {
         match self {
@@ -185,22 +195,8 @@ impl AuditRecord {
             retried: false,
             lacks_close_notify: false,
             time_to_response: None,
-            end: End::Cut,
+            end: ExchangeEnd::Cut,
         }
-    }
-
-    pub(crate) fn decision(&self) -> FinalDecision {
-        self.decision
-    }
-
-    /// The code of the proxy's own error response.
-    pub(crate) fn code(&self) -> Option<&'static str> {
-        self.code
-    }
-
-    /// Whether the connection to the origin had been used before; `None` without one.
-    pub(crate) fn reused(&self) -> Option<bool> {
-        self.upstream.map(|upstream| upstream.reused)
     }
 
     pub(crate) fn set_uri(&mut self, uri: &http::Uri) {
@@ -238,55 +234,13 @@ impl AuditRecord {
         self.method == http::Method::HEAD.as_str()
     }
 
-    pub(crate) fn set_target(&mut self, target: &Arc<RequestTarget>) {
-        self.target = Some(Arc::clone(target));
-    }
-
-    /// Notes the rule of the access lists that matches; `None` if none does.
-    pub(crate) fn set_rule(&mut self, rule: Option<Arc<str>>) {
-        self.rule = rule;
-    }
-
-    /// Notes the option that would allow what is denied.
-    pub(crate) fn set_remedy(&mut self, remedy: Remedy) {
-        self.remedy = Some(remedy);
-    }
-
-    /// The option that would allow what is denied.
-    pub(crate) fn remedy(&self) -> Option<&Remedy> {
-        self.remedy.as_ref()
-    }
-
-    pub(crate) fn target(&self) -> Option<&RequestTarget> {
-        self.target.as_deref()
-    }
-
     /// Notes that nothing decides on requests.
     pub(crate) fn set_unchecked(&mut self) {
         self.set_decision(FinalDecision::Unchecked, "no_check");
     }
 
-    /// The path as it is written: escaped and capped.
-    pub(crate) fn path(&self) -> &str {
-        &self.path
-    }
-
     pub(crate) fn set_decision(&mut self, decision: FinalDecision, how: &'static str) {
         (self.decision, self.how) = (decision, how);
-    }
-
-    /// Notes the names of the headers that the proxy adds.
-    pub(crate) fn set_injected(&mut self, names: Option<String>) {
-        self.injected = names;
-    }
-
-    pub(crate) fn set_check_took(&mut self, took: Duration) {
-        self.check_took = Some(took);
-    }
-
-    /// Notes how much of the body the check service has seen.
-    pub(crate) fn set_checked_body(&mut self, how_much: &'static str) {
-        self.checked_body = Some(how_much);
     }
 
     /// Notes the reason that the check service gave for a denial; empty where it gave none.
@@ -326,27 +280,9 @@ impl AuditRecord {
         });
     }
 
-    /// Notes the address that was tried and gave no response.
-    pub(crate) fn set_tried(&mut self, tried: Option<SocketAddr>) {
-        self.tried = tried;
-    }
-
-    /// Notes whether the request was sent twice.
-    pub(crate) fn set_retried(&mut self, retried: bool) {
-        self.retried = retried;
-    }
-
-    pub(crate) fn retried(&self) -> bool {
-        self.retried
-    }
-
     /// Notes that a rule of the proxy refuses the request, even if the check allowed it.
     pub(crate) fn set_overruled(&mut self) {
         self.set_decision(FinalDecision::Refused, "rule");
-    }
-
-    pub(crate) fn set_upstream(&mut self, upstream: UpstreamFields) {
-        self.upstream = Some(upstream);
     }
 
     /// Notes that bytes are relayed to this address as they are.
@@ -362,15 +298,10 @@ impl AuditRecord {
         self.time_to_response = Some(self.started.elapsed());
     }
 
-    /// Notes that the exchange came to its regular end.
-    pub(crate) fn mark_complete(&mut self) {
-        self.end = End::Complete;
-    }
-
     /// Notes that the exchange was ended over the admin endpoint, unless it was over, with what its relay had moved.
     pub(crate) fn mark_closed_by_admin(&mut self, relayed: Tally) {
-        if self.end == End::Cut {
-            self.end = End::ClosedByAdmin;
+        if self.end == ExchangeEnd::Cut {
+            self.end = ExchangeEnd::ClosedByAdmin;
             self.add_relayed(relayed);
         }
     }
@@ -379,25 +310,6 @@ impl AuditRecord {
     pub(crate) fn add_relayed(&self, relayed: Tally) {
         self.sent.bytes.fetch_add(relayed.to_upstream, Relaxed);
         self.received.fetch_add(relayed.to_downstream, Relaxed);
-    }
-
-    /// Notes that only the end of the connection ended the response, and that the origin did not confirm it.
-    pub(crate) fn mark_without_close_notify(&mut self) {
-        self.lacks_close_notify = true;
-    }
-
-    pub(crate) fn mark_cut_by_origin(&mut self) {
-        self.end = End::CutByOrigin;
-    }
-
-    /// Notes that the exchange was aborted by an idle timeout.
-    pub(crate) fn mark_idle(&mut self) {
-        self.end = End::Idle;
-    }
-
-    /// Notes that a tunnel was opened; it stays unused unless a request comes through it.
-    pub(crate) fn mark_unused(&mut self) {
-        self.end = End::Unused;
     }
 
     /// Bytes of bodies moved so far, in both directions.

@@ -25,7 +25,7 @@ pub struct FailedDestination {
 impl Failures {
     /// Counts the request of a record, if no origin was reached for it; a request that reached it ends the failure.
     pub(crate) fn count(&self, record: &AuditRecord) {
-        let Some(to) = record.target().map(|target| &target.to) else {
+        let Some(to) = record.target.as_ref().map(|target| &target.to) else {
             return;
         };
         let mut failures = self.0.lock();

@@ -12,7 +12,7 @@ use super::otlp::SpanQueue;
 use super::otlp::messages::{
     FLAG_SAMPLED, FLAGS_REMOTE_PARENT, KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status, Value,
 };
-use super::{AuditRecord, End};
+use super::{AuditRecord, ExchangeEnd};
 use crate::request::target::RequestTarget;
 use crate::request::trace_context::SpanContext;
 
@@ -139,7 +139,7 @@ impl AuditRecord {
                 Some(code.unwrap_or_else(|| status.as_str().to_owned()))
             }
             None => self.code.map(str::to_owned),
-            Some(_) => matches!(self.end, End::CutByOrigin | End::Idle)
+            Some(_) => matches!(self.end, ExchangeEnd::CutByOrigin | ExchangeEnd::Idle)
                 .then(|| self.end.label().to_owned()),
         }
     }

@@ -112,7 +112,7 @@ impl Authorizer<'_> {
         let decided = self.decide(RequestKind::Request, &request.head, body, record);
         let changes = decided.await?;
         let mut allowed = Allowed::new(target, client, request, changes);
-        record.set_injected(allowed.add_secrets(&injected));
+        record.injected = allowed.add_secrets(&injected);
         Ok(allowed)
     }
 
@@ -142,7 +142,7 @@ impl Authorizer<'_> {
         let Some(admissions) = admissions else {
             return Ok(changes);
         };
-        let admitted = AdmittedRequest::new(&record.id, kind, target, &parts.method, record.path());
+        let admitted = AdmittedRequest::new(&record.id, kind, target, &parts.method, &record.path);
         match admissions.record(&admitted) {
             Ok(()) => Ok(changes),
             Err(_) => Err(deny_unrecorded(record)),
@@ -239,7 +239,7 @@ impl Authorizer<'_> {
         };
         let (reason, how) = match (decided, &self.approver) {
             (Ok(rule), _) => {
-                record.set_rule(Some(rule.text()));
+                record.rule = Some(rule.text());
                 return Ok(Some(LIST));
             }
             (Err(DeniedBy::Default | DeniedBy::AmbiguousPath), Some(approver)) => {
@@ -250,12 +250,12 @@ impl Authorizer<'_> {
                 }
             }
             (Err(denied), _) => {
-                record.set_rule(denied.rule_text());
+                record.rule = denied.rule_text();
                 if matches!(denied, DeniedBy::Default)
                     && let Some(rules) = &self.rules
                     && let Some(rule) = rules.missing_rule(&self.target.to, subject)
                 {
-                    record.set_remedy(Remedy::Allow(rule));
+                    record.remedy = Some(Remedy::Allow(rule));
                 }
                 (denied.reason(), LIST)
             }
@@ -296,7 +296,7 @@ fn deny_unrecorded(record: &mut AuditRecord) -> Denied {
 const LIST: &str = "list";
 
 fn note_verdict(verdict: &Verdict, record: &mut AuditRecord) {
-    record.set_check_took(verdict.took);
+    record.check_took = Some(verdict.took);
     let answered = match verdict.decision.allows() {
         true => FinalDecision::Allowed,
         false => FinalDecision::Denied,

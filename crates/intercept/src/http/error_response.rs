@@ -173,7 +173,7 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         contact: Option<&'a str>,
         request_id: &'a str,
     }
-    let target = record.target();
+    let target = record.target.as_deref();
     let problem = Problem {
         r#type: "about:blank",
         title: refusal.status.canonical_reason().unwrap_or("Refused"),
@@ -183,8 +183,8 @@ fn problem_details(refusal: &Refusal, record: &InFlightRecord) -> String {
         hint: refusal.hint,
         host: target.map(|target| &*target.host),
         port: target.map(|target| target.to.port),
-        path: record.path(),
-        allow_by: record.remedy().map(Remedy::to_string),
+        path: &record.path,
+        allow_by: record.remedy.as_ref().map(Remedy::to_string),
         contact: record.contact(),
         request_id: &record.id.to_string(),
     };
@@ -199,11 +199,11 @@ fn html_page(refusal: &Refusal, record: &InFlightRecord) -> String {
     if !refusal.hint.is_empty() {
         paragraphs.push(sentence(refusal.hint));
     }
-    if let Some(target) = record.target() {
-        let requested = escape_html(&format!("{}{}", target.to, record.path()));
+    if let Some(target) = &record.target {
+        let requested = escape_html(&format!("{}{}", target.to, record.path));
         paragraphs.push(format!("The request was for <code>{requested}</code>."));
     }
-    if let Some(remedy) = record.remedy() {
+    if let Some(remedy) = &record.remedy {
         let option = escape_html(&remedy.to_string());
         paragraphs.push(format!("What would allow it: <code>{option}</code>."));
     }

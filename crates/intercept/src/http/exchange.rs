@@ -182,7 +182,7 @@ impl Exchange<'_> {
         let max = match checked {
             CheckedBody::None => return Ok(None),
             CheckedBody::Exempt => {
-                record.set_checked_body("exempt");
+                record.checked_body = Some("exempt");
                 return Ok(None);
             }
             CheckedBody::Prefix(max) => max,
@@ -191,7 +191,7 @@ impl Exchange<'_> {
         let read = body.read_prefix(max, BODY_PAUSE);
         match timeout(self.state.rules.opening_timeout, read).await {
             Ok(Ok(prefix)) => {
-                record.set_checked_body(if prefix.truncated { "partial" } else { "whole" });
+                record.checked_body = Some(if prefix.truncated { "partial" } else { "whole" });
                 Ok(Some(prefix))
             }
             Ok(Err(_)) => Err(UpstreamError::RequestCut.into()),
@@ -242,8 +242,8 @@ impl Exchange<'_> {
             reused,
             retried,
         } = sent;
-        record.set_retried(retried);
-        record.set_upstream(UpstreamFields {
+        record.retried = retried;
+        record.upstream = Some(UpstreamFields {
             addr: about.addr,
             tls: about.tls,
             reused,

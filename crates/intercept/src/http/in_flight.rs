@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
-use crate::audit::AuditRecord;
+use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::target::RequestTarget;
 use crate::state::InterceptState;
 use crate::state::record_sinks::RecordSinks;
@@ -55,7 +55,7 @@ impl InFlightRecord {
     /// Sets the target of the record and of its connection.
     pub(crate) fn set_target(&mut self, target: &Arc<RequestTarget>) {
         self.connection.set_target(target);
-        self.record.set_target(target);
+        self.record.target = Some(Arc::clone(target));
     }
 
     /// Leaves logging to the requests inside an opened tunnel, which have lines of their own. The tunnel's line is
@@ -63,7 +63,7 @@ impl InFlightRecord {
     pub(crate) fn defer_to_tunnel_requests(&mut self, target: &Arc<RequestTarget>) {
         self.set_target(target);
         self.connection.set_opening(false);
-        self.record.mark_unused();
+        self.record.end = ExchangeEnd::Unused;
         self.begun_before = Some(self.connection.exchanges.total_begun());
         self.end_exchange();
     }
@@ -84,7 +84,7 @@ impl Drop for InFlightRecord {
     fn drop(&mut self) {
         let is_superseded = self.is_superseded();
         if is_superseded {
-            self.record.mark_complete();
+            self.record.end = ExchangeEnd::Complete;
         } else {
             let entry = &self.connection.entry;
             if entry.end_reason().is_some() {

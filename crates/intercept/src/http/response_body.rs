@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::in_flight::InFlightRecord;
 use super::stall_monitor::Progress;
-use crate::audit::AuditRecord;
+use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::buffered_body::BufferedBody;
 use crate::stream::client_socket::CutResponse;
 use crate::upstream::Lease;
@@ -140,10 +140,10 @@ impl TransferState {
         {
             let lacks_close_notify = origin.lacks_close_notify;
             if lacks_close_notify.is_some_and(|lacks| lacks.load(Relaxed)) {
-                record.mark_without_close_notify();
+                record.lacks_close_notify = true;
             }
             origin.lease.give_back();
-            record.mark_complete();
+            record.end = ExchangeEnd::Complete;
         }
     }
 
@@ -166,7 +166,7 @@ impl TransferState {
         match &frame {
             Poll::Ready(None) => self.complete(),
             Poll::Ready(Some(Ok(_))) if body.is_end_stream() => self.complete(),
-            Poll::Ready(Some(Err(_))) => record.mark_cut_by_origin(),
+            Poll::Ready(Some(Err(_))) => record.end = ExchangeEnd::CutByOrigin,
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(ResponseBodyError::new)))
@@ -198,7 +198,7 @@ impl Progress for Transfer {
             mut record, waker, ..
         } = before
         {
-            record.mark_idle();
+            record.end = ExchangeEnd::Idle;
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -291,7 +291,7 @@ fn complete_at_end(body: &Full<Bytes>, record: &mut Option<Box<InFlightRecord>>)
     if body.is_end_stream()
         && let Some(mut record) = record.take()
     {
-        record.mark_complete();
+        record.end = ExchangeEnd::Complete;
     }
 }
 

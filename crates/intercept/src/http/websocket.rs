@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
-use crate::audit::AuditRecord;
+use crate::audit::{AuditRecord, ExchangeEnd};
 use crate::request::refusal::Refusal;
 use crate::upstream::ConnectionInfo;
 
@@ -157,33 +157,19 @@ where
         mut record,
         idle_timeout,
     } = switched;
-    let Ok(upstream) = upgrade.await else {
-        return record.mark_cut_by_origin();
+    record.end = match upgrade.await {
+        Ok(upstream) => copy(client, TokioIo::new(upstream), &record, idle_timeout).await,
+        Err(_) => ExchangeEnd::CutByOrigin,
     };
-    match copy(client, TokioIo::new(upstream), &record, idle_timeout).await {
-        RelayEnd::Complete => record.mark_complete(),
-        RelayEnd::ClientFailed => {}
-        RelayEnd::OriginFailed => record.mark_cut_by_origin(),
-        RelayEnd::Idle => record.mark_idle(),
-    }
 }
 
-/// How a relay ended.
-enum RelayEnd {
-    Complete,
-    ClientFailed,
-    OriginFailed,
-    /// Nothing has moved for the idle timeout, or up to twice as long.
-    Idle,
-}
-
-/// Copies in both directions.
+/// Copies in both directions, until nothing has moved for the idle timeout, or up to twice as long.
 async fn copy(
     client: impl AsyncRead + AsyncWrite + Unpin,
     upstream: impl AsyncRead + AsyncWrite + Unpin,
     record: &AuditRecord,
     idle_timeout: Duration,
-) -> RelayEnd {
+) -> ExchangeEnd {
     let origin_failed = AtomicBool::new(false);
     let mut client = Counted {
         stream: client,
@@ -199,10 +185,10 @@ async fn copy(
     let mut before = record.bytes_moved();
     loop {
         match timeout(idle_timeout, &mut copying).await {
-            Ok(Ok(_)) => return RelayEnd::Complete,
-            Ok(Err(_)) if origin_failed.load(Relaxed) => return RelayEnd::OriginFailed,
-            Ok(Err(_)) => return RelayEnd::ClientFailed,
-            Err(_) if before == record.bytes_moved() => return RelayEnd::Idle,
+            Ok(Ok(_)) => return ExchangeEnd::Complete,
+            Ok(Err(_)) if origin_failed.load(Relaxed) => return ExchangeEnd::CutByOrigin,
+            Ok(Err(_)) => return ExchangeEnd::Cut,
+            Err(_) if before == record.bytes_moved() => return ExchangeEnd::Idle,
             Err(_) => before = record.bytes_moved(),
         }
     }

@@ -155,7 +155,7 @@ impl JailListener {
                 if let Destination::Named(to) = &tunnel.destination
                     && let Some(remedy) = state.port_remedy(to)
                 {
-                    tunnel.record.set_remedy(remedy);
+                    tunnel.record.remedy = Some(remedy);
                 }
                 tunnel.refuse_unread(stream, &refusal);
             }
@@ -184,10 +184,8 @@ impl JailListener {
         let client = ClientInfo::new(Id::next(), PeerAddr(program), program);
         let mut record = AuditRecord::new(Arc::new(client), "CONNECT");
         state.sinks.begin_span(&mut record);
-        if let Some(remedy) = state.port_remedy(&to) {
-            record.set_remedy(remedy);
-        }
-        record.set_target(&Arc::new(RequestTarget::plain(to, None)));
+        record.remedy = state.port_remedy(&to);
+        record.target = Some(Arc::new(RequestTarget::plain(to, None)));
         let detail = "no rule names this port, so nothing listens there";
         record.set_unanswered(&Refusal::new(
             StatusCode::FORBIDDEN,

@@ -13,7 +13,7 @@ use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use super::client_hello::{Opening, OpeningError, ParsedClientHello};
-use crate::audit::tls_version;
+use crate::audit::{ExchangeEnd, tls_version};
 use crate::authz::authorize::{Denied, connect_head};
 use crate::authz::{AllowedTunnel, HTTP_PORTS};
 use crate::ca::mint::error::MintError;
@@ -171,7 +171,7 @@ impl Tunnel {
             self.record.set_overruled();
             // With a check, no rule lets a connection be relayed that was to be opened.
             if !HTTP_PORTS.contains(&target.to.port) && !state.inspects_requests() {
-                self.record.set_remedy(Remedy::Allow(target.to.to_string()));
+                self.record.remedy = Some(Remedy::Allow(target.to.to_string()));
             }
             self.refuse(target, &Refusal::new(StatusCode::FORBIDDEN, code, detail));
             return reset(stream);
@@ -354,12 +354,12 @@ async fn relay_bytes(
     )
     .await;
     record.add_relayed(stats.tally());
-    match end {
-        End::Finished(_) => record.mark_complete(),
-        End::Idle => record.mark_idle(),
-        End::Reset(Side::Upstream) => record.mark_cut_by_origin(),
-        End::Reset(Side::Downstream) => {}
-    }
+    record.end = match end {
+        End::Finished(_) => ExchangeEnd::Complete,
+        End::Idle => ExchangeEnd::Idle,
+        End::Reset(Side::Upstream) => ExchangeEnd::CutByOrigin,
+        End::Reset(Side::Downstream) => ExchangeEnd::Cut,
+    };
 }
 
 /// Closes with RST, so that the client does not take the end of the connection for the end of a response.

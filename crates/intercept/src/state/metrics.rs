@@ -83,20 +83,20 @@ impl Metrics {
 
     /// Counts a request that is over.
     pub(crate) fn count_request(&self, record: &AuditRecord) {
-        let decision = record.decision().label();
+        let decision = record.decision.label();
         self.requests
             .get_or_create(&DecisionLabel { decision })
             .inc();
-        if let Some(code) = record.code() {
+        if let Some(code) = record.code {
             self.refused.get_or_create(&CodeLabel { code }).inc();
         }
-        if let Some(reused) = record.reused() {
-            let connection = if reused { "reused" } else { "new" };
+        if let Some(upstream) = record.upstream {
+            let connection = if upstream.reused { "reused" } else { "new" };
             self.upstream
                 .get_or_create(&ConnectionLabel { connection })
                 .inc();
         }
-        if record.retried() {
+        if record.retried {
             self.retries.inc();
         }
     }

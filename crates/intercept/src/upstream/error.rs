@@ -94,15 +94,14 @@ impl FailedAttempt {
     /// Notes the failure in the audit record. A destination that is not allowed is a decision of the proxy; any other
     /// failure is the origin's or the path's. `has_rules`: whether access lists are configured.
     pub(crate) fn note_in(&self, record: &mut AuditRecord, has_rules: bool) {
-        record.set_tried(self.tried);
-        record.set_retried(self.retried);
+        record.tried = self.tried;
+        record.retried = self.retried;
         if let UpstreamError::Destination(addr, why) = self.error {
             record.set_overruled();
-            let remedy = record
-                .target()
-                .and_then(|target| why.remedy(&target.to, addr, has_rules));
-            if let Some(remedy) = remedy {
-                record.set_remedy(remedy);
+            if let Some(target) = &record.target
+                && let Some(remedy) = why.remedy(&target.to, addr, has_rules)
+            {
+                record.remedy = Some(remedy);
             }
         }
     }
