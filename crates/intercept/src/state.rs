@@ -27,7 +27,6 @@ use crate::authz::{
     InjectedHeaders,
 };
 use crate::ca::Authority;
-use crate::ca::mint::collector::MintCollector;
 use crate::ca::mint::error::MintError;
 use crate::ca::mint::{Mint, PreparedEpoch};
 use crate::host::{Host, HostPort};
@@ -279,7 +278,7 @@ impl InterceptState {
             spans.register(registry);
         }
         self.upstream.register(registry);
-        registry.register_collector(Box::new(MintCollector(Arc::clone(&self.mint))));
+        self.mint.register(registry);
         if let Some(check) = &self.policy.load().check {
             check.register(registry);
         }

@@ -3,7 +3,6 @@
 //! A key for each host would cost tens of microseconds (P-256) or a sixth of a second (RSA). So one key serves all hosts
 //! for a day; a certificate then costs one signature, and is cached while it is in use.
 
-pub(crate) mod collector;
 pub mod config;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -19,11 +18,12 @@ mod tests;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
 use parking_lot::RwLock;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
@@ -48,8 +48,8 @@ pub struct Mint {
     /// Certificates alone: to combine one with `base` for a connection costs 0.1 µs.
     cache: Cache<CacheKey, Arc<SingleCertAndKey>>,
     limiter: MintLimiter,
-    issued: AtomicU64,
-    hits: AtomicU64,
+    issued: Counter,
+    hits: Counter,
 }
 
 /// The first key epoch of an authority that is not in use yet.
@@ -93,8 +93,8 @@ impl Mint {
                 .time_to_idle(CERTIFICATE_IDLE)
                 .build(),
             limiter: MintLimiter::new(config.per_client),
-            issued: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
+            issued: Counter::default(),
+            hits: Counter::default(),
             config,
         })
     }
@@ -122,7 +122,7 @@ impl Mint {
             support,
         };
         let certified = if let Some(certified) = self.cache.get(&cache_key) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
+            self.hits.inc();
             certified
         } else {
             let key = epoch.key(support).await?;
@@ -159,8 +159,9 @@ impl Mint {
             made_here = true;
             self.certify(epoch, &cache_key.host, key)
         });
-        self.hits
-            .fetch_add(u64::from(!made_here && made.is_ok()), Ordering::Relaxed);
+        if !made_here && made.is_ok() {
+            self.hits.inc();
+        }
         made.map_err(|error| MintError::clone(&error))
     }
 
@@ -195,7 +196,7 @@ impl Mint {
             return Err(MintError::NotPermitted(host.clone()));
         }
         let leaf = sign_leaf(host, &key.pair, authority, &epoch.validity)?;
-        self.issued.fetch_add(1, Ordering::Relaxed);
+        self.issued.inc();
         let chain = std::iter::once(leaf).chain(authority.intermediates().iter().cloned());
         let certified = CertifiedKey::new(chain.collect(), Arc::clone(&key.private));
         Ok(Arc::new(certified.into()))
@@ -245,16 +246,30 @@ impl Mint {
         Arc::clone(&epoch.authority)
     }
 
+    /// Registers the counters.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "peername_certificates_issued",
+            "Certificates made for hosts",
+            self.issued.clone(),
+        );
+        registry.register(
+            "peername_certificate_cache_hits",
+            "Handshakes answered with a certificate that was there",
+            self.hits.clone(),
+        );
+    }
+
     /// Certificates made so far.
     #[must_use]
     pub fn issued(&self) -> u64 {
-        self.issued.load(Ordering::Relaxed)
+        self.issued.get()
     }
 
     /// Calls that were answered with a certificate that was cached, or that another call just made.
     #[must_use]
     pub fn cache_hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        self.hits.get()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Counters of requests and connections, for `/metrics`.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,35 +10,17 @@ use crate::audit::AuditRecord;
 /// The counters of this process.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    requests: Family<DecisionLabel, Counter>,
-    unopened: Family<ReasonLabel, Counter>,
-    refused: Family<CodeLabel, Counter>,
-    upstream: Family<ConnectionLabel, Counter>,
+    requests: Family<Label, Counter>,
+    unopened: Family<Label, Counter>,
+    refused: Family<Label, Counter>,
+    upstream: Family<Label, Counter>,
     retries: Counter,
     pub(crate) connections: Counter,
     pub(crate) active: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DecisionLabel {
-    decision: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CodeLabel {
-    code: &'static str,
-}
-
-/// Whether the connection to the origin was new.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ConnectionLabel {
-    connection: &'static str,
-}
+/// A label: its name and value.
+type Label = [(&'static str, &'static str); 1];
 
 impl Metrics {
     /// Registers them all.
@@ -83,17 +64,16 @@ impl Metrics {
 
     /// Counts a request that is over.
     pub(crate) fn count_request(&self, record: &AuditRecord) {
-        let decision = record.decision.label();
         self.requests
-            .get_or_create(&DecisionLabel { decision })
+            .get_or_create(&[("decision", record.decision.label())])
             .inc();
         if let Some(code) = record.code {
-            self.refused.get_or_create(&CodeLabel { code }).inc();
+            self.refused.get_or_create(&[("code", code)]).inc();
         }
         if let Some(upstream) = record.upstream {
             let connection = if upstream.reused { "reused" } else { "new" };
             self.upstream
-                .get_or_create(&ConnectionLabel { connection })
+                .get_or_create(&[("connection", connection)])
                 .inc();
         }
         if record.retried {
@@ -102,6 +82,6 @@ impl Metrics {
     }
 
     pub(crate) fn count_failed_connection(&self, reason: &'static str) {
-        self.unopened.get_or_create(&ReasonLabel { reason }).inc();
+        self.unopened.get_or_create(&[("reason", reason)]).inc();
     }
 }

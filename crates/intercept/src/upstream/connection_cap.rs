@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use peername_observe::encode;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use super::connection_permit::ConnectionPermit;
 use super::error::UpstreamError;
@@ -99,16 +98,14 @@ pub(super) struct PoolCollector(pub(super) Arc<ConnectionCap>);
 impl Collector for PoolCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let PoolUsage { idle, in_use } = self.0.usage();
-        let mut family = encoder.encode_descriptor(
+        encode::gauges(
+            &mut encoder,
             "peername_intercept_upstream_connections",
             "Connections to origins that are open now, by whether they are in use",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (state, count) in [("idle", idle), ("in_use", in_use)] {
-            let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
-            gauge.encode(family.encode_family(&[("state", state)])?)?;
-        }
-        Ok(())
+            [
+                ([("state", "idle")], idle as u64),
+                ([("state", "in_use")], in_use as u64),
+            ],
+        )
     }
 }

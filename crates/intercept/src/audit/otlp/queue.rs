@@ -1,7 +1,6 @@
 //! The queue of spans that have not been sent, and their counters.
 
 use peername_sys::throttle::Throttle;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -18,12 +17,7 @@ pub struct SpanQueue {
 
 /// How many spans were exported, and how many were dropped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counters(Family<OutcomeLabel, Counter>);
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
+pub(super) struct Counters(Family<[(&'static str, &'static str); 1], Counter>);
 
 impl SpanQueue {
     /// A queue, and its end to receive from.
@@ -66,14 +60,12 @@ impl Counters {
 
     fn count(&self, outcome: &'static str, spans: usize) {
         let spans = u64::try_from(spans).unwrap_or(u64::MAX);
-        self.0
-            .get_or_create(&OutcomeLabel { outcome })
-            .inc_by(spans);
+        self.0.get_or_create(&[("outcome", outcome)]).inc_by(spans);
     }
 
     #[cfg(test)]
     pub(super) fn totals(&self) -> [u64; 2] {
-        ["exported", "dropped"].map(|outcome| self.0.get_or_create(&OutcomeLabel { outcome }).get())
+        ["exported", "dropped"].map(|outcome| self.0.get_or_create(&[("outcome", outcome)]).get())
     }
 }
 
