@@ -12,7 +12,7 @@ use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -46,12 +46,10 @@ pub(crate) struct Connector {
 #[error("{0}")]
 pub(crate) struct TlsFailed(String);
 
-type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<ClientStream>>> + Send>>;
+type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<TokioIo<Box<dyn Stream>>>> + Send>>;
 
-/// A connection to a server.
-pub(crate) struct ClientStream(Box<dyn Stream>);
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection to a server: TCP or a Unix socket, with TLS or without.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -85,14 +83,14 @@ impl Connector {
     /// # Errors
     ///
     /// Those of connect(2) and of name resolution; [`io::ErrorKind::TimedOut`]; [`TlsFailed`] inside of one.
-    pub(crate) async fn connect(&self) -> io::Result<ClientStream> {
+    pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let connected = timeout(self.timeout, self.open());
         connected
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    async fn open(&self) -> io::Result<ClientStream> {
+    async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream: Box<dyn Stream> = match &self.endpoint.socket {
             Some(socket) => Box::new(UnixStream::connect(socket).await?),
             None => {
@@ -102,7 +100,7 @@ impl Connector {
         };
         let Some((config, name)) = self.tls.clone() else {
             return match self.endpoint.is_https() {
-                false => Ok(ClientStream(stream)),
+                false => Ok(stream),
                 true => Err(failed(
                     "the URL's host is no name that a certificate can have",
                 )),
@@ -110,7 +108,7 @@ impl Connector {
         };
         let secured = TlsConnector::from(config).connect(name, stream).await;
         let secured = secured.map_err(|error| failed(&error.to_string()))?;
-        Ok(ClientStream(Box::new(secured)))
+        Ok(Box::new(secured))
     }
 }
 
@@ -119,7 +117,7 @@ fn failed(why: &str) -> io::Error {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<ClientStream>;
+    type Response = TokioIo<Box<dyn Stream>>;
     type Error = io::Error;
     type Future = ConnectFuture;
 
@@ -133,48 +131,8 @@ impl Service<Uri> for Connector {
     }
 }
 
-impl Connection for ClientStream {
+impl Connection for Box<dyn Stream> {
     fn connected(&self) -> Connected {
         Connected::new()
-    }
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bytes)
     }
 }
