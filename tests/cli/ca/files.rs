@@ -14,18 +14,23 @@ use crate::harness::rig::ca::CaRig;
 fn authority_may_sign_leaves_only() {
     let rig = CaRig::new(&["--common-name", "a test", "--days", "90"]);
     fs::write(rig.scratch.path("ca.pem"), rig.succeeds("export", &[])).expect("a file");
-    let said = rig.shell_succeeds("openssl verify -x509_strict -CAfile $DIR/ca.pem $DIR/ca.pem");
+    let said = rig.shell_succeeds(
+        "openssl verify -x509_strict -check_ss_sig -CAfile $DIR/ca.pem $DIR/ca.pem",
+    );
     assert_contains(&said, &["OK"]);
     let said = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -text");
     for expected in [
         "CN = a test",
         "X509v3 Basic Constraints: critical\n                CA:TRUE, pathlen:0",
-        "X509v3 Key Usage: critical\n                Certificate Sign, CRL Sign",
+        "X509v3 Key Usage: critical\n                Certificate Sign, CRL Sign\n",
         "X509v3 Subject Key Identifier",
         "ASN1 OID: prime256v1",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
+    assert!(!said.contains("Name Constraints"), "{said}");
+    rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -checkend $((89 * 86400))");
+    rig.shell_succeeds("! openssl x509 -in $DIR/ca.pem -noout -checkend $((91 * 86400))");
     let shown: Value = serde_json::from_str(&rig.succeeds("show", &["--json"])).expect("JSON");
     let print = rig.shell_succeeds("openssl x509 -in $DIR/ca.pem -noout -fingerprint -sha256");
     let sha256 = shown

@@ -1,5 +1,4 @@
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,28 +10,6 @@ use super::{
     Authority, AuthorityDefect, AuthorityOptions, CaError, Permitted, pem, profile, validity,
 };
 use crate::host::Host;
-
-#[test]
-fn the_certificate_lets_it_issue_leaves_for_a_year_and_nothing_else() {
-    let authority = Authority::ephemeral(&options(&[])).expect("an authority");
-    let (_, certificate) = parse_x509_certificate(authority.certificate_der()).expect("DER");
-    certificate
-        .verify_signature(None)
-        .expect("signed by itself");
-    let basic = certificate
-        .basic_constraints()
-        .expect("readable")
-        .expect("there");
-    assert!(basic.critical && basic.value.ca);
-    assert_eq!(basic.value.path_len_constraint, Some(0));
-    let usage = certificate.key_usage().expect("readable").expect("there");
-    assert!(usage.critical && usage.value.key_cert_sign() && usage.value.crl_sign());
-    assert_eq!(usage.value.flags, 0b110_0000);
-    assert!(certificate.name_constraints().expect("readable").is_none());
-    let facts = authority.facts();
-    assert_eq!((facts.not_after - facts.not_before) / validity::DAY, 366);
-    assert!(!authority.subject_key_id().is_empty());
-}
 
 #[test]
 fn name_constraints_bind_it_to_the_permitted_hosts() {
@@ -65,38 +42,6 @@ fn name_constraints_bind_it_to_the_permitted_hosts() {
 }
 
 #[test]
-fn a_stored_authority_is_read_back() {
-    let dir = Scratch::new();
-    let made = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
-    let mode = |path: &Path| fs::metadata(path).expect("stat").permissions().mode() & 0o7777;
-    assert_eq!(mode(&dir.0), 0o700);
-    assert_eq!(mode(&dir.file()), 0o600);
-    assert_eq!(fs::read_dir(&dir.0).expect("a directory").count(), 1);
-    let opened = Authority::open(&dir.0).expect("the same");
-    assert_eq!(made.certificates(), opened.certificates());
-    assert!(matches!(
-        Authority::create(&dir.0, &options(&[])),
-        Err(CaError::Exists { .. })
-    ));
-}
-
-#[test]
-fn one_of_many_concurrent_creations_succeeds() {
-    let dir = Scratch::new();
-    let make = || Authority::create(&dir.0, &options(&[])).is_ok();
-    let made = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
-        threads
-            .into_iter()
-            .map(|one| one.join().expect("no panic"))
-            .filter(|&one| one)
-            .count()
-    });
-    assert_eq!(made, 1);
-    Authority::open(&dir.0).expect("whole");
-}
-
-#[test]
 fn a_rotation_keeps_constraints_and_the_old_certificate() {
     let dir = Scratch::new();
     let old = Authority::create(&dir.0, &options(&["example.com"])).expect("an authority");
@@ -125,23 +70,6 @@ fn an_expired_authority_can_be_rotated_and_leaves_no_predecessor() {
     assert_eq!(fault(&dir.0), AuthorityDefect::Expired);
     let new = Authority::rotate(&dir.0).expect("another");
     assert_eq!(new.certificates().len(), 1);
-}
-
-#[test]
-fn files_that_other_users_can_read_or_replace_are_refused() {
-    let dir = Scratch::new();
-    Authority::create(&dir.0, &options(&[])).expect("an authority");
-    fs::set_permissions(dir.file(), Permissions::from_mode(0o640)).expect("chmod");
-    let error = Authority::open(&dir.0).expect_err("others may read it");
-    assert!(
-        matches!(error, CaError::ReadableByOthers { mode: 0o640, .. }),
-        "{error}"
-    );
-    assert!(error.to_string().contains("chmod 600"), "{error}");
-    fs::set_permissions(dir.file(), Permissions::from_mode(0o600)).expect("chmod");
-    fs::set_permissions(&dir.0, Permissions::from_mode(0o770)).expect("chmod");
-    let error = Authority::open(&dir.0).expect_err("others may replace it");
-    assert!(error.to_string().contains("chmod go-w"), "{error}");
 }
 
 #[test]

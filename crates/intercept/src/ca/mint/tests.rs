@@ -1,6 +1,6 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -55,24 +55,6 @@ fn a_leaf_names_one_host_and_nothing_else() {
             .expect("its signature");
         assert_ne!(leaf.public_key().raw, issuer.public_key().raw);
     }
-}
-
-/// 200 threads ask at the same time.
-#[test]
-fn concurrent_calls_for_one_host_make_one_certificate() {
-    let mint = mint(MintConfig::default());
-    let start = Barrier::new(200);
-    let host = host("example.com");
-    let ask = || {
-        start.wait();
-        block_on(mint.server_config(&host, ECDSA, &[b"h2"])).expect("a certificate")
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..200 {
-            scope.spawn(ask);
-        }
-    });
-    assert_eq!((mint.issued(), mint.cache_hits()), (1, 199));
 }
 
 #[test]
