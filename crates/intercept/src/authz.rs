@@ -64,9 +64,9 @@ pub use crate::http_client::tls::ClientTls;
 use cache::{Cache, CacheKey};
 use circuit_breaker::{CircuitBreaker, Transition};
 use config::service::Backend;
-use link::{Link, PreparedCheck};
+use link::Link;
 use metrics::CheckMetrics;
-use protocol::EncodeConfig;
+use protocol::{EncodeConfig, PreparedCheck};
 
 /// The check services, for the whole process.
 #[derive(Clone, Debug)]
@@ -408,7 +408,7 @@ async fn reach(service: &Service, breaker: &CircuitBreaker) -> Result<(), AuthzE
     }
     match &service.backend {
         Backend::Remote(remote) => {
-            let version = remote.protocol.http_version();
+            let version = remote.protocol.http_version;
             let reached = http_client::reach(&remote.endpoint, version, PROBE_TIMEOUT).await;
             reached.map_err(AuthzError::from)
         }

@@ -84,7 +84,7 @@ impl Service {
     /// Whether it can be sent the beginning of a request's body.
     fn sends_body(&self) -> bool {
         match &self.backend {
-            Backend::Remote(remote) => remote.protocol.sends_body(),
+            Backend::Remote(remote) => remote.protocol.sends_body,
             Backend::Policy(_) => true,
         }
     }
@@ -92,7 +92,7 @@ impl Service {
     /// Whether a request can take headers from its responses.
     fn takes_response_headers(&self) -> bool {
         match &self.backend {
-            Backend::Remote(remote) => remote.protocol.takes_response_headers(),
+            Backend::Remote(remote) => remote.protocol.takes_response_headers,
             Backend::Policy(_) => false,
         }
     }

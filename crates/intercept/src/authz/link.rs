@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::config::service::{Backend, Remote, Service};
 use super::protocol::rego::Policy;
-use super::protocol::{EncodeConfig, ResponseFuture};
+use super::protocol::{EncodeConfig, PreparedCheck};
 use super::request::AuthzRequest;
 use super::verdict::AuthzError;
 use crate::http_client::{Generation, HttpClient};
@@ -21,14 +19,11 @@ pub(crate) enum Link {
     Policy(Arc<Policy>),
 }
 
-/// A check that is ready to be made, within a deadline.
-pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
-
 impl Link {
     pub(crate) fn new(service: &Service, connect_timeout: Duration) -> Self {
         match &service.backend {
             Backend::Remote(remote) => {
-                let version = remote.protocol.http_version();
+                let version = remote.protocol.http_version;
                 let client = HttpClient::new(&remote.endpoint, version, connect_timeout);
                 Self::Remote(remote.clone(), Arc::new(client))
             }
@@ -46,16 +41,14 @@ impl Link {
         request: &'a AuthzRequest<'a>,
         config: EncodeConfig<'a>,
     ) -> Result<PreparedCheck<'a>, AuthzError> {
-        Ok(match self {
-            Self::Remote(remote, client) => {
-                let Remote { protocol, endpoint } = remote;
-                let encoded = protocol.encode(&endpoint.uri, request, config)?;
-                Box::new(move |deadline| encoded.send(client, deadline))
+        match self {
+            Self::Remote(Remote { protocol, endpoint }, client) => {
+                (protocol.prepare)(client, &endpoint.uri, request, config)
             }
-            Self::Policy(policy) => {
-                Box::new(move |deadline| Box::pin(policy.decide(request, config.sent, deadline)))
-            }
-        })
+            Self::Policy(policy) => Ok(Box::new(move |deadline| {
+                Box::pin(policy.decide(request, config.sent, deadline))
+            })),
+        }
     }
 
     /// Identifies the connections that a check will use.

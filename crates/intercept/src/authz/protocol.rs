@@ -1,4 +1,4 @@
-//! Protocols of check services, behind one trait.
+//! Protocols of check services.
 
 pub(crate) mod attributes;
 pub(crate) mod ext_authz;
@@ -6,12 +6,10 @@ pub(crate) mod forward_auth;
 pub(crate) mod opa;
 pub(crate) mod rego;
 
-use std::fmt::Debug;
 use std::pin::Pin;
 
-use bytes::Bytes;
+use http::Uri;
 use http::header::HeaderName;
-use http::{Request, Uri, response};
 use tokio::time::Instant;
 
 use super::config::error::ConfigError;
@@ -22,41 +20,35 @@ use super::verdict::AuthzError;
 use crate::http_client::{HttpClient, HttpVersion};
 
 /// A protocol of check services.
-pub(crate) trait Protocol: Debug + Send + Sync {
+#[derive(Debug)]
+pub(crate) struct Protocol {
+    /// The scheme of its URLs without TLS.
+    pub(crate) scheme: &'static str,
+    /// The scheme of its URLs with TLS.
+    pub(crate) tls_scheme: &'static str,
     /// The form of its URLs, for error texts.
-    fn url_form(&self) -> &'static str;
-
+    pub(crate) url_form: &'static str,
     /// Whether its URLs need a port.
-    fn needs_port(&self) -> bool;
-
-    /// Checks the path of a URL.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Url`].
-    fn check_url(&self, url: &Uri) -> Result<(), ConfigError>;
-
+    pub(crate) needs_port: bool,
+    /// Checks the path of a URL; the error is [`ConfigError::Url`].
+    pub(crate) check_url: fn(&Uri) -> Result<(), ConfigError>,
     /// The HTTP version below it.
-    fn http_version(&self) -> HttpVersion;
-
+    pub(crate) http_version: HttpVersion,
     /// Whether it can send the beginning of a request's body (`--check-body`).
-    fn sends_body(&self) -> bool;
-
+    pub(crate) sends_body: bool,
     /// Whether a request can take headers from its responses (`--check-take`).
-    fn takes_response_headers(&self) -> bool;
-
-    /// Encodes a request for the service.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthzError::Malformed`] if the request can't be expressed in the protocol.
-    fn encode(
-        &self,
-        uri: &Uri,
-        request: &AuthzRequest<'_>,
-        config: EncodeConfig<'_>,
-    ) -> Result<Box<dyn EncodedRequest>, AuthzError>;
+    pub(crate) takes_response_headers: bool,
+    /// Encodes a request for the service at this URI. The error is [`AuthzError::Malformed`] if the request can't be
+    /// expressed in the protocol.
+    pub(crate) prepare: PrepareFn,
 }
+
+type PrepareFn = for<'a> fn(
+    &'a HttpClient,
+    &'a Uri,
+    &AuthzRequest<'_>,
+    EncodeConfig<'_>,
+) -> Result<PreparedCheck<'a>, AuthzError>;
 
 /// The part of the configuration that matters to a protocol.
 #[derive(Clone, Copy, Debug)]
@@ -66,29 +58,9 @@ pub(crate) struct EncodeConfig<'a> {
     pub(crate) take: &'a [HeaderName],
 }
 
-/// A request to the service that is ready to be sent.
-pub(crate) trait EncodedRequest: Send {
-    /// Sends it, and decodes the response. `deadline` is only for telling the service; the caller enforces it.
-    fn send(self: Box<Self>, client: &HttpClient, deadline: Instant) -> ResponseFuture<'_>;
-}
+/// A check that is ready to be made, within a deadline: it sends the request and decodes the response. The deadline is only for
+/// telling the service; the caller enforces it.
+pub(crate) type PreparedCheck<'a> = Box<dyn FnOnce(Instant) -> ResponseFuture<'a> + Send + 'a>;
 
-pub(crate) type ResponseFuture<'a> =
+type ResponseFuture<'a> =
     Pin<Box<dyn Future<Output = Result<AuthzResponse, AuthzError>> + Send + 'a>>;
-
-/// A request over plain HTTP, with the decoder for its response.
-pub(crate) struct HttpRequest<D> {
-    pub(crate) request: Request<Bytes>,
-    pub(crate) decode: D,
-}
-
-impl<D> EncodedRequest for HttpRequest<D>
-where
-    D: FnOnce(response::Parts, Bytes) -> Result<AuthzResponse, AuthzError> + Send + 'static,
-{
-    fn send(self: Box<Self>, client: &HttpClient, _: Instant) -> ResponseFuture<'_> {
-        Box::pin(async move {
-            let (head, body) = client.exchange(&self.request).await?;
-            (self.decode)(head, body)
-        })
-    }
-}

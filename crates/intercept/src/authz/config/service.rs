@@ -10,19 +10,15 @@ use http::uri::{Authority, Scheme};
 
 use super::error::ConfigError;
 use crate::authz::protocol::Protocol;
-use crate::authz::protocol::ext_authz::ExtAuthz;
-use crate::authz::protocol::forward_auth::ForwardAuth;
-use crate::authz::protocol::opa::Opa;
+use crate::authz::protocol::ext_authz::EXT_AUTHZ;
+use crate::authz::protocol::forward_auth::FORWARD_AUTH;
+use crate::authz::protocol::opa::OPA;
 use crate::authz::protocol::rego::{Policy, PolicyPath};
 use crate::http_client::connector::Endpoint;
 use crate::http_client::tls::ClientTls;
 
-/// The protocols by URL scheme, without TLS and with it. A new protocol is its file and a line here.
-const PROTOCOLS: [(&str, &str, &dyn Protocol); 3] = [
-    ("grpc", "grpcs", &ExtAuthz),
-    ("http", "https", &ForwardAuth),
-    ("opa+http", "opa+https", &Opa),
-];
+/// The protocols of services in other processes. A new protocol is its file and an entry here.
+static PROTOCOLS: [&Protocol; 3] = [&EXT_AUTHZ, &FORWARD_AUTH, &OPA];
 
 /// A check service as it is written (`--check`): a URL, or the files of a policy.
 #[derive(Clone, Debug)]
@@ -40,7 +36,7 @@ enum Kind {
 /// A service in another process.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
-    pub(crate) protocol: &'static dyn Protocol,
+    pub(crate) protocol: &'static Protocol,
     pub(crate) endpoint: Endpoint,
 }
 
@@ -130,7 +126,7 @@ impl FromStr for ServiceUrl {
 
 impl Remote {
     fn on_tcp(
-        protocol: &'static dyn Protocol,
+        protocol: &'static Protocol,
         scheme: Scheme,
         rest: &str,
     ) -> Result<Self, ConfigError> {
@@ -145,10 +141,10 @@ impl Remote {
             return Err(ConfigError::UserInfo);
         }
         let has_port = authority.port_u16().is_some_and(|port| port != 0);
-        if protocol.needs_port() && !has_port {
-            return Err(ConfigError::Port(protocol.url_form()));
+        if protocol.needs_port && !has_port {
+            return Err(ConfigError::Port(protocol.url_form));
         }
-        protocol.check_url(&uri)?;
+        (protocol.check_url)(&uri)?;
         Ok(Self {
             protocol,
             endpoint: Endpoint {
@@ -161,7 +157,7 @@ impl Remote {
 
     /// `SOCKET` or `SOCKET:/PATH`, as nginx writes it.
     fn on_socket(
-        protocol: &'static dyn Protocol,
+        protocol: &'static Protocol,
         scheme: Scheme,
         text: &str,
     ) -> Result<Self, ConfigError> {
@@ -178,7 +174,7 @@ impl Remote {
             .build();
         let uri =
             uri.map_err(|_| ConfigError::Url("a path follows the Unix socket: unix:SOCKET:/PATH"))?;
-        protocol.check_url(&uri)?;
+        (protocol.check_url)(&uri)?;
         Ok(Self {
             protocol,
             endpoint: Endpoint {
@@ -190,18 +186,16 @@ impl Remote {
     }
 }
 
-fn find_protocol(scheme: &str) -> Option<(&'static dyn Protocol, Scheme)> {
-    PROTOCOLS
-        .into_iter()
-        .find_map(|(plain, secured, protocol)| {
-            let (is_plain, is_secured) = (scheme == plain, scheme == secured);
-            let http = if is_secured {
-                Scheme::HTTPS
-            } else {
-                Scheme::HTTP
-            };
-            (is_plain || is_secured).then_some((protocol, http))
-        })
+fn find_protocol(scheme: &str) -> Option<(&'static Protocol, Scheme)> {
+    PROTOCOLS.into_iter().find_map(|protocol| {
+        if scheme == protocol.scheme {
+            Some((protocol, Scheme::HTTP))
+        } else if scheme == protocol.tls_scheme {
+            Some((protocol, Scheme::HTTPS))
+        } else {
+            None
+        }
+    })
 }
 
 impl PartialEq for ServiceUrl {
@@ -232,10 +226,8 @@ impl Display for Service {
 
 /// The URL forms of all protocols, as an enumeration.
 fn url_forms() -> String {
-    let forms = PROTOCOLS
-        .map(|(_, _, protocol)| protocol.url_form())
-        .join(", ");
-    let secured = PROTOCOLS.map(|(_, secured, _)| secured).join(", ");
+    let forms = PROTOCOLS.map(|protocol| protocol.url_form).join(", ");
+    let secured = PROTOCOLS.map(|protocol| protocol.tls_scheme).join(", ");
     format!(
         "{forms} (with TLS {secured}; on a Unix socket unix:SOCKET: for HOST:PORT) or rego:FILE"
     )
@@ -302,7 +294,7 @@ mod tests {
             let Kind::Remote(remote) = &service.kind else {
                 panic!("{url}");
             };
-            assert!(remote.protocol.url_form().starts_with(form), "{url}");
+            assert!(remote.protocol.url_form.starts_with(form), "{url}");
             assert_eq!(remote.endpoint.uri, uri.parse::<Uri>().unwrap(), "{url}");
             assert_eq!(
                 remote.endpoint.socket.as_deref(),

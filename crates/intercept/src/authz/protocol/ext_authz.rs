@@ -17,7 +17,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::attributes;
-use super::{EncodeConfig, EncodedRequest, Protocol, ResponseFuture};
+use super::{EncodeConfig, PreparedCheck, Protocol};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::request::AuthzRequest;
@@ -33,77 +33,45 @@ use messages::{
 pub use reply::decode;
 
 /// The protocol of `grpc://HOST:PORT`.
-#[derive(Debug)]
-pub(crate) struct ExtAuthz;
+pub(crate) static EXT_AUTHZ: Protocol = Protocol {
+    scheme: "grpc",
+    tls_scheme: "grpcs",
+    url_form: "grpc://HOST:PORT",
+    needs_port: true,
+    check_url,
+    http_version: HttpVersion::Http2,
+    sends_body: true,
+    takes_response_headers: false,
+    prepare,
+};
 
-impl Protocol for ExtAuthz {
-    fn url_form(&self) -> &'static str {
-        "grpc://HOST:PORT"
-    }
-
-    fn needs_port(&self) -> bool {
-        true
-    }
-
-    fn check_url(&self, url: &Uri) -> Result<(), ConfigError> {
-        match url.path_and_query().is_some_and(|path| path != "/") {
-            true => Err(ConfigError::Url(
-                "a grpc check URL has no path; write grpc://HOST:PORT",
-            )),
-            false => Ok(()),
-        }
-    }
-
-    fn http_version(&self) -> HttpVersion {
-        HttpVersion::Http2
-    }
-
-    fn sends_body(&self) -> bool {
-        true
-    }
-
-    fn takes_response_headers(&self) -> bool {
-        false
-    }
-
-    fn encode(
-        &self,
-        uri: &Uri,
-        request: &AuthzRequest<'_>,
-        config: EncodeConfig<'_>,
-    ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
-        let mut metadata = HeaderMap::new();
-        if let Some(trace) = request.trace() {
-            trace.write(&mut metadata);
-        }
-        Ok(Box::new(GrpcRequest {
-            origin: uri.clone(),
-            request: check_request(request, config.sent),
-            metadata,
-        }))
+fn check_url(url: &Uri) -> Result<(), ConfigError> {
+    match url.path_and_query().is_some_and(|path| path != "/") {
+        true => Err(ConfigError::Url(
+            "a grpc check URL has no path; write grpc://HOST:PORT",
+        )),
+        false => Ok(()),
     }
 }
 
-struct GrpcRequest {
-    origin: Uri,
-    request: CheckRequest,
-    /// The trace context.
-    metadata: HeaderMap,
-}
-
-impl EncodedRequest for GrpcRequest {
-    fn send(self: Box<Self>, client: &HttpClient, deadline: Instant) -> ResponseFuture<'_> {
+fn prepare<'a>(
+    client: &'a HttpClient,
+    uri: &'a Uri,
+    request: &AuthzRequest<'_>,
+    config: EncodeConfig<'_>,
+) -> Result<PreparedCheck<'a>, AuthzError> {
+    let mut metadata = HeaderMap::new();
+    if let Some(trace) = request.trace() {
+        trace.write(&mut metadata);
+    }
+    let request = check_request(request, config.sent);
+    Ok(Box::new(move |deadline: Instant| {
         Box::pin(async move {
             let (_, pool) = client.pool();
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let Self {
-                origin,
-                request,
-                metadata,
-            } = *self;
             let call = |request| {
                 let metadata = MetadataMap::from_headers(metadata.clone());
-                call(&pool, &origin, metadata, request, timeout)
+                call(&pool, uri, metadata, request, timeout)
             };
             let reply = match call(request.clone()).await {
                 // The service may have closed an idle connection as this was written to it: one retry.
@@ -112,7 +80,7 @@ impl EncodedRequest for GrpcRequest {
             };
             decode(reply?)
         })
-    }
+    }))
 }
 
 /// Makes one call, with `timeout` as its gRPC deadline.

@@ -3,68 +3,56 @@
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, StatusCode, Uri, response};
+use http::{Request, StatusCode, Uri};
 
 use super::opa::DATA_API;
-use super::{EncodeConfig, EncodedRequest, HttpRequest, Protocol};
+use super::{EncodeConfig, PreparedCheck, Protocol};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode, is_mutable};
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
-use crate::http_client::HttpVersion;
 use crate::http_client::error::printable;
+use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `http://HOST[:PORT]/PATH`.
-#[derive(Debug)]
-pub(crate) struct ForwardAuth;
+pub(crate) static FORWARD_AUTH: Protocol = Protocol {
+    scheme: "http",
+    tls_scheme: "https",
+    url_form: "http://HOST:PORT/PATH",
+    needs_port: false,
+    check_url,
+    http_version: HttpVersion::Http1,
+    sends_body: false,
+    takes_response_headers: true,
+    prepare,
+};
 
-impl Protocol for ForwardAuth {
-    fn url_form(&self) -> &'static str {
-        "http://HOST:PORT/PATH"
+fn check_url(url: &Uri) -> Result<(), ConfigError> {
+    // OPA would answer every such GET with 200, which allows the request here.
+    match url.path().starts_with(DATA_API) {
+        true => Err(ConfigError::Url(
+            "the check URL's path is one of OPA's; write opa+http://HOST:PORT/v1/data/PATH",
+        )),
+        false => Ok(()),
     }
+}
 
-    fn needs_port(&self) -> bool {
-        false
-    }
-
-    fn check_url(&self, url: &Uri) -> Result<(), ConfigError> {
-        // OPA would answer every such GET with 200, which allows the request here.
-        match url.path().starts_with(DATA_API) {
-            true => Err(ConfigError::Url(
-                "the check URL's path is one of OPA's; write opa+http://HOST:PORT/v1/data/PATH",
-            )),
-            false => Ok(()),
-        }
-    }
-
-    fn http_version(&self) -> HttpVersion {
-        HttpVersion::Http1
-    }
-
-    fn sends_body(&self) -> bool {
-        false
-    }
-
-    fn takes_response_headers(&self) -> bool {
-        true
-    }
-
-    fn encode(
-        &self,
-        uri: &Uri,
-        request: &AuthzRequest<'_>,
-        config: EncodeConfig<'_>,
-    ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
-        let take = config.take.to_vec();
-        Ok(Box::new(HttpRequest {
-            request: encode(uri, request, config.sent)?,
-            decode: move |head: response::Parts, body| {
-                decode(head.status, &head.headers, body, &take)
-            },
-        }))
-    }
+fn prepare<'a>(
+    client: &'a HttpClient,
+    uri: &'a Uri,
+    request: &AuthzRequest<'_>,
+    config: EncodeConfig<'_>,
+) -> Result<PreparedCheck<'a>, AuthzError> {
+    let encoded = encode(uri, request, config.sent)?;
+    let take = config.take.to_vec();
+    Ok(Box::new(move |_| {
+        Box::pin(async move {
+            let (head, body) = client.exchange(&encoded).await?;
+            decode(head.status, &head.headers, body, &take)
+        })
+    }))
 }
 
 /// Encodes the request.

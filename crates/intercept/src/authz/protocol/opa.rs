@@ -8,66 +8,56 @@ use std::fmt::{self, Formatter};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{Request, StatusCode, Uri, response};
+use http::{Request, StatusCode, Uri};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::{EncodeConfig, EncodedRequest, HttpRequest, Protocol, attributes};
+use super::{EncodeConfig, PreparedCheck, Protocol, attributes};
 use crate::authz::config::error::ConfigError;
 use crate::authz::config::sent_headers::SentHeaders;
 use crate::authz::header_mutations::{HeaderMutations, MessageKind, MutationMode};
 use crate::authz::request::AuthzRequest;
 use crate::authz::response::{AuthzResponse, CacheLifetime};
 use crate::authz::verdict::{AuthzError, Denial};
-use crate::http_client::HttpVersion;
 use crate::http_client::error::printable;
+use crate::http_client::{HttpClient, HttpVersion};
 
 /// The protocol of `opa+http://HOST:PORT/v1/data/RULE`.
-#[derive(Debug)]
-pub(crate) struct Opa;
+pub(crate) static OPA: Protocol = Protocol {
+    scheme: "opa+http",
+    tls_scheme: "opa+https",
+    url_form: "opa+http://HOST:PORT/v1/data/PATH",
+    needs_port: true,
+    check_url,
+    http_version: HttpVersion::Http1,
+    sends_body: true,
+    takes_response_headers: false,
+    prepare,
+};
 
-impl Protocol for Opa {
-    fn url_form(&self) -> &'static str {
-        "opa+http://HOST:PORT/v1/data/PATH"
+fn check_url(url: &Uri) -> Result<(), ConfigError> {
+    match url.path().strip_prefix(DATA_API) {
+        Some(rule) if !rule.is_empty() => Ok(()),
+        _ => Err(ConfigError::Url(
+            "an OPA check URL's path begins with /v1/data/ and names a rule or package",
+        )),
     }
+}
 
-    fn needs_port(&self) -> bool {
-        true
-    }
-
-    fn check_url(&self, url: &Uri) -> Result<(), ConfigError> {
-        match url.path().strip_prefix(DATA_API) {
-            Some(rule) if !rule.is_empty() => Ok(()),
-            _ => Err(ConfigError::Url(
-                "an OPA check URL's path begins with /v1/data/ and names a rule or package",
-            )),
-        }
-    }
-
-    fn http_version(&self) -> HttpVersion {
-        HttpVersion::Http1
-    }
-
-    fn sends_body(&self) -> bool {
-        true
-    }
-
-    fn takes_response_headers(&self) -> bool {
-        false
-    }
-
-    fn encode(
-        &self,
-        uri: &Uri,
-        request: &AuthzRequest<'_>,
-        config: EncodeConfig<'_>,
-    ) -> Result<Box<dyn EncodedRequest>, AuthzError> {
-        Ok(Box::new(HttpRequest {
-            request: encode(uri, request, config.sent),
-            decode: |head: response::Parts, body: Bytes| decode(head.status, &body),
-        }))
-    }
+fn prepare<'a>(
+    client: &'a HttpClient,
+    uri: &'a Uri,
+    request: &AuthzRequest<'_>,
+    config: EncodeConfig<'_>,
+) -> Result<PreparedCheck<'a>, AuthzError> {
+    let encoded = encode(uri, request, config.sent);
+    Ok(Box::new(move |_| {
+        Box::pin(async move {
+            let (head, body) = client.exchange(&encoded).await?;
+            decode(head.status, &body)
+        })
+    }))
 }
 
 fn encode(uri: &Uri, request: &AuthzRequest<'_>, sent: &SentHeaders) -> Request<Bytes> {
