@@ -10,6 +10,4 @@ pub(crate) mod http_server;
 pub(crate) mod in_flight;
 pub(crate) mod response_body;
 pub(crate) mod stall_monitor;
-pub(crate) mod switch_slot;
-pub(crate) mod transparent_http;
 pub(crate) mod websocket;

@@ -1,18 +1,20 @@
-//! The HTTP server for a connection with one target: inside a tunnel, or redirected to the proxy.
+//! The HTTP server for a connection inside a tunnel, or redirected to the proxy.
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::Service;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -24,7 +26,6 @@ use super::framing::{MAX_REQUEST_HEAD, MAX_REQUEST_HEADERS};
 use super::http2_stream::Http2Stream;
 use super::in_flight::InFlightRecord;
 use super::response_body::ResponseBody;
-use super::switch_slot::SwitchSlot;
 use super::websocket::{self, Switched};
 use crate::request::refusal::Refusal;
 use crate::request::target::{RequestTarget, requested_host};
@@ -36,23 +37,58 @@ use crate::stream::prefixed::PrefixedStream;
 pub(crate) struct HttpServer {
     state: Arc<InterceptState>,
     connection: Arc<ClientConnection>,
-    pub(crate) target: Arc<RequestTarget>,
+    target: ServedTarget,
     switched: SwitchSlot<Switched>,
 }
 
+/// The target of the requests of a connection.
+#[derive(Clone)]
+pub(crate) enum ServedTarget {
+    /// The connection's, for all of them.
+    Connection(Arc<RequestTarget>),
+    /// Each request names its host, at the port of the original destination.
+    ByHost { port: u16 },
+}
+
+/// Filled by a request that switches its connection's protocol, emptied once hyper has given the connection back.
+pub(crate) type SwitchSlot<T> = Arc<Mutex<Option<T>>>;
+
 pub(crate) type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
+
+impl ServedTarget {
+    fn of_connection(&self) -> Option<&Arc<RequestTarget>> {
+        match self {
+            Self::Connection(target) => Some(target),
+            Self::ByHost { .. } => None,
+        }
+    }
+
+    fn of_request(&self, parts: &Parts) -> Result<Arc<RequestTarget>, Refusal> {
+        let port = match self {
+            Self::Connection(target) => return Ok(Arc::clone(target)),
+            Self::ByHost { port } => *port,
+        };
+        let to = requested_host(parts, 80)?
+            .ok_or_else(|| Refusal::bad_request("the request names no host"))?;
+        if to.port != port {
+            let detail = format!("the connection is for port {port} and the request for {to}");
+            return Err(Refusal::name_mismatch(StatusCode::FORBIDDEN, detail));
+        }
+        Ok(Arc::new(RequestTarget::plain(to, None)))
+    }
+}
 
 impl HttpServer {
     pub(crate) fn new(
         state: &Arc<InterceptState>,
         connection: &Arc<ClientConnection>,
-        target: RequestTarget,
+        target: ServedTarget,
     ) -> Self {
         Self {
             state: Arc::clone(state),
             connection: Arc::clone(connection),
-            target: Arc::new(target),
+            target,
             switched: SwitchSlot::default(),
         }
     }
@@ -62,16 +98,15 @@ impl HttpServer {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-        let opening = Http1Opening {
-            first: FirstRequest::Optional,
-            target: Some(Arc::clone(&self.target)),
-        };
-        let served = serve_http1(&state, &connection, io, self, opening).await;
-        let Some((io, service)) = served else {
+        let target = self.target.of_connection();
+        let served = serve_http1(&self.state, &self.connection, io, target, |request| {
+            self.respond(request)
+        });
+        let Some(io) = served.await else {
             return;
         };
-        match service.switched.take() {
+        let switched = self.switched.lock().take();
+        match switched {
             Some(switched) => websocket::relay(io, switched).await,
             None => linger_and_close(io).await,
         }
@@ -85,10 +120,12 @@ impl HttpServer {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let refused = {
             let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
-            let target = Arc::clone(&self.target);
+            let target = self.target.of_connection().cloned();
             move |detail: String| {
                 let mut record = InFlightRecord::begin(&state, &connection, "");
-                record.set_target(&target);
+                if let Some(target) = &target {
+                    record.set_target(target);
+                }
                 record.set_unanswered(&Refusal::bad_request(detail));
             }
         };
@@ -99,7 +136,10 @@ impl HttpServer {
             .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
             .max_header_list_size(MAX_REQUEST_HEAD as u32)
             .keep_alive_interval(PING_INTERVAL)
-            .serve_connection(TokioIo::new(io), self);
+            .serve_connection(
+                TokioIo::new(io),
+                service_fn(move |request| self.respond(request)),
+            );
         let mut served = pin!(served);
         let ended = run(
             &state,
@@ -115,6 +155,34 @@ impl HttpServer {
         {
             refused(format!("the client's HTTP/2 is invalid: {error}"));
         }
+    }
+
+    fn respond(&self, request: Request<Incoming>) -> ResponseFuture {
+        let this = self.clone();
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let target = match this.target.of_request(&parts) {
+                Ok(target) => target,
+                Err(refusal) => {
+                    let method = parts.method.as_str();
+                    let record = InFlightRecord::begin(&this.state, &this.connection, method);
+                    let format = ErrorFormat::from_request(&parts.headers);
+                    return Ok(format.refuse(&refusal, record));
+                }
+            };
+            let exchange = Exchange {
+                state: &this.state,
+                connection: &this.connection,
+                target: &target,
+            };
+            let mut switched = None;
+            let request = Request::from_parts(parts, body);
+            let response = exchange.respond(request, &mut switched).await;
+            if let Some(switched) = switched {
+                *this.switched.lock() = Some(switched);
+            }
+            Ok(response)
+        })
     }
 }
 
@@ -166,61 +234,43 @@ async fn wait_drain(state: &InterceptState, connection: &ClientConnection, begun
     let _ = timeout(FIRST_REQUEST_GRACE, first_request).await;
 }
 
-impl Service<Request<Incoming>> for HttpServer {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
-        let this = self.clone();
-        Box::pin(async move {
-            let exchange = Exchange {
-                state: &this.state,
-                connection: &this.connection,
-                target: &this.target,
-            };
-            let mut switched = None;
-            let response = exchange.respond(request, &mut switched).await;
-            if let Some(switched) = switched {
-                this.switched.fill(switched);
-            }
-            Ok(response)
-        })
-    }
-}
-
-/// Serves HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with its
-/// service and with the bytes that hyper has read and not parsed; `None` after an error or a timeout.
-pub(crate) async fn serve_http1<T, S>(
+/// Serves HTTP/1 until the connection ends or is handed over to another protocol. Returns the connection with the bytes that
+/// hyper has read and not parsed; `None` after an error or a timeout.
+///
+/// `target` is the target of all requests. `None` if each names its own: then the first has to come within the opening timeout.
+/// With a target it may take the idle timeout, like any other: clients open tunnels that they may want to use later.
+pub(crate) async fn serve_http1<T>(
     state: &Arc<InterceptState>,
     connection: &Arc<ClientConnection>,
     io: T,
-    service: S,
-    opening: Http1Opening,
-) -> Option<(PrefixedStream<T>, S)>
+    target: Option<&Arc<RequestTarget>>,
+    respond: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync,
+) -> Option<PrefixedStream<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<
-            Request<Incoming>,
-            Response = Response<ResponseBody>,
-            Error = Infallible,
-            Future = ResponseFuture,
-        > + Unpin,
 {
     let framing = SharedFraming::new(Arc::clone(connection));
-    let Http1Opening { first, target } = opening;
-    if first == FirstRequest::Awaited {
+    if target.is_none() {
         framing.lock().expect_head();
     }
-    let heads = framing.clone();
     let io = WatchedStream::new(io, framing.clone());
-    let service = FramingGuard {
-        service,
-        framing,
-        state: Arc::clone(state),
-        connection: Arc::clone(connection),
-        target: target.clone(),
-    };
+    let service = service_fn(|request: Request<Incoming>| -> ResponseFuture {
+        let verdict = framing.lock().next_verdict();
+        let Err(error) = verdict else {
+            return respond(request);
+        };
+        // hyper got a substitute for the invalid head or framing.
+        let (parts, _) = request.into_parts();
+        let mut record = InFlightRecord::begin(state, connection, parts.method.as_str());
+        record.set_uri(&parts.uri);
+        if let Some(target) = target {
+            record.set_target(target);
+        } else if let Ok(Some(to)) = requested_host(&parts, 80) {
+            record.set_target(&Arc::new(RequestTarget::plain(to, None)));
+        }
+        let format = ErrorFormat::from_connect(&parts.headers);
+        Box::pin(ready(Ok(format.refuse(&error.into(), record))))
+    });
     let mut served = http1::Builder::new()
         // `run` ends idle connections, and `wait_head_timeout` those with slow heads.
         .header_read_timeout(None)
@@ -237,7 +287,7 @@ where
     );
     let ended = tokio::select! {
         ended = ended => ended?,
-        () = wait_head_timeout(&heads, connection, state.rules.opening_timeout) => {
+        () = wait_head_timeout(&framing, connection, state.rules.opening_timeout) => {
             state.count_failed_connection(connection.info.peer, "head_timeout");
             return None;
         }
@@ -247,7 +297,7 @@ where
             state.count_failed_connection(connection.info.peer, "bad_request");
             // The bytes may be no HTTP, behind a request to switch protocols. hyper has sent a response of its own.
             let mut record = InFlightRecord::begin(state, connection, "");
-            if let Some(target) = &target {
+            if let Some(target) = target {
                 record.set_target(target);
             }
             record.set_refused(&Refusal::bad_request(error.to_string()));
@@ -256,8 +306,7 @@ where
     }
     let parts = served.into_parts();
     let (io, replaced) = parts.io.into_inner().into_parts();
-    let io = PrefixedStream::new(io, [parts.read_buf, replaced].concat());
-    Some((io, parts.service.service))
+    Some(PrefixedStream::new(io, [parts.read_buf, replaced].concat()))
 }
 
 /// Returns once the head of a request has been on its way for too long. The head of a pipelined request may have to
@@ -269,66 +318,6 @@ async fn wait_head_timeout(heads: &SharedFraming, connection: &ClientConnection,
             return;
         }
         sleep(limit).await;
-    }
-}
-
-/// What is known of a connection before its first request.
-pub(crate) struct Http1Opening {
-    pub(crate) first: FirstRequest,
-    /// The target of all requests; `None` if each names its own.
-    pub(crate) target: Option<Arc<RequestTarget>>,
-}
-
-/// When a connection's first request has to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FirstRequest {
-    /// Within the opening timeout.
-    Awaited,
-    /// Within the idle timeout, like any other: clients open tunnels that they may want to use later.
-    Optional,
-}
-
-/// Answers requests with an invalid head or framing, of which hyper gets a substitute.
-struct FramingGuard<S> {
-    service: S,
-    framing: SharedFraming,
-    state: Arc<InterceptState>,
-    connection: Arc<ClientConnection>,
-    /// The target of all requests; `None` if each names its own.
-    target: Option<Arc<RequestTarget>>,
-}
-
-impl<S> Service<Request<Incoming>> for FramingGuard<S>
-where
-    S: Service<
-            Request<Incoming>,
-            Response = Response<ResponseBody>,
-            Error = Infallible,
-            Future = ResponseFuture,
-        >,
-{
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
-        let Err(error) = self.framing.lock().next_verdict() else {
-            return self.service.call(request);
-        };
-        let (parts, _) = request.into_parts();
-        let mut record =
-            InFlightRecord::begin(&self.state, &self.connection, parts.method.as_str());
-        record.set_uri(&parts.uri);
-        let named = || {
-            let to = requested_host(&parts, 80).ok().flatten()?;
-            Some(Arc::new(RequestTarget::plain(to, None)))
-        };
-        if let Some(target) = self.target.clone().or_else(named) {
-            record.set_target(&target);
-        }
-        let format = ErrorFormat::from_connect(&parts.headers);
-        let refused = format.refuse(&error.into(), record);
-        Box::pin(std::future::ready(Ok(refused)))
     }
 }
 

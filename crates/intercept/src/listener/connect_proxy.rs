@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Body, Incoming};
-use hyper::service::Service;
 
 use super::tunnel::{Tunnel, TunnelCheck, no_certificate};
 use crate::authz::authorize::connect_head;
@@ -15,12 +14,9 @@ use crate::host::HostPort;
 use crate::http::client_connection::ClientConnection;
 use crate::http::error_response::ErrorFormat;
 use crate::http::exchange::Exchange;
-use crate::http::http_server::{
-    FirstRequest, Http1Opening, ResponseFuture, linger_and_close, serve_http1,
-};
+use crate::http::http_server::{ResponseFuture, SwitchSlot, linger_and_close, serve_http1};
 use crate::http::in_flight::InFlightRecord;
 use crate::http::response_body::ResponseBody;
-use crate::http::switch_slot::SwitchSlot;
 use crate::http::websocket::{self, Switched};
 use crate::request::id;
 use crate::request::refusal::Refusal;
@@ -48,21 +44,20 @@ pub(crate) async fn serve(
     connection: Arc<ClientConnection>,
     stream: ClientStream,
 ) {
-    let service = ConnectProxy {
+    let proxy = ConnectProxy {
         state: Arc::clone(state),
         connection: Arc::clone(&connection),
         next: SwitchSlot::default(),
     };
-    let opening = Http1Opening {
-        first: FirstRequest::Awaited,
-        target: None,
-    };
-    let served = serve_http1(state, &connection, stream, service, opening).await;
-    let Some((stream, service)) = served else {
+    let served = serve_http1(state, &connection, stream, None, |request| {
+        proxy.respond(request)
+    });
+    let Some(stream) = served.await else {
         return;
     };
     let stream = stream.flatten();
-    match service.next.take() {
+    let next = proxy.next.lock().take();
+    match next {
         None => linger_and_close(stream).await,
         Some(NextProtocol::Switched(switched)) => websocket::relay(stream, switched).await,
         Some(NextProtocol::Tunnel(tunnel)) => {
@@ -71,12 +66,8 @@ pub(crate) async fn serve(
     }
 }
 
-impl Service<Request<Incoming>> for ConnectProxy {
-    type Response = Response<ResponseBody>;
-    type Error = std::convert::Infallible;
-    type Future = ResponseFuture;
-
-    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+impl ConnectProxy {
+    fn respond(&self, request: Request<Incoming>) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
             Ok(match *request.method() {
@@ -85,9 +76,7 @@ impl Service<Request<Incoming>> for ConnectProxy {
             })
         })
     }
-}
 
-impl ConnectProxy {
     /// Decides on a tunnel. The origin is not dialled yet: the client can begin its handshake at once.
     async fn respond_to_connect(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
@@ -133,7 +122,7 @@ impl ConnectProxy {
                         }
                     },
                 };
-                self.next.fill(NextProtocol::Tunnel(tunnel));
+                *self.next.lock() = Some(NextProtocol::Tunnel(tunnel));
                 Response::new(ResponseBody::from_proxy(Bytes::new(), None))
             }
         }
@@ -174,7 +163,7 @@ impl ConnectProxy {
         let request = Request::from_parts(parts, body);
         let response = exchange.respond(request, &mut switched).await;
         if let Some(switched) = switched {
-            self.next.fill(NextProtocol::Switched(switched));
+            *self.next.lock() = Some(NextProtocol::Switched(switched));
         }
         response
     }

@@ -18,9 +18,8 @@ use crate::authz::authorize::{Denied, connect_head};
 use crate::authz::{AllowedTunnel, HTTP_PORTS};
 use crate::ca::mint::error::MintError;
 use crate::host::HostPort;
-use crate::http::http_server::HttpServer;
+use crate::http::http_server::{HttpServer, ServedTarget};
 use crate::http::in_flight::InFlightRecord;
-use crate::http::transparent_http;
 use crate::request::client_info::ClientInfo;
 use crate::request::refusal::Refusal;
 use crate::request::remedy::Remedy;
@@ -135,8 +134,9 @@ impl Tunnel {
         target.alpn = session
             .alpn_protocol()
             .map(|_| if http2 { "h2" } else { "http/1.1" });
-        let server = HttpServer::new(state, &connection, target);
-        record.defer_to_tunnel_requests(&server.target);
+        let target = Arc::new(target);
+        record.defer_to_tunnel_requests(&target);
+        let server = HttpServer::new(state, &connection, ServedTarget::Connection(target));
         match http2 {
             true => server.serve_http2(stream).await,
             false => server.serve_http1(stream).await,
@@ -149,14 +149,14 @@ impl Tunnel {
         let mut target = self.destination.to_target();
         target.denied_connect = self.check.denied_connect();
         let connection = Arc::clone(self.record.connection());
-        let server = HttpServer::new(state, &connection, target);
-        self.record.defer_to_tunnel_requests(&server.target);
-        match self.destination {
-            Destination::Connect(_) | Destination::Named(_) => server.serve_http1(stream).await,
-            Destination::Redirected(addr) => {
-                transparent_http::serve(state, &connection, stream, addr.port()).await;
-            }
-        }
+        let target = Arc::new(target);
+        self.record.defer_to_tunnel_requests(&target);
+        let served = match self.destination {
+            Destination::Connect(_) | Destination::Named(_) => ServedTarget::Connection(target),
+            Destination::Redirected(addr) => ServedTarget::ByHost { port: addr.port() },
+        };
+        let server = HttpServer::new(state, &connection, served);
+        server.serve_http1(stream).await;
     }
 
     async fn serve_unknown(mut self, state: &Arc<InterceptState>, stream: ClientStream) {
