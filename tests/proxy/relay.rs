@@ -17,18 +17,11 @@ use crate::harness::peername::Peername;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
 #[test]
-fn client_half_close_keeps_the_other_direction() {
+fn half_close_keeps_the_other_direction() {
     for relay in relays() {
         let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
         assert_half_close(&down, &up);
-    }
-}
-
-#[test]
-fn backend_half_close_keeps_the_other_direction() {
-    for relay in relays() {
-        let rig = ProxyRig::new(&[relay]);
         let (down, up) = rig.connect_client(fresh_client_v4());
         assert_half_close(&up, &down);
     }
@@ -205,33 +198,6 @@ fn silent_backend_costs_the_connect_timeout() {
     rig.assert_serves(fresh_client_v4());
 }
 
-/// Backpressure: a sender that is faster than its receiver has to wait; its bytes are not kept in memory.
-#[test]
-fn slow_reader_exerts_backpressure_and_gets_everything() {
-    for relay in relays() {
-        let rig = ProxyRig::new(&[relay]);
-        let idle = rig.proxy.resident_kib();
-        let client = fresh_client_v4();
-        let down = Conn::connect_with_receive_buffer(&rig.lab.balancer, LISTEN_V4, 8 << 10);
-        down.send(&header_for(client));
-        let up = rig.accept_client(client);
-        let bytes = pattern(4, 20 << 20);
-        for (writer, reader) in [(&up, &down), (&down, &up)] {
-            thread::scope(|scope| {
-                scope.spawn(|| writer.send(&bytes));
-                let mut received = Vec::with_capacity(bytes.len());
-                while received.len() < bytes.len() {
-                    received.extend(reader.recv_some());
-                    thread::sleep(Duration::from_micros(100));
-                }
-                assert_same(&received, &bytes);
-            });
-        }
-        let grown = rig.proxy.resident_kib().saturating_sub(idle);
-        assert!(grown < 4096, "{relay}: the proxy grew by {grown} KiB");
-    }
-}
-
 /// A thousand clients stall at once while the backend sends. Socket buffers on the server are held at 16 KiB,
 /// so the 128 KiB for each client are several times what the kernel may buffer for the proxy (1,000 times 8
 /// MiB would be the same case, and minutes on a small machine).
@@ -265,7 +231,8 @@ fn thousand_slow_readers_cost_no_memory() {
             // All of them stall now; a client that reads is served all the same.
             rig.assert_serves(fresh_client_v4());
             let grown = rig.proxy.resident_kib().saturating_sub(idle);
-            assert!(grown < 1000 * 128, "{relay}: the proxy grew by {grown} KiB");
+            let limit = 1000 * KIB_PER_STALLED;
+            assert!(grown < limit, "{relay}: the proxy grew by {grown} KiB");
             let mut received = vec![Vec::with_capacity(BYTES_PER_READER); readers.len()];
             for _ in 0..BYTES_PER_READER / BYTES_PER_READ {
                 for (reader, bytes) in readers.iter().zip(&mut received) {
@@ -305,5 +272,7 @@ const PIPES_OF_TWO: usize = 2 * 2 * 2 * 2;
 /// Bytes for each of a thousand slow readers, and how many of them each reads at a time.
 const BYTES_PER_READER: usize = 128 << 10;
 const BYTES_PER_READ: usize = 8 << 10;
+/// Memory for a stalled connection: one read of the socket's 16 KiB, and what the relay keeps of the connection.
+const KIB_PER_STALLED: usize = 32;
 
 const NEVER_READS: &str = include_str!("relay/never_reads.py");
