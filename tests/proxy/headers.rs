@@ -19,6 +19,8 @@ use crate::harness::rig::proxy::{ProxyRig, front_of, header_for};
 
 mod invalid;
 
+use invalid::InvalidHeader;
+
 /// A header and the first payload in one segment, as HAProxy sends them.
 #[test]
 fn header_and_payload_in_one_segment_are_relayed() {
@@ -196,14 +198,14 @@ fn truncated_header_with_fin_is_refused() {
 fn invalid_headers_are_refused_at_once() {
     let mut rig = ProxyRig::new(&[]);
     let mut sent = 0;
-    for (what, bytes) in invalid::headers() {
-        println!("{what}");
+    for InvalidHeader { name, bytes } in invalid::headers() {
+        println!("{name}");
         assert_within(3, AT_ONCE, || {
             sent += 1;
             rig.connect_and_send(&bytes).wait_closed().1
         });
         rig.assert_no_backend_connection();
-        assert!(rig.proxy.is_alive(), "{what} ended the proxy");
+        assert!(rig.proxy.is_alive(), "{name} ended the proxy");
     }
     wait_until("each is in the log", || rig.proxy.outcomes().len() == sent);
     rig.assert_serves(fresh_client_v4());
