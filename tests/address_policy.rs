@@ -90,6 +90,7 @@ impl Policies {
             source(SourcePolicy::Strict, ip, host_address),
             source(SourcePolicy::AllowLocal, ip, host_address),
             source(SourcePolicy::AllowReserved, ip, host_address),
+            source(SourcePolicy::Any, ip, host_address),
             source(SourcePolicy::Strict, ip, |_| None),
             self.header_destination(EVERYTHING, ip, 443),
             self.header_destination(exact, ip, 443),
