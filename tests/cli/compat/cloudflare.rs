@@ -92,33 +92,18 @@ fn invalid_line_of_a_list_is_skipped() {
 }
 
 #[test]
-fn mmproxys_exit_codes_are_kept() {
+fn failed_start_exits_with_1() {
     let (rig, host) = (CompatRig::new(), Host::new());
     rig.0.write("networks.txt", "0.0.0.0/0\n");
     rig.0.write("empty.txt", "# empty\n");
-    for (options, code, text) in [
-        ("--help -q", 255, "--allowed-networks FILE"),
-        ("--table", 255, "requires an argument"),
-        ("-q", 1, "Please specify -l listen address"),
-        ("-q other", 1, "No extra parameters allowed."),
-        (
-            "-a none.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
-            1,
-            "none.txt",
-        ),
-        (
-            "-a empty.txt -l 127.0.0.1:1 -4 127.0.0.1:2 -6 [::1]:2",
-            1,
-            "lists no network",
-        ),
-        (
-            "-a networks.txt -l 192.0.2.7:1 -4 127.0.0.1:2 -6 [::1]:2",
-            1,
-            "can't listen on",
-        ),
+    for (options, text) in [
+        ("-a none.txt -l 127.0.0.1:1", "none.txt"),
+        ("-a empty.txt -l 127.0.0.1:1", "lists no network"),
+        ("-a networks.txt -l 192.0.2.7:1", "can't listen on"),
     ] {
-        let command = format!("exec -a cloudflare-mmproxy mmproxy {options}");
-        rig.assert_exits(&host, &command, code, text);
+        let command =
+            format!("exec -a cloudflare-mmproxy mmproxy {options} -4 127.0.0.1:2 -6 [::1]:2");
+        rig.assert_exits(&host, &command, 1, text);
     }
 }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use crate::harness::addr::{FRONT_V4, LISTEN_V4, TARGET_V4, fresh_client_v4, v4};
 use crate::harness::backend::Backend;
-use crate::harness::conn::{Conn, End};
+use crate::harness::conn::Conn;
 use crate::harness::datagram::DatagramSocket;
 use crate::harness::header_bytes;
-use crate::harness::lab::{Host, Lab, Process, wait_until};
-use crate::harness::pattern::{assert_same, pattern};
+use crate::harness::lab::{Host, Lab, wait_until};
 use crate::harness::rig::compat::{CompatRig, start_address_echo, wait_listening};
 use crate::harness::rig::proxy::header_for;
 
@@ -105,58 +104,6 @@ fn one_listener_has_a_full_accept_backlog() {
     }
 }
 
-/// cloudflare/mmproxy accepted only version 1 headers of six words that arrived in one piece, before any payload.
-#[test]
-fn cloudflare_accepts_every_header() {
-    let site = Cloudflare::new();
-    let client = fresh_client_v4();
-    let _v2 = site.open(&[&header_for(client)]);
-    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
-    for unknown in [
-        &b"PROXY UNKNOWN\r\n"[..],
-        &header_bytes::raw(header_bytes::LOCAL, header_bytes::UNSPEC, &[]),
-    ] {
-        let _clientless = site.open(&[unknown]);
-        assert!(site.backend.accept().peer_addr().ip().is_loopback());
-    }
-    let text = header_bytes::v1(client, FRONT_V4);
-    let (first, rest) = text.split_at(17);
-    let _pieces = site.open(&[first, rest]);
-    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
-    let tlv = header_bytes::tlv(header_bytes::NOOP, &[0; 1000]);
-    let _large = site.open(&[&header_bytes::v2(client, FRONT_V4, &tlv)]);
-    assert_eq!(site.backend.accept().peer_addr().ip(), client.ip());
-}
-
-/// cloudflare/mmproxy closed both directions when one ended. It called write(2) once for the first payload, and lost
-/// what that call did not take.
-#[test]
-fn cloudflare_loses_nothing() {
-    let site = Cloudflare::new();
-    let bytes = pattern(3, 4 << 20);
-    let first = [&header_for(fresh_client_v4())[..], &bytes].concat();
-    let down = Conn::connect(&site.lab.balancer, LISTEN_V4);
-    let up = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            down.send(&first);
-            down.shutdown_write();
-        });
-        let up = site.backend.accept();
-        // By now the sender has filled every buffer.
-        std::thread::sleep(Duration::from_millis(200));
-        let (got, end) = up.recv_to_end();
-        assert_same(&got, &bytes);
-        assert_eq!(end, End::Fin);
-        sender.join().expect("no panic");
-        up
-    });
-    up.send(&bytes);
-    up.shutdown_write();
-    let (got, end) = down.recv_to_end();
-    assert_same(&got, &bytes);
-    assert_eq!(end, End::Fin);
-}
-
 /// cloudflare/mmproxy exited with 0 at all errors of accept(2) but one, and its self-test needed programs at fixed
 /// paths.
 #[test]
@@ -221,43 +168,6 @@ fn udppp_survives_what_made_it_panic() {
     client.send(v4([127, 0, 0, 1], 8002), &[b"ping"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(sender.is_alive(), "{}", sender.log());
-}
-
-/// A backend behind peername in place of cloudflare/mmproxy.
-struct Cloudflare {
-    backend: Backend,
-    lab: Lab,
-    _proxy: Process,
-    _bench: CompatRig,
-}
-
-impl Cloudflare {
-    fn new() -> Self {
-        let rig = CompatRig::new();
-        rig.0.write("networks.txt", "0.0.0.0/0\n");
-        let (lab, backend, proxy) = rig.start_between(
-            "mmproxy -q -N -a networks.txt -l 10.81.0.1:8443 -4 127.0.0.1:9000 -6 [::1]:9000",
-        );
-        // The self-test's connections, plain and spoofed.
-        backend.accept();
-        backend.accept();
-        Self {
-            backend,
-            lab,
-            _proxy: proxy,
-            _bench: rig,
-        }
-    }
-
-    /// Opens a connection that begins with these pieces, a moment apart.
-    fn open(&self, pieces: &[&[u8]]) -> Conn {
-        let conn = Conn::connect(&self.lab.balancer, LISTEN_V4);
-        for piece in pieces {
-            conn.send(piece);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        conn
-    }
 }
 
 /// Connections that are opened at once: many more than a backlog of one holds, and fewer than the backend's own backlog

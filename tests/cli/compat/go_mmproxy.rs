@@ -289,17 +289,14 @@ fn udp_options_work() {
     }
 }
 
-/// The codes of Go's `flag` package, but never 0 for a start that fails.
+/// The code 2 of Go's `flag` package, and 1 for a start that fails later, never 0.
 #[test]
 fn go_mmproxys_exit_codes_are_kept_but_a_failed_start() {
     let (rig, host) = (CompatRig::new(), Host::new());
     rig.0.write("bad.txt", "10.0.0.0/8\nlb.example\n");
     let _taken = Backend::listen(&host, LISTEN);
     let table = [
-        ("-h", 0, "Usage of go-mmproxy"),
         ("-v2", 2, "flag provided but not defined: -v2"),
-        ("-v two", 2, "invalid value"),
-        ("-p TCP", 1, "--protocol has to be one of udp, tcp"),
         ("-l 127.0.0.1:8443", 1, "can't listen on 127.0.0.1:8443"),
         ("-l :9000", 1, ""),
         ("-4 [::1]:1", 1, "IPv4"),

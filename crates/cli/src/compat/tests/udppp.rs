@@ -46,6 +46,7 @@ fn udppp() {
 fn udppp_stops() {
     let table = [
         ("", 255, "Required option 'mode' missing"),
+        ("", 255, "Usage: udppp"),
         ("-h", 255, "Argument to option 'h' missing"),
         ("--help", 255, "Unrecognized option: 'help'"),
         ("-m 3 -l 1 -r 2 -h 127.0.0.1", 255, "unknown mode 3"),
