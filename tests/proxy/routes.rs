@@ -1,5 +1,6 @@
 //! Routing rules: added on request, shared with no other proxy, removed however the proxy ended.
 
+mod keeper;
 mod nat;
 mod watch;
 

@@ -1,0 +1,184 @@
+//! The keeper: the process of a proxy with `--setup-routes` that holds its rules and removes them.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{RoutesRig, assert_as_before, stop};
+use crate::harness::lab::{Host, assert_contains, assert_fails, wait_until};
+use crate::harness::peername::{BINARY, Peername, words};
+
+/// SIGINT, SIGTERM and SIGHUP are sent to whole process groups, and the proxy must exit first.
+#[test]
+fn signals_to_the_group_do_not_end_the_keeper() {
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let before = server.routing_rules();
+    let mut proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    let with_keeper = server.routing_rules();
+    let keeper = keeper_of(server, &proxy);
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        server.run("kill", &[signal, &keeper]);
+    }
+    sleep(Duration::from_millis(100));
+    assert_eq!(keeper_of(server, &proxy), keeper);
+    assert_as_before(server, &with_keeper);
+    stop(&mut proxy);
+    assert_as_before(server, &before);
+    // Nor is it a zombie.
+    assert!(!Path::new("/proc").join(keeper).exists());
+}
+
+#[test]
+fn keeper_holds_one_capability() {
+    let rig = RoutesRig::new();
+    let proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    let keeper = keeper_of(&rig.lab.server, &proxy);
+    let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).expect("its status");
+    let net_admin = "0000000000001000";
+    for (set, bits) in [
+        ("CapEff", net_admin),
+        ("CapPrm", net_admin),
+        // For nft(8).
+        ("CapInh", net_admin),
+        ("CapBnd", "0000000000000000"),
+        ("CapAmb", net_admin),
+        ("NoNewPrivs", "1"),
+    ] {
+        assert_contains(&status, &[&format!("{set}:\t{bits}\n")]);
+    }
+}
+
+#[test]
+fn keeper_and_administrator_do_not_remove_each_others_routes() {
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let add = || run(server, "routes add -4 127.0.0.1:9000 -6 [::1]:9000");
+    add();
+    let permanent = server.routing_rules();
+    let mut proxy = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    let both = server.routing_rules();
+    run(server, "routes remove");
+    for line in run(server, "routes show").lines() {
+        assert!(line.ends_with("  # of a running proxy"), "{line}");
+    }
+    rig.assert_clients_served(8443);
+    add();
+    assert_as_before(server, &both);
+    stop(&mut proxy);
+    assert_as_before(server, &permanent);
+}
+
+#[test]
+fn rules_of_a_killed_keeper_are_recognized() {
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let before = server.routing_rules();
+    let doctor = || Peername::run(server, &["doctor"]).stdout;
+    let assert_leftovers = |line: &str| {
+        assert_contains(&String::from_utf8_lossy(&doctor()), &[line]);
+    };
+    let dead = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    let mut alive = rig.proxy(8444, &["--setup-routes"]);
+    rig.assert_clients_served(8444);
+    let rule = "2111: from 127.0.0.0/8 iif lo ipproto tcp sport 9000 lookup 21101 proto 211";
+    let running = format!("{rule}  # of a running proxy\n");
+    assert_contains(&run(server, "routes show"), &[&running]);
+    assert_leftovers("ok    leftovers: none");
+    kill_with_keeper(server, &dead);
+    let shown = run(server, "routes show");
+    assert_contains(&shown, &[&format!("{rule}  # left behind\n")]);
+    assert_contains(&shown, &["  # of a running proxy\n"]);
+    assert_leftovers("warn  leftovers: ");
+    assert_contains(&run(server, "routes remove"), &["  # left behind\n"]);
+    assert_leftovers("ok    leftovers: none");
+    let shown = run(server, "routes show");
+    assert!(
+        !shown.is_empty() && !shown.contains("left behind"),
+        "{shown}"
+    );
+    // The running keeper may have restored its own. If not, it finds nothing to remove, which is not an error.
+    run(server, "routes remove --all");
+    stop(&mut alive);
+    assert_as_before(server, &before);
+}
+
+#[test]
+fn next_keeper_cleans_its_slot() {
+    let rig = RoutesRig::new();
+    let server = &rig.lab.server;
+    let before = server.routing_rules();
+    let dead = rig.proxy(8443, &["--setup-routes"]);
+    rig.assert_clients_served(8443);
+    kill_with_keeper(server, &dead);
+    assert_contains(&run(server, "routes show"), &["from ::1"]);
+    let args = words(
+        "proxy --setup-routes --listen=10.81.0.1:8444 --target-v4=127.0.0.1:9000 --trust=private",
+    );
+    let listen = "10.81.0.1:8444".parse().expect("an address");
+    let mut next = Peername::start(server, &args, &[listen]);
+    wait_until("the first rule is replaced", || {
+        let rules = run(server, "routes show");
+        rules.contains("lookup 21101 proto 211  # of a running proxy") && !rules.contains("::1")
+    });
+    stop(&mut next);
+    assert_as_before(server, &before);
+}
+
+/// `proxy --setup-routes` needs no privilege where an administrator has added the rules before.
+#[test]
+fn failure_of_the_keeper_is_reported() {
+    let host = Host::new();
+    let before = host.routing_rules();
+    let start = |through: &[&str], target: &str| {
+        let line = format!(
+            "proxy --target={target} --setup-routes --trust=loopback --listen=127.0.0.1:8443"
+        );
+        let program = [through, &[BINARY]].concat();
+        Peername::run_with_input(&host, &program, &words(&line), "")
+    };
+    let other_host = "the backend 10.9.0.1:80 is not on this host";
+    assert_fails(&start(&[], "10.9.0.1:80"), 1, &[other_host]);
+    // What the proxy needs itself; the keeper has no more.
+    let net_raw = ["setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all"];
+    let remedies = [
+        "RTM_NEWROUTE: Operation not permitted",
+        "CAP_NET_ADMIN",
+        "run `peername routes add` once as root",
+        "without `--setup-routes`",
+    ];
+    assert_fails(&start(&net_raw, "127.0.0.1:80"), 1, &remedies);
+    assert_as_before(&host, &before);
+}
+
+/// The process id of a proxy's keeper.
+fn keeper_of(server: &Host, proxy: &Peername) -> String {
+    let parent = proxy.pid().to_string();
+    let pids = server.run("pgrep", &["--parent", &parent, "--full", "routes keep"]);
+    pids.trim().to_owned()
+}
+
+/// Kills the keeper first, so that the rules stay.
+fn kill_with_keeper(server: &Host, proxy: &Peername) {
+    let keeper = keeper_of(server, proxy);
+    server.run("kill", &["-KILL", &keeper]);
+    proxy.signal(Signal::KILL);
+    // It holds its slot until it has ended.
+    wait_until("the rules are left behind", || {
+        run(server, "routes show").contains("# left behind")
+    });
+}
+
+/// Runs a command that succeeds; returns its standard output.
+#[track_caller]
+fn run(server: &Host, line: &str) -> String {
+    let output = Peername::run(server, &words(line));
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
