@@ -8,6 +8,7 @@ mod docs;
 mod journal;
 mod mistakes;
 mod options;
+mod routing;
 mod service_manager;
 mod services;
 mod start_order;

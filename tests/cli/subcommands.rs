@@ -253,26 +253,6 @@ fn demo_works_as_an_ordinary_user() {
     assert_demo_shows_the_client(&["runuser", "-u", "nobody", "--", &copy]);
 }
 
-/// `doctor` finds what is missing, names the remedy, and succeeds once it is applied.
-#[test]
-fn doctor_names_the_remedy_and_then_succeeds() {
-    let lab = Lab::without_routes();
-    let _server = Python::start(&lab.server);
-    let targets = ["--target-v4=127.0.0.1:9000", "--target-v6=[::1]:9000"];
-    let doctor = || Peername::run(&lab.server, &[&["doctor"], &targets[..]].concat());
-    let said = doctor();
-    assert_eq!(said.status.code(), Some(3), "{said:?}");
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    let cure = text
-        .lines()
-        .any(|l| l.starts_with("FAIL") && l.contains("peername routes add"));
-    assert!(cure, "{text}");
-    let cured = Peername::run(&lab.server, &[&["routes", "add"], &targets[..]].concat());
-    assert!(cured.status.success(), "{cured:?}");
-    let said = doctor();
-    assert_eq!(said.status.code(), Some(0), "{said:?}");
-}
-
 #[test]
 fn completions_exist_for_every_shell() {
     let host = Host::new();

@@ -212,31 +212,6 @@ fn flows_that_a_local_server_opens_are_not_looped_back() {
     assert!(!failed.contains("timed out"), "{failed}");
 }
 
-#[test]
-fn routes_commands_add_and_remove_rules() {
-    let rig = RoutesRig::new();
-    let before = rig.lab.server.routing_rules();
-    let routes = |args: &[&str]| {
-        let output = Peername::run(&rig.lab.server, &[&["routes"], args].concat());
-        assert!(output.status.success(), "routes {args:?}: {output:?}");
-        assert_eq!(output.stderr, b"", "routes {args:?}");
-        String::from_utf8(output.stdout).expect("text")
-    };
-    assert_eq!(routes(&["show"]), "");
-    for _ in 0..2 {
-        // A second call makes no difference.
-        routes(&words(
-            "add --target-v4=127.0.0.1:9000 --target-v6=[::1]:9000",
-        ));
-    }
-    assert_ne!(routes(&["show"]), "");
-    let _proxy = rig.proxy(8443, &[]);
-    rig.assert_clients_served(8443);
-    routes(&["remove"]);
-    assert_eq!(routes(&["show"]), "");
-    assert_as_before(&rig.lab.server, &before);
-}
-
 /// The rules that are missing are those that the start adds.
 #[test]
 fn doctor_reports_rules_that_the_start_will_add() {

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use peername_proxy::routes::{self, EntryOwner, Error, Scope};
-use peername_sys::process::caps::{self, CapabilitySet};
 
 use crate::{add_address, disable_ipv6, in_namespace, ip, rules_and_routes};
 
@@ -46,35 +45,6 @@ fn add_creates_the_documented_rules_and_routes() -> Result<()> {
         assert_eq!(v4.trim_end(), "local default dev lo proto 211 scope host");
         let v6 = ip("-6 route show table 21100")?;
         assert!(v6.starts_with("local default dev lo proto 211 "), "{v6}");
-        Ok(())
-    })
-}
-
-#[test]
-fn show_lists_the_added_entries() -> Result<()> {
-    in_namespace(async || {
-        assert_eq!(shown().await?, [""; 0]);
-        add(&LOOPBACK).await?;
-        assert_eq!(
-            shown().await?,
-            [
-                "2110: from 127.0.0.0/8 iif lo ipproto tcp sport 443 lookup 21100 proto 211",
-                "2110: from ::1/128 iif lo ipproto tcp sport 443 lookup 21100 proto 211",
-                "local 0.0.0.0/0 dev lo table 21100 proto 211",
-                "local ::/0 dev lo table 21100 proto 211",
-            ]
-        );
-        Ok(())
-    })
-}
-
-#[test]
-fn add_is_idempotent() -> Result<()> {
-    in_namespace(async || {
-        add(&LOOPBACK).await?;
-        let once = rules_and_routes()?;
-        add(&LOOPBACK).await?;
-        assert_eq!(rules_and_routes()?, once);
         Ok(())
     })
 }
@@ -161,18 +131,6 @@ fn ipv4_entries_are_added_without_ipv6() -> Result<()> {
         assert_eq!(shown().await?.len(), 2);
         let error = add(&["[::1]:443"]).await.unwrap_err();
         assert!(matches!(error, Error::NoIpv6), "{error}");
-        Ok(())
-    })
-}
-
-#[test]
-fn missing_capability_is_named() -> Result<()> {
-    in_namespace(async || {
-        caps::keep_only(CapabilitySet::empty())?;
-        let error = add(&LOOPBACK).await.unwrap_err();
-        assert!(matches!(error, Error::Permission(_)), "{error}");
-        assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
-        assert_eq!(shown().await?, [""; 0]);
         Ok(())
     })
 }
