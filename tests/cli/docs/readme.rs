@@ -33,7 +33,10 @@ fn readmes_server_sees_its_client_by_itself() {
     // The log of the server is not buffered then.
     let server = Process::start(&host, "env", &["PYTHONUNBUFFERED=1", "sh", "-ec", &exec])
         .wait_listening(&[addr("127.0.0.1:8080")]);
-    let printf = section.command("printf").replace("8443", "8080");
-    shell(&host, &printf.replace("hello", "GET / HTTP/1.0\\r\\n\\r"));
+    let request = section
+        .commands()
+        .into_iter()
+        .find(|command| command.contains("GET / "));
+    shell(&host, &request.expect("a request"));
     server.wait_logged("203.0.113.7 - - ");
 }
