@@ -69,14 +69,26 @@ fn recipe_for_a_home_server_behind_a_vps_works() {
 #[test]
 fn recipe_without_a_balancer_works() {
     let network = Network::new();
-    let backend = Backend::listen(&network.host, addr("127.0.0.1:8443"));
+    network
+        .balancer
+        .add_addresses("wan", &["2001:db8:113::1/64"]);
+    network
+        .client
+        .add_addresses("eth0", &["2001:db8:113::7/64"]);
+    let backends =
+        ["127.0.0.1:8443", "[::1]:8443"].map(|target| Backend::listen(&network.host, addr(target)));
     let recipe = recipe("No balancer");
     let _proxy = follow(recipe, "server", &network.host);
     let _forward = follow(recipe, "edge", &network.balancer);
-    let down = Conn::connect(&network.client, addr("203.0.113.1:443"));
-    let up = backend.accept_from(down.local_addr());
-    up.send(b"seen");
-    assert_eq!(down.recv(4), b"seen");
+    for (edge, backend) in ["203.0.113.1:443", "[2001:db8:113::1]:443"]
+        .into_iter()
+        .zip(&backends)
+    {
+        let down = Conn::connect(&network.client, addr(edge));
+        let up = backend.accept_from(down.local_addr());
+        up.send(b"seen");
+        assert_eq!(down.recv(4), b"seen");
+    }
 }
 
 #[test]
