@@ -141,6 +141,17 @@ fn datagram_without_a_client_is_refused_by_the_header_policy() {
     }
 }
 
+/// Neither dialect of PROXY headers reads the Simple Proxy Protocol, and the advice names the one that does.
+#[test]
+fn header_of_another_dialect_is_named() {
+    for dialect in ["each", "first"] {
+        let rig = UdpRig::new(&[&format!("--udp-header={dialect}")]);
+        let client = fresh_client_v4();
+        rig.send_from_balancer(&[&header_bytes::spp(client, front_of(client)), b"ping"]);
+        rig.proxy.wait_logged("use --udp-header spp");
+    }
+}
+
 /// Without a header there is no client: the datagram is dropped, and counted with the reason.
 #[test]
 fn dialect_each_drops_datagrams_without_a_header() {

@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::io::ErrorKind;
 use std::sync::Mutex;
 
-use peername_proto::Invalid;
+use peername_proto::{Invalid, ProtocolGuess};
 use peername_relay::End;
 use peername_server::access::clients::ClientRefusal;
 use peername_server::addr::{ClaimedSource, PeerAddr, Target};
@@ -163,10 +163,11 @@ fn advise_on_header(transport: Transport, error: &HeaderError) -> Option<String>
         _ if error.is_empty_connection() => return None,
         HeaderError::Invalid {
             invalid: Invalid::NoHeader { .. },
-            ..
-        } => match transport {
-            Transport::Tcp => NO_HEADER_ADVICE.to_owned(),
-            Transport::Udp => FIRST_ONLY_ADVICE.to_owned(),
+            guess,
+        } => match (transport, guess) {
+            (Transport::Tcp, _) => NO_HEADER_ADVICE.to_owned(),
+            (Transport::Udp, Some(ProtocolGuess::Spp)) => SPP_ADVICE.to_owned(),
+            (Transport::Udp, _) => FIRST_ONLY_ADVICE.to_owned(),
         },
         HeaderError::Timeout { .. }
         | HeaderError::Truncated { .. }
@@ -191,6 +192,8 @@ const NO_HEADER_ADVICE: &str = "the data does not begin with a PROXY protocol he
     balancer, or is this a client that bypasses it? (`-v` shows each)";
 const FIRST_ONLY_ADVICE: &str = "the datagram does not begin with a PROXY protocol header; turn it on at the balancer, and if \
     that sends one on the first datagram of a flow only, use --udp-header first";
+const SPP_ADVICE: &str = "the datagram begins with a Simple Proxy Protocol header, as Cloudflare Spectrum sends it: use \
+    --udp-header spp";
 const EVICTED_ADVICE: &str = "each new session evicts an open one; raise --max-sessions, or \
     lower --close-after";
 

@@ -1,6 +1,8 @@
 //! The header of a datagram: what it claims, and where the payload begins.
 
-use peername_proto::{Carrier, Header, Invalid, Parsed, Spp, Transport, begins_like_v1, parse};
+use peername_proto::{
+    Carrier, Header, Invalid, Parsed, Spp, Transport, begins_like_v1, guess_protocol, parse,
+};
 
 use crate::outcome::Failure;
 use crate::policy::claims::Claims;
@@ -8,6 +10,7 @@ use crate::policy::rules::Rules;
 use crate::udp::drop_reason::DropReason;
 use peername_server::access::clients::HeaderClient;
 use peername_server::addr::{ClaimedSource, PeerAddr, canonical};
+use peername_server::header_error::HeaderError;
 
 /// The parsed header of a datagram, or that of its flow if the datagram has none.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +34,7 @@ impl DatagramHeader {
         peer: PeerAddr,
         rules: &Rules,
     ) -> Result<Self, DropReason> {
-        let header = parse_whole(bytes, Carrier::Datagram)?;
+        let header = parse_whole(bytes, Carrier::Datagram).map_err(Failure::from)?;
         rules.config.header.admit(&header).map_err(Failure::from)?;
         if header.transport() == Some(Transport::Stream) {
             return Err(DropReason::StreamTransport);
@@ -53,7 +56,7 @@ impl DatagramHeader {
         if !begins_like_v1(bytes) || limits.policy.strict {
             return Self::parse_proxy_v2(bytes, peer, rules);
         }
-        let header = parse_whole(bytes, Carrier::Stream)?;
+        let header = parse_whole(bytes, Carrier::Stream).map_err(Failure::from)?;
         limits.admit(&header).map_err(Failure::from)?;
         Self::judge(&header, peer, rules)
     }
@@ -105,13 +108,19 @@ impl DatagramHeader {
     }
 }
 
-/// Parses a header that must be whole.
-fn parse_whole(bytes: &[u8], carrier: Carrier) -> Result<Header<'_>, Invalid> {
-    match parse(bytes, carrier)? {
-        Parsed::Complete(header) => Ok(header),
-        Parsed::NeedMore(need) => Err(Invalid::Truncated {
+/// Parses a header that must be whole. Where there is none, the error has a guess at what the datagram begins with.
+fn parse_whole(bytes: &[u8], carrier: Carrier) -> Result<Header<'_>, HeaderError> {
+    let invalid = match parse(bytes, carrier) {
+        Ok(Parsed::Complete(header)) => return Ok(header),
+        Ok(Parsed::NeedMore(need)) => Invalid::Truncated {
             have: bytes.len(),
             need,
-        }),
-    }
+        },
+        Err(invalid) => invalid,
+    };
+    let guess = match invalid {
+        Invalid::NoHeader { .. } => guess_protocol(bytes),
+        _ => None,
+    };
+    Err(HeaderError::Invalid { invalid, guess })
 }
