@@ -117,7 +117,7 @@ fn program_that_can_not_run_is_an_error() {
     ));
     assert!(matches!(
         scratch.examine("gone"),
-        Err(ProgramError::Unreadable { .. })
+        Err(ProgramError::NoInterpreter(script)) if script == scratch.0.join("gone")
     ));
     assert!(matches!(
         scratch.examine("plain"),

@@ -2,7 +2,8 @@
 
 pub mod exit_code;
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -20,11 +21,28 @@ pub struct ExecError {
 /// Replaces this process by `command`, which keeps the process id, the parent, the terminal and every descriptor that is
 /// not close-on-exec; so the program's exit code is that of this process. Returns only if execve(2) fails.
 pub fn become_program(mut command: Command) -> ExecError {
-    let source = command.exec();
+    let source = match command.exec() {
+        error if error.kind() == ErrorKind::PermissionDenied && is_in_no_folder(&command) => {
+            ErrorKind::NotFound.into()
+        }
+        error => error,
+    };
     ExecError {
         name: command.get_program().to_owned(),
         source,
     }
+}
+
+/// Whether no folder of the search path has the program. execvp(3) fails with EACCES then if it may not search one of them.
+fn is_in_no_folder(command: &Command) -> bool {
+    let name = command.get_program();
+    let set = command.get_envs().find(|(name, _)| *name == "PATH");
+    let search = match set {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => env::var_os("PATH"),
+    };
+    !name.as_bytes().contains(&b'/')
+        && !env::split_paths(&search.unwrap_or_default()).any(|folder| folder.join(name).exists())
 }
 
 impl ExecError {
@@ -36,6 +54,9 @@ impl ExecError {
             }
             ErrorKind::NotFound if !Path::new(&self.name).exists() => "no such program".to_owned(),
             ErrorKind::NotFound => "its interpreter is missing".to_owned(),
+            ErrorKind::PermissionDenied if Path::new(&self.name).is_dir() => {
+                "a folder, not a program".to_owned()
+            }
             _ => self.source.to_string(),
         }
     }
@@ -72,5 +93,21 @@ mod tests {
             assert_eq!(error.to_string(), format!("{name}: {why}"));
         }
         std::fs::remove_file(script).unwrap();
+    }
+
+    /// As a folder of the search path that may not be searched.
+    #[test]
+    fn program_of_no_folder_is_missing() {
+        let command = |name: &str, search: &str| {
+            let mut command = Command::new(name);
+            command.env("PATH", search);
+            command
+        };
+        assert!(is_in_no_folder(&command(
+            "no-such-program",
+            "/nonexistent:/bin"
+        )));
+        assert!(!is_in_no_folder(&command("sh", "/nonexistent:/bin")));
+        assert!(!is_in_no_folder(&command("/nonexistent", "/bin")));
     }
 }
