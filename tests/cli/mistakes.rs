@@ -287,6 +287,11 @@ fn older_name_of_an_option_is_reported() {
             "--address is an older name of --listen",
         ),
         (
+            format!("{peername} proxy --target 127.0.0.1:80 --trust @/etc/shadow"),
+            2,
+            "--trust @/etc/shadow: Permission denied (os error 13) for the user with id ",
+        ),
+        (
             "--listen=127.0.0.1:8443 --listeners 1",
             "--listeners is an older name of --workers",
         ),

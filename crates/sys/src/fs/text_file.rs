@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::OFlags;
 
 use crate::process::confine::files;
+use crate::process::user::effective_uid;
 
 /// Reads a regular file of at most 4 MiB. Symbolic links are followed.
 ///
@@ -42,7 +43,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         .read(true)
         .custom_flags(flags)
         .open(path)
-        .map_err(|error| files::explain(path, error))?;
+        .map_err(|error| with_user(files::explain(path, error)))?;
     if !file.metadata()?.is_file() {
         let why = "not a regular file (a directory, a pipe or a device)";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -51,6 +52,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     opened.insert(path.to_owned());
     drop(opened);
     Ok(file)
+}
+
+/// Adds the user of this process to EACCES: the file may be readable for the user who has written the command line.
+fn with_user(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(_) if error.kind() == io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            format!("{error} for the user with id {}", effective_uid()),
+        ),
+        _ => error,
+    }
 }
 
 fn read_open(file: &File, max_len: u64) -> io::Result<String> {
