@@ -135,6 +135,46 @@ fn target_port_same_is_the_original_destination_port() {
     }
 }
 
+/// `same` behind TPROXY rules is no port that can be tested; without them it is each port of the listeners.
+#[test]
+fn doctor_connects_to_no_port_that_clients_choose() {
+    let host = Host::new();
+    add(
+        &host,
+        &words("--tproxy-ports=10000-20000 --tproxy-to=25577 --protocol=both"),
+    );
+    let doctor = |line: &str| {
+        let output = Peername::run(&host, &words(&format!("doctor {line}")));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let scratch = Scratch::new();
+    let file = scratch.write(
+        "proxy.toml",
+        "[[listen]]\nlisten = \"127.0.0.9:25577\"\nlisten-transparent = true\nprotocol = \"both\"\n\
+         target = [\"127.0.0.1:same\", \"[::1]:same\"]\ntrust = \"192.0.2.10\"\n",
+    );
+    for line in [
+        format!("--config={file}"),
+        "--listen=127.0.0.9:25577 --protocol=both --target=127.0.0.1:same --target=[::1]:same"
+            .to_owned(),
+    ] {
+        let said = doctor(&line);
+        for target in ["127.0.0.1:same", "[::1]:same"] {
+            let found =
+                format!("ok    backend: {target} is not connected to: clients choose the port");
+            assert_contains(&said, &[&found]);
+        }
+        for wrong in ["FAIL  backend", "backend's UDP socket"] {
+            assert!(!said.contains(wrong), "{said}");
+        }
+    }
+    let said = doctor("--listen=127.0.0.9:10005-10006 --target=127.0.0.1:same");
+    for port in [10_005, 10_006] {
+        let refused = format!("FAIL  backend: 127.0.0.1:{port}: Connection refused");
+        assert_contains(&said, &[&refused, &format!("TCP 127.0.0.9:{port} is free")]);
+    }
+}
+
 /// Other traffic of the host in that range is not affected: connections from the host itself, connections
 /// older than the rules, ports it connects from.
 #[test]

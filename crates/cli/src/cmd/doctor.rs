@@ -31,11 +31,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use peername_daemon::command::block_on;
-use peername_daemon::listeners::{ListenPlan, expected_connections};
+use peername_daemon::listeners::{ListenPlan, expected_connections, resolve_listeners};
 use peername_daemon::process::default_workers;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
-use peername_daemon::value;
+use peername_daemon::value::{self, Listen};
 use peername_proxy::routes::Backend;
 use peername_sys::Transport;
 use peername_sys::process::launch::exit_code::PROBLEM_FOUND;
@@ -54,9 +54,9 @@ pub(crate) struct Args {
     mode: Option<Mode>,
     #[command(flatten)]
     backends: BackendArgs,
-    /// The address that the proxy listens on, or will; may be repeated
-    #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
-    listen: Vec<SocketAddr>,
+    /// The address that the proxy listens on, or will, with one port or a range; may be repeated
+    #[arg(short, long, value_name = "ADDR")]
+    listen: Vec<Listen>,
     #[command(flatten)]
     readiness: readiness::Args,
     /// Check the listeners and backends of this configuration file instead of those of the options [default:
@@ -176,7 +176,7 @@ struct CheckedConfig {
     /// The file that they are of.
     file: Option<PathBuf>,
     listen: Vec<(Transport, SocketAddr)>,
-    /// Each with the firewall mark of connections to it.
+    /// Each with the firewall mark of connections to it. Port 0 stands for the port that a client connects to.
     backends: Vec<(Backend, u32)>,
     /// Whether the start adds the rules and routes that the backends need.
     sets_up_routes: bool,
@@ -201,12 +201,20 @@ impl CheckedConfig {
 
     fn of_file(path: PathBuf) -> Result<Self, Vec<String>> {
         let setup = read_setup(&path)?;
+        let mut backends: Vec<_> = setup
+            .probes()
+            .map(|probe| {
+                let mut backend = probe.backend;
+                if setup.is_port_chosen_by_clients(backend) {
+                    backend.address.set_port(0);
+                }
+                (backend, probe.mark.map_or(0, NonZeroU32::get))
+            })
+            .collect();
+        backends.dedup();
         Ok(Self {
             listen: setup.all_listeners().collect(),
-            backends: setup
-                .probes()
-                .map(|probe| (probe.backend, probe.mark.map_or(0, NonZeroU32::get)))
-                .collect(),
+            backends,
             sets_up_routes: setup.sets_up_routes(),
             connections: setup.expected_connections(),
             file: Some(path),
@@ -214,11 +222,17 @@ impl CheckedConfig {
     }
 
     fn of_options(args: &Args) -> Result<Self, Usage> {
+        let listen = resolve_listeners("--listen", &args.listen)?;
+        // Behind TPROXY rules the port of a listener is no client's destination.
+        let backends = match tproxy::redirects_to(&listen) {
+            true => args.backends.backends_of(&[])?,
+            false => args.backends.backends_of(&listen)?,
+        };
         let mut plan = ListenPlan::default();
         for transport in args.backends.transports() {
             match transport {
-                Transport::Tcp => plan.tcp.clone_from(&args.listen),
-                Transport::Udp => plan.udp.clone_from(&args.listen),
+                Transport::Tcp => plan.tcp.clone_from(&listen),
+                Transport::Udp => plan.udp.clone_from(&listen),
             }
         }
         let tcp = plan.tcp.iter().map(|&address| (Transport::Tcp, address));
@@ -226,9 +240,7 @@ impl CheckedConfig {
         Ok(Self {
             file: None,
             listen: tcp.chain(udp).collect(),
-            backends: args
-                .backends
-                .backends()?
+            backends: backends
                 .into_iter()
                 .map(|backend| (backend, args.mark))
                 .collect(),
@@ -302,6 +314,10 @@ async fn examine(checked: CheckedConfig) -> bool {
                 note(backend::routed(backend, mark).await);
                 note(backend::reply_path(backend).await);
             }
+        }
+        if target.port() == 0 {
+            note(backend::port_of_clients(target));
+            continue;
         }
         // The start exempts the backend from NAT, too.
         if is_routed {

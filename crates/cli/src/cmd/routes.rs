@@ -1,5 +1,6 @@
 //! `peername routes`: the policy routing rules and routes that deliver a backend's replies to this host.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -128,6 +129,24 @@ impl BackendArgs {
         let targets = self.targets.targets()?;
         let addresses: Result<Vec<_>, _> = targets.iter().map(address_of).collect();
         Ok(self.protocol.backends(&addresses?))
+    }
+
+    /// As [`BackendArgs::backends`], of a proxy with these listeners: port `same` is each of theirs. Without listeners it is 0.
+    ///
+    /// # Errors
+    ///
+    /// As of the options.
+    pub(crate) fn backends_of(&self, listen: &[SocketAddr]) -> Result<Vec<Backend>, Usage> {
+        let ports: BTreeSet<u16> = match listen {
+            [] => BTreeSet::from([0]),
+            listen => listen.iter().map(SocketAddr::port).collect(),
+        };
+        let targets = self.targets.targets()?;
+        let addresses = targets.iter().flat_map(|target| match target {
+            TargetRule::Fixed(target) => vec![target.0],
+            TargetRule::SamePort(ip) => ports.iter().map(|&port| (ip, port).into()).collect(),
+        });
+        Ok(self.protocol.backends(&addresses.collect::<Vec<_>>()))
     }
 
     /// As [`BackendArgs::backends`], or all ports of loopback, in both families, if none is named.

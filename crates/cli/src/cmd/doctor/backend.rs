@@ -104,6 +104,21 @@ pub(super) async fn reply_path(target: Backend) -> Finding {
     }
 }
 
+/// Reports a backend with port `same`, of which no port can be tested before a client has chosen one.
+pub(super) fn port_of_clients(target: SocketAddr) -> Finding {
+    let host = match target.ip() {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    Finding::ok(
+        "backend",
+        format!(
+            "{host}:same is not connected to: clients choose the port; `peername doctor --target \
+             {host}:PORT` tests one"
+        ),
+    )
+}
+
 /// Checks that the backend accepts an ordinary connection.
 pub(super) async fn reachable(target: SocketAddr) -> Finding {
     let check = "backend";

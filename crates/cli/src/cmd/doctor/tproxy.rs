@@ -1,6 +1,7 @@
 //! Checks that there is a listener for the traffic that TPROXY rules redirect.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use peername_proxy::routes::{self, LOCAL_FWMARK, RoutingEntry};
 
@@ -23,6 +24,16 @@ pub(super) fn listeners() -> Finding {
         ),
         Err(error) => Finding::broken(CHECK, error.to_string()),
     }
+}
+
+/// Whether rules that `routes add --tproxy-ports` has created redirect to one of these listeners.
+pub(super) fn redirects_to(listen: &[SocketAddr]) -> bool {
+    routes::list_filters().is_ok_and(|tables| {
+        tables
+            .iter()
+            .filter_map(RoutingEntry::tproxy_port)
+            .any(|port| listen.iter().any(|address| address.port() == port))
+    })
 }
 
 /// Warns of ufw where rules redirect packets to networks that are routed to this host: its chain `ufw-not-local` drops
@@ -58,7 +69,10 @@ fn judge(ports: Vec<u16>) -> Finding {
         Some(port) => Finding::warn(
             CHECK,
             format!("rules redirect to port {port}, where nothing listens"),
-            format!("start the proxy with `--listen 0.0.0.0:{port} --listen-transparent`"),
+            format!(
+                "start the proxy with `--listen 0.0.0.0:{port} --listen-transparent`, or, if its target has port \
+                 `same`, with an address of this host instead of 0.0.0.0"
+            ),
         ),
         None if ports.is_empty() => Finding::ok(CHECK, "no rules of peername's"),
         None => Finding::ok(

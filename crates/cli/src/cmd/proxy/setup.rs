@@ -138,6 +138,15 @@ impl Setup {
             })
     }
 
+    /// Whether clients choose the port of this backend: its port is `same`, and TPROXY rules redirect any port to its listener.
+    pub(crate) fn is_port_chosen_by_clients(&self, backend: Backend) -> bool {
+        self.services
+            .iter()
+            .filter(|plan| plan.config.transparent)
+            .flat_map(ServicePlan::backends)
+            .any(|(known, any_port)| any_port && known == backend)
+    }
+
     /// The limit of open TCP connections that a proxy with this configuration would have.
     ///
     /// # Errors
