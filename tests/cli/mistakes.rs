@@ -25,6 +25,13 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["the port is missing, as in 127.0.0.1:443"],
         ),
         (
+            "proxy --target=127.0.0.1:8443 --trust=192.0.2.10",
+            2,
+            &[
+                "the proxy would connect to itself, because it listens on 0.0.0.0:8443; choose another port by --listen",
+            ],
+        ),
+        (
             "proxy --target-v6=::1 --trust=any",
             2,
             &["the port is missing, as in [::1]:443"],

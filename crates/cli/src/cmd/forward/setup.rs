@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use peername_daemon::listeners::self_connect::connects_to_listener;
+use peername_daemon::listeners::self_connect::reached_listener;
 use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, ListenerIds, TRANSPORTS};
 use peername_daemon::options::{Origin, Table};
 use peername_daemon::process::Process;
@@ -119,7 +119,7 @@ impl Setup {
                 let is_forwarded = group.sockets.listeners().any(|(of, _)| of == transport);
                 let listen = taken.iter().filter(|(of, _)| *of == transport);
                 let listen = listen.map(|&(_, addr)| addr).collect();
-                is_forwarded && connects_to_listener(&listen, target, is_own)
+                is_forwarded && reached_listener(&listen, target, is_own).is_some()
             };
             if TRANSPORTS.into_iter().any(reaches_listener) {
                 let text = format!("--to {target}: it would connect to itself");

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use peername_daemon::listeners::self_connect::connects_to_listener;
+use peername_daemon::listeners::self_connect::reached_listener;
 use peername_daemon::listeners::{
     self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
 };
@@ -248,15 +248,21 @@ impl Setup {
             let targets = targets
                 .filter(|backend| backend.transport == transport)
                 .map(|backend| backend.address);
-            for target in targets.filter(|&target| connects_to_listener(&taken, target, is_own)) {
-                let text = format!("--target {target}: the proxy would connect to itself");
-                problems.push(plan.origin.of(&text));
+            for target in targets {
+                if let Some(listener) = reached_listener(&taken, target, is_own) {
+                    let text = format!(
+                        "--target {target}: the proxy would connect to itself, because it listens on {listener}; choose another \
+                         port by --listen, or name the server's"
+                    );
+                    problems.push(plan.origin.of(&text));
+                }
             }
             if plan.listen(transport).is_empty() {
                 continue;
             }
             let only = plan.only_allowed.iter();
-            for target in only.filter(|&&target| connects_to_listener(&taken, target, is_own)) {
+            for target in only.filter(|&&target| reached_listener(&taken, target, is_own).is_some())
+            {
                 let text =
                     format!("--allow-destination {target}: the proxy would connect to itself");
                 problems.push(plan.origin.of(&text));
