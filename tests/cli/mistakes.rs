@@ -220,6 +220,11 @@ fn unknown_names_are_answered_with_the_known_ones() {
         ("routes list", "the subcommands are show, add, remove\n"),
         ("prxy", "the subcommands are proxy, exec, agent, "),
         (
+            "routes remove --target=127.0.0.1:80",
+            "tip: it is an option of `peername routes add`, `peername proxy`, `peername doctor`\n",
+        ),
+        ("jail --listen=127.0.0.1:1 -- true", "Usage: peername jail "),
+        (
             "exec --target=127.0.0.1:80 -- nginx",
             "tip: it is an option of `peername proxy`, `peername doctor`\n",
         ),

@@ -19,7 +19,8 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Args, clap::Error> {
     let mut matches = command
         .try_get_matches_from_mut(argv)
         .map_err(|error| with_tips(error, &command, argv))?;
-    Args::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    Args::from_arg_matches_mut(&mut matches)
+        .map_err(|error| error.format(&mut named_command(&command, argv).clone()))
 }
 
 /// The error with tips that help: the subcommands where one is not known; the commands that have an option which this one does
@@ -59,7 +60,7 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     let name = unknown.strip_prefix("--")?;
     let named = named_command(command, argv);
     let synonym = server_option(named, name).or_else(|| plural_option(named, name));
-    let owners = owners(command, name);
+    let owners = owners(command, argv, name);
     if synonym.is_none() && !owners.is_empty() {
         return Some(format!("it is an option of {}", owners.join(", ")));
     }
@@ -67,13 +68,23 @@ fn tip_for_unknown(command: &Command, error: &clap::Error, argv: &[OsString]) ->
     Some(format!("`peername {}` has --{own}", named.get_name()))
 }
 
-/// The commands that have this option.
-fn owners(command: &Command, option: &str) -> Vec<String> {
-    command
-        .get_subcommands()
-        .filter(|command| has(command, option))
-        .map(|command| format!("`peername {}`", command.get_name()))
-        .collect()
+/// The commands that have this option: first those below and beside the named command, then those above it.
+fn owners(command: &Command, argv: &[OsString], option: &str) -> Vec<String> {
+    let mut owners = Vec::new();
+    let mut named = named_commands(command, argv);
+    while let Some(parent) = named.pop() {
+        let mut path = "`peername".to_owned();
+        for command in named.iter().chain([&parent]).skip(1) {
+            path = format!("{path} {}", command.get_name());
+        }
+        owners.extend(
+            parent
+                .get_subcommands()
+                .filter(|command| !command.is_hide_set() && has(command, option))
+                .map(|command| format!("{path} {}`", command.get_name())),
+        );
+    }
+    owners
 }
 
 /// The command's option for the server behind it, if that is what another name of it is for.
@@ -105,10 +116,20 @@ fn shown_options(command: &Command) -> impl Iterator<Item = &str> {
 
 /// The command that these words name.
 fn named_command<'a>(command: &'a Command, argv: &[OsString]) -> &'a Command {
+    named_commands(command, argv)
+        .last()
+        .copied()
+        .unwrap_or(command)
+}
+
+/// The commands that these words name, each a subcommand of the one before; the first is `command`.
+fn named_commands<'a>(command: &'a Command, argv: &[OsString]) -> Vec<&'a Command> {
     let mut words = argv.iter().skip(1);
-    let mut named = command;
-    while let Some(next) = words.next().and_then(|word| named.find_subcommand(word)) {
-        named = next;
+    let mut named = vec![command];
+    let mut last = command;
+    while let Some(next) = words.next().and_then(|word| last.find_subcommand(word)) {
+        named.push(next);
+        last = next;
     }
     named
 }
