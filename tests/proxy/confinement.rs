@@ -102,6 +102,11 @@ fn doctor_reports_what_confines_a_process() {
     let (code, text) = doctor(&unconfined, &["--pid", &pid]);
     assert_eq!(code, Some(3), "{text}");
     assert_contains(&text, &["FAIL  seccomp: no filter"]);
+    let this_test = std::process::id().to_string();
+    let (code, text) = doctor(&unconfined, &["--pid", &this_test]);
+    assert_eq!(code, Some(3), "{text}");
+    assert_contains(&text, &["not peername; `pgrep -a peername`"]);
+    assert!(!text.contains("no filter"), "{text}");
 
     // Without a process: the files that it would keep with this configuration.
     let file = confined.scratch.path_text("proxy.toml");

@@ -128,6 +128,10 @@ fn of_process(pid: u32) -> Vec<Finding> {
             Finding::ok(APPARMOR, apparmor_label(pid)),
         ];
     }
+    if let Some(other) = other_program(pid) {
+        let seen = format!("process {pid} is {other}, not peername");
+        return vec![Finding::fail("process", seen, LIST_PROCESSES)];
+    }
     let all_have = |name, value| threads.iter().all(|status| field(status, name) == value);
     vec![
         match all_have("Seccomp", "2") {
@@ -162,6 +166,21 @@ fn helper(pid: u32) -> Option<String> {
     Some(format!(
         "{what}; it is not confined, by design (docs/confinement.md): ask about the process that serves"
     ))
+}
+
+/// The name of a process that does not execute peername. The file is not known of another user's process: its name decides then.
+fn other_program(pid: u32) -> Option<String> {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let is_peername = match fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(file) => {
+            let is_named_so = file
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"peername"));
+            is_named_so || fs::read_link("/proc/self/exe").is_ok_and(|own| own == file)
+        }
+        Err(_) => comm.trim_end() == "peername",
+    };
+    (!is_peername).then(|| comm.trim_end().escape_debug().to_string())
 }
 
 /// The profile of a process, such as `peername-service (enforce)`.
@@ -240,6 +259,7 @@ const HELPERS: [(&str, &str); 5] = [
     ),
 ];
 const KEEPER: &str = "the keeper of `--setup-routes`, which removes the rules at the end";
+const LIST_PROCESSES: &str = "`pgrep -a peername` lists those of peername";
 const LANDLOCK: &str = "Landlock";
 const APPARMOR: &str = "AppArmor";
 const SECCOMP: &str = "seccomp";
