@@ -91,7 +91,12 @@ fn judged_profile(
     let read = match read {
         Ok(read) => read,
         Err(error) => {
-            let fix = format!("`peername agent profile --output {}`", quote(path));
+            let fix = format!(
+                "`peername agent profile --socket {} --policy {} --output {}`",
+                quote(&asked.socket),
+                quote(&asked.policy),
+                quote(path)
+            );
             return (Finding::fail(PROFILE, with_causes(&error), fix), None);
         }
     };
