@@ -46,7 +46,7 @@ fn target_is_required_and_given_once_for_each_family() {
         ),
         (
             "--target=127.0.0.1:1 -4 127.0.0.1:2",
-            "--target-v4 127.0.0.1:2: IPv4 clients have a backend already, 127.0.0.1:1",
+            "--target-v4 127.0.0.1:2: IPv4 clients have a backend already, 127.0.0.1:1; another server needs",
         ),
         (
             "--target=[::1]:1 --target=[::1]:same",

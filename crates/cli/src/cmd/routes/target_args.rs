@@ -51,7 +51,8 @@ impl Args {
                     for rule in rules.iter() {
                         if let Err(earlier) = targets.insert(rule) {
                             errors.push(format!(
-                                "{option} {rule}: {} clients have a backend already, {earlier}",
+                                "{option} {rule}: {} clients have a backend already, {earlier}; another server needs a listener \
+                                 of its own, and `routes add` a call of its own or no --target",
                                 if rule.ip().is_ipv4() { "IPv4" } else { "IPv6" }
                             ));
                         }
