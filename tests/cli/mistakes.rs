@@ -42,6 +42,11 @@ fn mistakes_are_answered_with_cause_and_fix() {
             &["use 192.0.2.1:80, [2001:db8::1]:80 or host:80"],
         ),
         (
+            "proxy --target=8443 --trust=any",
+            2,
+            &["the address is missing, as in 127.0.0.1:8443\n"],
+        ),
+        (
             "proxy --listen=443 --trust=any",
             2,
             &["the address is missing, as in 127.0.0.1:443, or 0.0.0.0:443 to listen on all"],
@@ -271,6 +276,11 @@ fn mistakes_of_an_ordinary_user_are_answered_with_what_it_may_do() {
             "; run as root, or --listen in a folder of yours",
         ),
         (
+            format!("{peername} proxy --target 127.0.0.1:80 --trust @/etc/shadow"),
+            2,
+            "--trust @/etc/shadow: Permission denied (os error 13) for the user with id ",
+        ),
+        (
             format!("env --unset=HOME {peername} ca init"),
             2,
             "give --ca DIR",
@@ -297,11 +307,6 @@ fn older_name_of_an_option_is_reported() {
         (
             "--address=127.0.0.1:8443",
             "--address is an older name of --listen",
-        ),
-        (
-            format!("{peername} proxy --target 127.0.0.1:80 --trust @/etc/shadow"),
-            2,
-            "--trust @/etc/shadow: Permission denied (os error 13) for the user with id ",
         ),
         (
             "--listen=127.0.0.1:8443 --listeners 1",

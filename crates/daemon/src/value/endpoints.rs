@@ -11,7 +11,7 @@ use std::str::FromStr;
 use peername_proxy::config::{TargetRule, Targets};
 use peername_server::destination_list::AllowedDestination;
 
-use super::parse::{address, address_v4, address_v6, addresses};
+use super::parse::{address, address_v4, address_v6, addresses, port_alone};
 
 /// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,10 @@ impl Listen {
             .rsplit_once('-')
             .filter(|(_, last)| is_port_number(last))
         else {
-            let addr = address(text)?;
+            let addr = address(text).map_err(|why| match port_alone(text) {
+                Some(port) => format!("{why}, or 0.0.0.0:{port} to listen on all"),
+                None => why,
+            })?;
             return Ok((addr, addr.port()..=addr.port()));
         };
         let addr = address(first)?;

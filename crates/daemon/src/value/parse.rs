@@ -93,12 +93,15 @@ fn resolve_with_advice(text: &str) -> Result<impl Iterator<Item = SocketAddr> + 
         let example = SocketAddr::new(ip, EXAMPLE_PORT);
         return Err(format!("the port is missing, as in {example}"));
     }
-    if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-        return Err(format!(
-            "the address is missing, as in 127.0.0.1:{port}, or 0.0.0.0:{port} to listen on all"
-        ));
+    if let Some(port) = port_alone(text) {
+        return Err(format!("the address is missing, as in 127.0.0.1:{port}"));
     }
     resolve(text).map_err(|error| format!("{error}; {FORM}"))
+}
+
+/// The port of text that has no address: `443`, `:443`.
+pub(super) fn port_alone(text: &str) -> Option<u16> {
+    text.strip_prefix(':').unwrap_or(text).parse().ok()
 }
 
 const FORM: &str = "use 192.0.2.1:80, [2001:db8::1]:80 or host:80";
