@@ -37,6 +37,16 @@ fn every_error_has_its_position() {
             "did you mean `workers`?",
         ),
         ("[[listen]\n", "line 1: ", "]"),
+        (
+            "[[listen]]\ntarget = 127.0.0.1:8443\n",
+            "line 2: ",
+            "text needs quotes, as in \"127.0.0.1:8443\"",
+        ),
+        (
+            "[[listen]]\ntrust = [192.0.2.10]\n",
+            "line 2: ",
+            "text needs quotes",
+        ),
         ("drain = \"1s\"\n", "", "listen"),
         (
             "[[listen]]\nheader-timeout = \"5\"\n",

@@ -79,10 +79,21 @@ pub(super) struct Mistake {
 impl Mistake {
     /// An error of the parser.
     pub(super) fn of_syntax(error: &toml::de::Error) -> Self {
+        // What begins with a digit and is no number, such as an address, or with a letter of `true` or `false`.
+        let is_unquoted = ["invalid float", "invalid time", "invalid boolean"]
+            .iter()
+            .any(|known| error.message().starts_with(known));
+        let advice = match is_unquoted {
+            true => "; text needs quotes, as in \"127.0.0.1:8443\"",
+            false => "",
+        };
         Self {
             at: error.span().map_or(0, |span| span.start),
             key: None,
-            why: format!("not TOML: {}; docs/config.md has examples", error.message()),
+            why: format!(
+                "not TOML: {}{advice}; docs/config.md has examples",
+                error.message()
+            ),
         }
     }
 
