@@ -1,5 +1,6 @@
 //! `peername man`: writes the manual pages.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,12 +13,13 @@ use crate::help;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example:\n  peername man /usr/local/share/man/man1")]
 pub(crate) struct Args {
-    /// An existing folder; gets peername.1, and a page for each subcommand
+    /// A folder, which is made if it does not exist; gets peername.1, and a page for each subcommand
     folder: PathBuf,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(for_manual(help::command_line()), &args.folder)
+    fs::create_dir_all(&args.folder)
+        .and_then(|()| clap_mangen::generate_to(for_manual(help::command_line()), &args.folder))
         .with_context(|| format!("writing manual pages to {}", args.folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }
