@@ -57,6 +57,10 @@ impl AdminClient {
         };
         let response = response.with_context(|| what.clone())?;
         match response.status() {
+            // The endpoint's own page is at `/`, which is not requested.
+            status if is_html(&response) => {
+                bail!("{what}: {status}: this is no admin endpoint of peername")
+            }
             StatusCode::OK => Ok(response),
             status => bail!("{what}: {status}: {}", reason(response).await),
         }
@@ -81,6 +85,13 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(connection);
     sender.send_request(request).await
+}
+
+fn is_html(response: &Response<Incoming>) -> bool {
+    response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"))
 }
 
 /// The line of text that an error comes with.

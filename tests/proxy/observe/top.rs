@@ -2,9 +2,9 @@
 
 use rustix::process::Signal;
 
-use crate::harness::addr::{LISTEN_V4, fresh_client_v4, v4};
+use crate::harness::addr::{LISTEN_V4, addr, fresh_client_v4, v4};
 use crate::harness::admin::ADMIN;
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for};
+use crate::harness::lab::{Lab, Process, Scratch, assert_contains, wait_for};
 use crate::harness::peername::Peername;
 use crate::harness::programs::terminal::run_in_terminal;
 use crate::harness::rig::proxy::ProxyRig;
@@ -139,4 +139,12 @@ fn top_names_the_call_that_failed() {
     );
     let missing = text(&["top", "--admin=unix:/nonexistent/admin.sock"]);
     assert_contains(&missing, &["connect(2): No such file"]);
+    let args = ["-m", "http.server", "--bind", "127.0.0.1", "9301"];
+    let _web_server =
+        Process::start(&lab.server, "python3", &args).wait_listening(&[addr("127.0.0.1:9301")]);
+    let other = text(&["top", "--admin=127.0.0.1:9301"]);
+    assert_contains(
+        &other,
+        &["404 Not Found: this is no admin endpoint of peername\n"],
+    );
 }
