@@ -151,7 +151,11 @@ pub fn add_command(target: impl Into<Backend>, mark: Option<NonZeroU32>) -> Stri
         Transport::Tcp => "",
         Transport::Udp => " --protocol udp",
     };
-    let address = address.to_string();
+    let mut address = address.to_string();
+    // Port 0 stands for all ports.
+    if let Some(host) = address.strip_suffix(":0") {
+        address = format!("{host}:same");
+    }
     format!(
         "`peername routes add{mark} --target {}{protocol}`",
         quote(&address)
