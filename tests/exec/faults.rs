@@ -17,7 +17,7 @@ use crate::harness::lab::{
 };
 use crate::harness::peername::{BINARY, Peername, copy_executable};
 use crate::harness::rig::exec::{
-    Libc, NOTIFY, PRELOAD, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
+    Libc, MECHANISMS, ProgramRig, ServerRig, built_library, compiled_server, exec_args,
     header_waiter_of, v2,
 };
 
@@ -78,13 +78,16 @@ fn thread_in_accept_can_be_cancelled() {
 /// too.
 #[test]
 fn exhausted_descriptors_lose_no_connection() {
-    let limited = ["prlimit", "--nofile=24"];
-    let served = ServerRig::start_through(
-        &limited,
-        &compiled_server(Libc::Glibc),
-        "--accept=level --hold",
-        &[],
-    );
+    for mechanism in MECHANISMS {
+        assert_exhausted_descriptors_lose_nothing(mechanism);
+    }
+}
+
+fn assert_exhausted_descriptors_lose_nothing(mechanism: &str) {
+    // The program alone: its supervisor has descriptors left.
+    let server = compiled_server(Libc::Glibc);
+    let limited = format!("--nofile=24 {server} --accept=level --hold");
+    let served = ServerRig::start(mechanism, &[], "prlimit", &limited, &[]);
     let open = || {
         let client = fresh_client_v4();
         (
@@ -107,7 +110,7 @@ fn exhausted_descriptors_lose_no_connection() {
 /// Connections beyond the table's capacity are refused; each that is served is shown with its client.
 #[test]
 fn full_table_refuses_connections() {
-    for mechanism in [PRELOAD, NOTIFY] {
+    for mechanism in MECHANISMS {
         assert_full_table_refuses(mechanism);
     }
 }

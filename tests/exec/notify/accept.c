@@ -3,7 +3,7 @@
  *
  * accept --accept=HOW [--family=4|6] [--port=8443]
  *
- * HOW  block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), full, signal, rebind, shutdown, exit */
+ * HOW  block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), rebind, exit */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -150,25 +149,6 @@ int main(int argc, char **argv) {
         in_epoll(EPOLLEXCLUSIVE);
     } else if (!strcmp(variant, "oneshot")) {
         in_epoll(EPOLLONESHOT);
-    } else if (!strcmp(variant, "full")) {
-        /* No descriptor is free at the first accept. */
-        fd = listener(0);
-        struct rlimit few = {fd + 1, fd + 1};
-        setrlimit(RLIMIT_NOFILE, &few);
-        must(serve(fd) == -1 && errno == EMFILE, "EMFILE");
-        puts("EMFILE");
-        few.rlim_max = few.rlim_cur = fd + 1;
-        close(0);
-        block(&fd);
-    } else if (!strcmp(variant, "signal")) {
-        struct sigaction action = {.sa_handler = note};
-        sigaction(SIGUSR1, &action, NULL);
-        fd = listener(0);
-        for (;;) {
-            if (serve(fd) == 0) continue;
-            must(errno == EINTR, "EINTR");
-            puts("EINTR");
-        }
     } else if (!strcmp(variant, "rebind")) {
         /* A signal ends the wait; then the port must be free at once. */
         struct sigaction action = {.sa_handler = note};
@@ -179,19 +159,6 @@ int main(int argc, char **argv) {
         fd = listener(0);
         puts("bound again");
         block(&fd);
-    } else if (!strcmp(variant, "shutdown")) {
-        struct sigaction action = {.sa_handler = note};
-        sigaction(SIGUSR1, &action, NULL);
-        fd = listener(0);
-        if (fork() == 0) {
-            must(serve(fd) == -1 && errno == EINVAL, "EINVAL");
-            puts("EINVAL");
-            return 0;
-        }
-        pause();
-        shutdown(fd, SHUT_RDWR);
-        wait(NULL);
-        return 0;
     } else if (!strcmp(variant, "exit")) {
         fd = listener(0);
         serve(fd);
