@@ -2,8 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -122,54 +120,12 @@ fn killed_holder_is_replaced() {
     assert_sees(&served.lab, fresh_client_v4());
 }
 
-/// A connection that is lost with its supervisor is closed; no other client is shown, and no balancer.
-#[test]
-fn no_client_is_wrong_while_agents_are_killed_and_replaced() {
-    for accept in ["level", "threads"] {
-        let (mut agent, served) = (Agent::start(&[]), Served::new("churn", accept));
-        let _server = served.run(&agent);
-        let is_over = AtomicBool::new(false);
-        let seen: Vec<Seen> = thread::scope(|scope| {
-            let clients = [(); 4].map(|()| scope.spawn(|| connect_until(&is_over, &served.lab)));
-            for _ in 0..4 {
-                thread::sleep(Duration::from_millis(200));
-                agent.process.signal(Signal::KILL);
-                agent.process.wait_exit(WAIT_LIMIT).expect("its end");
-                agent.start_next(&[]);
-                let next = agent.next(&[]);
-                let mut first = std::mem::replace(&mut agent.process, next);
-                first.wait_success(WAIT_LIMIT);
-            }
-            is_over.store(true, Ordering::Relaxed);
-            clients
-                .map(|client| client.join().expect("a client"))
-                .into()
-        });
-        let right: usize = seen.iter().map(|seen| seen.right).sum();
-        let wrong: Vec<_> = seen.iter().flat_map(|seen| &seen.wrong).collect();
-        let lost: usize = seen.iter().map(|seen| seen.lost).sum();
-        assert_eq!(wrong, [""; 0], "{accept}: {right} right, {lost} lost");
-        assert!(
-            right > 50 && right > lost,
-            "{accept}: {right} right, {lost} lost"
-        );
-    }
-}
-
 /// What a server has reported to clients.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) right: usize,
     pub(super) lost: usize,
     pub(super) wrong: Vec<String>,
-}
-
-fn connect_until(is_over: &AtomicBool, lab: &Lab) -> Seen {
-    let mut seen = Seen::default();
-    while !is_over.load(Ordering::Relaxed) {
-        connect_once(&mut seen, lab);
-    }
-    seen
 }
 
 /// Connects as a new client, and notes what the server reports to it.
