@@ -148,7 +148,7 @@ fn doctor_explains_processes_that_are_not_confined_by_design() {
             comm.is_ok_and(|comm| comm.trim_end() == "launcher")
         })
     });
-    let exec = NotifyRig::start_variant("edge", "4", &[]);
+    let exec = NotifyRig::start_variant("edge");
     for (pid, explained) in [
         (launcher.to_string(), "the launcher of upgrades"),
         (

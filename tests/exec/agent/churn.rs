@@ -6,13 +6,13 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use super::containers::{assert_sees, run};
+use super::containers::run;
 use super::faults::{Seen, connect_once, kill, supervisor};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, wait_metric};
 use crate::harness::lab::{Lab, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::rig::agent::{Agent, Container};
-use crate::harness::rig::exec_notify::wait_helper_pid;
+use crate::harness::rig::exec_notify::{assert_sees, wait_helper_pid};
 use crate::harness::rig::load::SetOnDrop;
 
 /// 30 containers; `PEERNAME_TEST_CONTAINERS` sets how many: 1000 take minutes.

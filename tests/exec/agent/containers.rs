@@ -1,7 +1,6 @@
 //! What runs in a container, and who starts it.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -12,10 +11,11 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{AS_NOBODY, Peername, copy_executable};
 use crate::harness::rig::agent::{Agent, Container, Runtime, profile, profile_from};
-use crate::harness::rig::exec_notify::{compiled_accept_server, recv_addresses};
+use crate::harness::rig::exec::{Libc, compiled_server};
+use crate::harness::rig::exec_notify::{assert_reported, assert_sees};
 use crate::harness::rig::proxy::header_for;
 
-/// The program of `accept.c` is static, in a container of an ordinary user without capabilities.
+/// The program is static, in a container of an ordinary user without capabilities.
 #[test]
 fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
     let agent = Agent::start(&[]);
@@ -35,8 +35,8 @@ fn program_without_any_privilege_sees_its_client_in_every_way_of_accepting() {
         let (begin, rest) = header.split_at(9);
         let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
         assert_sees(&lab, fresh_client_v4());
-        slow.send(rest);
-        assert_eq!(recv_addresses(&slow), [client; 2], "{accept}");
+        slow.send(&[rest, b"hello"].concat());
+        assert_reported(&slow, client);
     }
 }
 
@@ -213,37 +213,29 @@ fn check_names_what_a_profile_lacks() {
     }
 }
 
-/// Runs the server of `accept.c` in a container, and waits until it listens.
+/// Runs the server of `server.c` in a container, and waits until it listens.
 pub(super) fn run(container: &Container<'_>, lab: &Lab, accept: &str) -> Process {
     start(container, lab, accept).wait_listening(&[LISTEN_V4])
 }
 
-/// Runs the server of `accept.c` in a container.
+/// Runs the server of `server.c` in a container.
 pub(super) fn start(container: &Container<'_>, lab: &Lab, accept: &str) -> Process {
     let server = copied_server(lab, container.scratch);
     let accept = format!("--accept={accept}");
-    container.run(&lab.server, &[&server, &accept, "--family=4"])
+    container.run(&lab.server, &[&server, &accept, "--brief"])
 }
 
-/// A copy of the server of `accept.c` that containers with this directory reach.
+/// A copy of the server of `server.c` that containers with this directory reach.
 pub(super) fn copied_server(lab: &Lab, scratch: &Scratch) -> String {
-    copied_program(lab, &compiled_accept_server(), scratch)
+    copied_program(lab, &compiled_server(Libc::Static), scratch)
 }
 
 /// A copy of this program that containers with this directory reach. A process of its own writes it: a child that another thread starts
 /// meanwhile would inherit the open file, and the copy could not be executed (ETXTBSY).
-pub(super) fn copied_program(lab: &Lab, program: &Path, scratch: &Scratch) -> String {
+pub(super) fn copied_program(lab: &Lab, program: &str, scratch: &Scratch) -> String {
     let copy = scratch.path_text("server");
     if !Path::new(&copy).exists() {
-        let program = program.to_str().expect("text");
         lab.server.run("cp", &[program, &copy]);
     }
     copy
-}
-
-/// Asserts that the server reports this client, by accept(2) and by getpeername(2).
-#[track_caller]
-pub(super) fn assert_sees(lab: &Lab, client: SocketAddr) {
-    let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    assert_eq!(recv_addresses(&conn), [client; 2]);
 }

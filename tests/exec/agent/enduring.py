@@ -1,6 +1,6 @@
 """A server that endures what ends others: accept(2) returns 0 where its supervisor is killed within the system call that hands the
-connection over. Three threads accept, and report to each client the address that accept(2) returned and the one that getpeername(2)
-returns."""
+connection over. Three threads accept, and report to each client what accept(2) and getpeername(2) return, as `server.c --brief`
+does."""
 import socket
 import threading
 
@@ -16,8 +16,9 @@ def serve():
             continue
         with socket.socket(fileno=number) as client:
             try:
+                client.recv(64)
                 peer = client.getpeername()
-                client.sendall(b"%s %d, %s %d\n" % (ip.encode(), port, peer[0].encode(), peer[1]))
+                client.sendall(f"accept {ip}:{port} getpeername {peer[0]}:{peer[1]}\n".encode())
             except OSError as error:
                 print("of a client that was accepted:", error, flush=True)
 

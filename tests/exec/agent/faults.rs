@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::containers::{assert_sees, run, start};
+use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Process, Scratch, WAIT_LIMIT, wait_until};
 use crate::harness::peername::BINARY;
 use crate::harness::rig::agent::{Agent, Container, profile};
-use crate::harness::rig::exec_notify::{network_of, recv_addresses, wait_helper_pid};
-use crate::harness::rig::proxy::header_for;
+use crate::harness::rig::exec_notify::{
+    assert_reported, assert_sees, brief_report, connect_as, network_of, wait_helper_pid,
+};
 
 /// A blocking accept(2), which waits already, is answered by the next supervisor.
 #[test]
@@ -63,12 +64,12 @@ fn containers_wait_for_the_next_agent() {
         agent.process.signal(Signal::KILL);
         agent.process.wait_exit(WAIT_LIMIT).expect("its end");
         let client = fresh_client_v4();
-        let early = Conn::connect_and_send(&served.lab.balancer, LISTEN_V4, &header_for(client));
+        let early = connect_as(&served.lab, client);
         // What was accepted, and had no header yet, is lost.
         assert_eq!(half.wait_closed().0, End::Reset);
         early.assert_stays_open(Duration::from_millis(300));
         agent.start_next(&[]);
-        assert_eq!(recv_addresses(&early), [client; 2], "{accept}");
+        assert_reported(&early, client);
         assert_sees(&served.lab, fresh_client_v4());
     }
 }
@@ -131,8 +132,7 @@ pub(super) struct Seen {
 /// Connects as a new client, and notes what the server reports to it.
 pub(super) fn connect_once(seen: &mut Seen, lab: &Lab) {
     let client = fresh_client_v4();
-    let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-    seen.note(client, &conn);
+    seen.note(client, &connect_as(lab, client));
 }
 
 impl Seen {
@@ -140,10 +140,9 @@ impl Seen {
     pub(super) fn note(&mut self, client: SocketAddr, conn: &Conn) {
         let (answer, _) = conn.recv_to_end();
         let answer = String::from_utf8(answer).expect("text");
-        let (ip, port) = (client.ip(), client.port());
         if answer.is_empty() {
             self.lost += 1;
-        } else if answer.trim() == format!("{ip} {port}, {ip} {port}") {
+        } else if answer == brief_report(client) {
             self.right += 1;
         } else {
             self.wrong.push(format!("{client}: {answer}"));
@@ -255,7 +254,7 @@ fn agent_in_another_pid_namespace_takes_no_container_over() {
     server.wait_logged("Function not implemented");
 }
 
-/// A server of `accept.c` in a container.
+/// A server of `server.c` in a container.
 pub(super) struct Served {
     pub(super) lab: Lab,
     scratch: Scratch,

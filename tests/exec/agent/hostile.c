@@ -4,8 +4,8 @@
  *
  * flood     8 threads call accept(2) on a non-blocking listener without a pause, and 8 call getpeername(2)
  * spin      16 threads without a system call
- * sockaddr  reports to each client the address that getpeername(2) returns, twice, while a thread changes the buffers of
- *           accept(2) */
+ * sockaddr  reports to each client the address that getpeername(2) returns, twice, as server.c does, while a thread changes
+ *           the buffers of accept(2) */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -84,12 +84,14 @@ static void report_to_clients(int fd) {
             must(errno == EFAULT || errno == EINVAL, "accept");
             continue;
         }
+        char greeting[64];
+        recv(client, greeting, sizeof greeting, 0);
         struct sockaddr_in peer;
         socklen_t len = sizeof peer;
         must(getpeername(client, (void *)&peer, &len) == 0, "getpeername");
         const char *ip = inet_ntoa(peer.sin_addr);
         int port = ntohs(peer.sin_port);
-        dprintf(client, "%s %d, %s %d\n", ip, port, ip, port);
+        dprintf(client, "accept %s:%d getpeername %s:%d\n", ip, port, ip, port);
         close(client);
     }
 }

@@ -1,17 +1,16 @@
 //! Containers that do what no server does: none of it reaches another container, and no client is wrong.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::containers::{assert_sees, copied_program, copied_server};
+use super::containers::{copied_program, copied_server};
 use super::faults::{Seen, Served, supervisor};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, Lab, Process, Scratch};
 use crate::harness::rig::agent::{Agent, Container};
-use crate::harness::rig::exec_notify::{cpu_ticks, recv_addresses};
+use crate::harness::rig::exec::{Libc, compile};
+use crate::harness::rig::exec_notify::{assert_reported, assert_sees, cpu_ticks};
 use crate::harness::rig::proxy::header_for;
 
 /// A supervisor is a process: the scheduler gives that of the flooded container no more than the other's. Sixteen threads that only
@@ -76,8 +75,8 @@ fn container_that_receives_a_listener_of_another_sees_the_clients() {
         let (begin, rest) = header.split_at(9);
         let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
         assert_sees(&lab, fresh_client_v4());
-        slow.send(rest);
-        assert_eq!(recv_addresses(&slow), [client; 2]);
+        slow.send(&[rest, b"hello"].concat());
+        assert_reported(&slow, client);
         Conn::assert_reset(&lab.balancer, LISTEN_V4, b"no header\r\n");
     }
 }
@@ -96,7 +95,7 @@ fn container_that_receives_a_listener_of_another_network_sees_the_clients_of_com
         let (begin, rest) = header.split_at(9);
         let slow = Conn::connect_and_send(&lab.balancer, LISTEN_V4, begin);
         assert_sees(&lab, fresh_client_v4());
-        slow.send_if_open(rest);
+        slow.send_if_open(&[rest, b"hello"].concat());
         seen.note(client, &slow);
         assert_eq!(seen.wrong, [""; 0]);
     }
@@ -152,7 +151,7 @@ fn server_that_changes_its_user_or_its_namespaces_sees_its_clients() {
         let name = format!("changed-{number}");
         let container = Container::new(&name, &scratch, agent.profile("default"));
         let server = copied_server(&lab, &scratch);
-        let program = [change, &[&server, "--accept=fork", "--family=4"]].concat();
+        let program = [change, &[&server, "--accept=fork", "--brief"]].concat();
         let _server = container
             .run(&lab.server, &program)
             .wait_listening(&[LISTEN_V4]);
@@ -179,7 +178,7 @@ impl Neighbour {
     }
 
     fn run(&self, agent: &Agent, how: &str) -> Process {
-        let program = copied_program(&self.lab, &compiled_hostile(), &self.scratch);
+        let program = copied_program(&self.lab, compiled_hostile(), &self.scratch);
         let container = Container::new(self.name, &self.scratch, agent.profile("default"));
         container
             .run(&self.lab.server, &[&program, how])
@@ -203,23 +202,7 @@ fn count_served(lab: &Lab, time: Duration) -> usize {
 }
 
 /// The path of `hostile.c`, linked statically, built once.
-fn compiled_hostile() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let name = format!("hostile-{}", std::process::id());
-        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let source = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../tests/exec/agent/hostile.c"
-        );
-        let output = Command::new("cc")
-            .args(["-static", "-pthread", "-O1", "-Wall", "-Werror", "-o"])
-            .arg(&out)
-            .arg(source)
-            .output()
-            .expect("cc (make setup)");
-        assert!(output.status.success(), "{output:?}");
-        out
-    };
-    BUILT.get_or_init(build).clone()
+fn compiled_hostile() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compile("exec/agent/hostile.c", "hostile", Libc::Static, &[]))
 }

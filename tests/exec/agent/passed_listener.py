@@ -1,5 +1,5 @@
-"""Two programs in two containers: one passes its listener to the other (SCM_RIGHTS), which reports to each client the address that
-accept(2) returned and the one that getpeername(2) returns. usage: passed_listener.py pass|receive SOCKET"""
+"""Two programs in two containers: one passes its listener to the other (SCM_RIGHTS), which reports to each client what
+accept(2) and getpeername(2) return, as `server.c --brief` does. usage: passed_listener.py pass|receive SOCKET"""
 import signal
 import socket
 import sys
@@ -21,6 +21,7 @@ listener = socket.socket(fileno=number)
 print("received", flush=True)
 while True:
     client, (ip, port) = listener.accept()
+    client.recv(64)
     peer = client.getpeername()
-    client.sendall(f"{ip} {port}, {peer[0]} {peer[1]}\n".encode())
+    client.sendall(f"accept {ip}:{port} getpeername {peer[0]}:{peer[1]}\n".encode())
     client.close()

@@ -7,13 +7,14 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::containers::{assert_sees, run, start};
+use super::containers::{run, start};
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::conn::{Conn, End};
 use crate::harness::lab::{Host, Lab, Process, Scratch, assert_fails};
 use crate::harness::peername::{AS_NOBODY, Peername};
 use crate::harness::rig::agent::{Agent, Container};
+use crate::harness::rig::exec_notify::assert_sees;
 use crate::harness::rig::proxy::header_for;
 
 const TWO: &str = r#"

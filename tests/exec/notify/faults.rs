@@ -10,7 +10,7 @@ use crate::harness::conn::Conn;
 use crate::harness::lab::{Host, WAIT_LIMIT, assert_fails, wait_until};
 use crate::harness::peername::{BINARY, Peername};
 use crate::harness::rig::exec::{NOTIFY, ProgramRig};
-use crate::harness::rig::exec_notify::{NotifyRig, kill_pid};
+use crate::harness::rig::exec_notify::{NotifyRig, assert_sees, kill_pid};
 use crate::harness::rig::proxy::header_for;
 
 /// The kernel would answer ENOSYS to accept(2), and the server would spin. So the program and its descendants are
@@ -18,13 +18,8 @@ use crate::harness::rig::proxy::header_for;
 #[test]
 fn killed_supervisor_ends_the_program() {
     for variant in ["block", "threads", "fork", "level", "edge"] {
-        let mut exec = NotifyRig::start_variant(variant, "4", &[]);
-        let client = fresh_client_v4();
-        assert_eq!(
-            exec.report_for(&header_for(client)),
-            [client; 2],
-            "{variant}"
-        );
+        let mut exec = NotifyRig::start_variant(variant);
+        assert_sees(&exec.lab, fresh_client_v4());
         kill_pid(exec.supervisor_pid());
         let status = exec.process.wait_exit(WAIT_LIMIT);
         assert!(
@@ -38,7 +33,7 @@ fn killed_supervisor_ends_the_program() {
 /// Also before the program has accepted anything, while it waits elsewhere than in accept(2).
 #[test]
 fn supervisor_killed_at_once_ends_the_program() {
-    let mut exec = NotifyRig::start_variant("level", "4", &[]);
+    let mut exec = NotifyRig::start_variant("level");
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
@@ -47,9 +42,8 @@ fn supervisor_killed_at_once_ends_the_program() {
 /// CAP_KILL, the monitor CAP_KILL alone.
 #[test]
 fn helpers_keep_no_other_privileges() {
-    let exec = NotifyRig::start_variant("fork", "4", &[]);
-    let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    let exec = NotifyRig::start_variant("fork");
+    assert_sees(&exec.lab, fresh_client_v4());
     for (helper, kept) in [
         (exec.supervisor_pid(), 1 << 19 | 1 << 5),
         (exec.monitor_pid(), 1 << 5),
@@ -132,7 +126,7 @@ fn kill_at_once(helpers: [Pid; 2]) {
 /// Connections that wait for their header or for accept(2) are closed, not left hanging.
 #[test]
 fn killed_supervisor_closes_waiting_connections() {
-    let exec = NotifyRig::start_variant("level", "4", &[]);
+    let exec = NotifyRig::start_variant("level");
     let waiting = exec.connect_and_send(b"PROXY TCP4 ");
     waiting.assert_stays_open(Duration::from_millis(100));
     kill_pid(exec.supervisor_pid());
@@ -141,12 +135,11 @@ fn killed_supervisor_closes_waiting_connections() {
 
 #[test]
 fn killed_monitor_is_replaced() {
-    let mut exec = NotifyRig::start_variant("block", "4", &[]);
+    let mut exec = NotifyRig::start_variant("block");
     let first = exec.monitor_pid();
     kill_pid(first);
     wait_until("another monitor", || exec.monitor_pid() != first);
-    let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    assert_sees(&exec.lab, fresh_client_v4());
     kill_pid(exec.supervisor_pid());
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
 }
@@ -154,19 +147,18 @@ fn killed_monitor_is_replaced() {
 /// A service manager that stops a whole group means the program.
 #[test]
 fn supervisor_ignores_sigterm() {
-    let exec = NotifyRig::start_variant("block", "4", &[]);
+    let exec = NotifyRig::start_variant("block");
     for helper in [exec.supervisor_pid(), exec.monitor_pid()] {
         rustix::process::kill_process(helper, Signal::TERM).unwrap();
     }
-    let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    assert_sees(&exec.lab, fresh_client_v4());
 }
 
 #[test]
 fn helpers_end_with_the_program() {
-    let mut exec = NotifyRig::start_variant("exit", "4", &[]);
+    let mut exec = NotifyRig::start_variant("exit");
     let (supervisor, monitor) = (exec.supervisor_pid(), exec.monitor_pid());
-    exec.report_for(&header_for(fresh_client_v4()));
+    assert_sees(&exec.lab, fresh_client_v4());
     let status = exec.process.wait_exit(WAIT_LIMIT).expect("its end");
     assert_eq!(status.code(), Some(7));
     [supervisor, monitor].into_iter().for_each(wait_ended);
@@ -175,7 +167,7 @@ fn helpers_end_with_the_program() {
 /// The helpers end also when the program is killed in the middle of a call.
 #[test]
 fn program_killed_in_accept_leaves_nothing() {
-    let mut exec = NotifyRig::start_variant("threads", "4", &[]);
+    let mut exec = NotifyRig::start_variant("threads");
     let supervisor = exec.supervisor_pid();
     exec.process.signal(Signal::KILL);
     assert!(exec.process.wait_exit(WAIT_LIMIT).is_some());
@@ -194,14 +186,14 @@ fn wait_ended(helper: Pid) {
 /// A signal interrupts accept(2), as without peername. The supervisor holds a listener only while a call waits on it.
 #[test]
 fn closed_listener_frees_its_port_at_once() {
-    let exec = NotifyRig::start_variant("rebind", "4", &[]);
+    let exec = NotifyRig::start_variant("interrupt");
     wait_until("its accept to wait", || {
         exec.process.signal(Signal::USR1);
         std::thread::sleep(Duration::from_millis(50));
-        exec.process.log().contains("bound again")
+        let bound = "bound again after: Interrupted system call";
+        exec.process.log().contains(bound)
     });
-    let client = fresh_client_v4();
-    assert_eq!(exec.report_for(&header_for(client)), [client; 2]);
+    assert_sees(&exec.lab, fresh_client_v4());
 }
 
 /// In the /proc of another PID namespace the program's ids are those of other processes, which the supervisor would kill.

@@ -3,11 +3,11 @@
 use std::os::unix::process::ExitStatusExt;
 
 use crate::harness::addr::{LISTEN_V4, fresh_client_v4, fresh_client_v6};
-use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, Scratch, WAIT_LIMIT};
 use crate::harness::peername::{AS_NOBODY, NO_CAPABILITIES, copy_executable};
+use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::{
-    NotifyRig, compiled_go_server, kill_pid, network_of, wait_helper_pid,
+    NotifyRig, assert_sees, compiled_go_server, kill_pid, network_of, wait_helper_pid,
 };
 use crate::harness::rig::proxy::header_for;
 
@@ -35,9 +35,8 @@ fn ordinary_user_can_supervise() {
     let (lab, scratch) = (Lab::new(), Scratch::new());
     let copy = copy_executable(&lab.server, &scratch);
     let server = scratch.path_text("server");
-    let built = crate::harness::rig::exec_notify::compiled_accept_server();
     lab.server
-        .run("cp", &[built.to_str().expect("text"), &server]);
+        .run("cp", &[&compiled_server(Libc::Static), &server]);
     let ordinary = [AS_NOBODY, NO_CAPABILITIES].concat();
     let args = [
         "exec",
@@ -46,15 +45,12 @@ fn ordinary_user_can_supervise() {
         "--",
         &server,
         "--accept=threads",
+        "--brief",
     ];
     let mut process =
         Process::start_through(&lab.server, &ordinary, &copy, &args).wait_listening(&[LISTEN_V4]);
     for client in [fresh_client_v4(), fresh_client_v4()] {
-        let conn = Conn::connect_and_send(&lab.balancer, LISTEN_V4, &header_for(client));
-        assert_eq!(
-            crate::harness::rig::exec_notify::recv_addresses(&conn),
-            [client; 2]
-        );
+        assert_sees(&lab, client);
     }
     process.wait_logged("no_new_privs");
     // Also without any privilege, the monitor ends the program.

@@ -12,6 +12,8 @@ use crate::harness::addr::LISTEN_V4;
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_for};
 use crate::harness::peername::BINARY;
+use crate::harness::rig::exec::{Libc, compiled_server};
+use crate::harness::rig::proxy::header_for;
 
 /// A program on the lab's server, run by `peername exec`, that listens where the proxy does in other tests.
 #[derive(Debug)]
@@ -34,32 +36,22 @@ impl NotifyRig {
         }
     }
 
-    /// Starts a variant of `accept.c`, static, on the family's wildcard address.
-    pub(crate) fn start_variant(name: &str, family: &str, options: &[&str]) -> Self {
-        let program = compiled_accept_server();
-        let program = program.to_str().expect("text");
-        let (accept, family) = (format!("--accept={name}"), format!("--family={family}"));
-        Self::start(options, &[program, &accept, &family])
+    /// Starts the server of `server.c`, static, with this option `--accept`.
+    pub(crate) fn start_variant(name: &str) -> Self {
+        let accept = format!("--accept={name}");
+        Self::start(&[], &[&compiled_server(Libc::Static), &accept, "--brief"])
     }
 
     /// The same; the program ignores SIGTERM.
     pub(crate) fn start_ignoring_sigterm(name: &str) -> Self {
-        let shell = format!(
-            "trap '' TERM; exec {} --accept={name}",
-            compiled_accept_server().display()
-        );
+        let server = compiled_server(Libc::Static);
+        let shell = format!("trap '' TERM; exec {server} --accept={name} --brief");
         Self::start(&[], &["sh", "-c", &shell])
     }
 
     /// Connects from the balancer and sends these bytes.
     pub(crate) fn connect_and_send(&self, bytes: &[u8]) -> Conn {
         Conn::connect_and_send(&self.lab.balancer, LISTEN_V4, bytes)
-    }
-
-    /// Sends these bytes and returns the client that the program reports, by accept(2) and by getpeername(2).
-    #[track_caller]
-    pub(crate) fn report_for(&self, bytes: &[u8]) -> [SocketAddr; 2] {
-        recv_addresses(&self.connect_and_send(bytes))
     }
 
     pub(crate) fn supervisor_pid(&self) -> Pid {
@@ -85,19 +77,28 @@ impl Drop for NotifyRig {
     }
 }
 
-/// Receives the two addresses in the report of `accept.c`.
+/// Connects from the balancer for this client, and sends a greeting, for which the server waits.
+pub(crate) fn connect_as(lab: &Lab, client: SocketAddr) -> Conn {
+    let greeting = [&header_for(client)[..], b"hello"].concat();
+    Conn::connect_and_send(&lab.balancer, LISTEN_V4, &greeting)
+}
+
+/// Connects for this client, and asserts that the server reports it.
 #[track_caller]
-pub(crate) fn recv_addresses(conn: &Conn) -> [SocketAddr; 2] {
-    let (answer, _) = conn.recv_to_end();
-    let answer = String::from_utf8(answer).expect("text");
-    let parse = |text: &str| {
-        let (ip, port) = text.trim().split_once(' ')?;
-        crate::harness::addr::from_parts(ip, port)
-    };
-    let addrs: Option<Vec<_>> = answer.split(',').map(parse).collect();
-    addrs
-        .and_then(|addrs| addrs.try_into().ok())
-        .unwrap_or_else(|| panic!("two addresses, not {answer:?}"))
+pub(crate) fn assert_sees(lab: &Lab, client: SocketAddr) {
+    assert_reported(&connect_as(lab, client), client);
+}
+
+/// Asserts that the server reports this client on its connection.
+#[track_caller]
+pub(crate) fn assert_reported(conn: &Conn, client: SocketAddr) {
+    let (said, _) = conn.recv_to_end();
+    assert_eq!(String::from_utf8_lossy(&said), brief_report(client));
+}
+
+/// The report of `server.c --brief`: the client by accept(2) and by getpeername(2).
+pub(crate) fn brief_report(client: SocketAddr) -> String {
+    format!("accept {client} getpeername {client}\n")
 }
 
 pub(crate) fn kill_pid(pid: Pid) {
@@ -135,19 +136,6 @@ pub(crate) fn cpu_ticks(pid: Pid) -> u64 {
 /// The network namespace of a process.
 pub(crate) fn network_of(pid: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/net")).ok()
-}
-
-/// The path of `accept.c`, linked statically, built once.
-pub(crate) fn compiled_accept_server() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let (source, out) = (source("accept.c"), out("accept"));
-        let mut cc = Command::new("cc");
-        cc.args(["-static", "-pthread", "-O1", "-Wall", "-Werror", "-o"]);
-        run(cc.arg(&out).arg(source));
-        out
-    };
-    BUILT.get_or_init(build).clone()
 }
 
 /// The path of `http.go`, built once: with cgo, and so dynamically linked, or static.

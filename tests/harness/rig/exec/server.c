@@ -4,13 +4,16 @@
  *
  * server --accept=HOW [--family=4|6] [--port=8443] [--multipath] [--brief] [--hold]
  *
- * HOW     block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown
+ * HOW     block, threads, fork, poll, select, level, edge, exclusive, oneshot (of epoll), cancel, rebind, shutdown,
+ *         interrupt, exit
  * --multipath  listen by MPTCP
  * --brief accept(2) and getpeername(2) only
  * --hold  the same, and the connection stays open until the client closes it
  *
  * Each connection is answered after its first bytes. SIGUSR1 only interrupts. `rebind` closes its listener at
  * SIGUSR2 and opens it at the next; `shutdown` shuts it down while a thread waits in accept(2), and stays.
+ * `interrupt` opens its listener again once SIGUSR1 has interrupted accept(2). `exit` exits with 7 after a connection.
+ * Without a supervisor (ENOSYS) it exits with 1.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -195,13 +198,18 @@ static int take(int listener, int nonblocking)
                          : accept(listener, (void *)&address, &len);
     if (fd >= 0) {
         int flags = fcntl(fd, F_GETFL), on_exec = fcntl(fd, F_GETFD);
-        if (!(flags & O_NONBLOCK) != !nonblocking || !(on_exec & FD_CLOEXEC) != !nonblocking)
+        if (!(flags & O_NONBLOCK) != !nonblocking || !(on_exec & FD_CLOEXEC) != !nonblocking) {
             fprintf(stderr, "flags of the connection are wrong\n");
+            exit(1);
+        }
         answer(fd, &address, len);
     } else if (errno == EMFILE) {
         usleep(20000);
+    } else if (errno == ENOSYS) { /* no supervisor is left */
+        perror("accept");
+        exit(1);
     } else if (errno != EAGAIN && errno != EINTR) {
-        fprintf(stderr, "accept: %s\n", strerror(errno));
+        perror("accept");
     }
     return fd;
 }
@@ -332,7 +340,7 @@ int main(int count, char **args)
     sigaction(SIGUSR1, &interrupts, NULL);
     sigaction(SIGUSR2, &asks, NULL);
     int waits = !strcmp(how, "block") || !strcmp(how, "threads") || !strcmp(how, "fork") ||
-                !strcmp(how, "shutdown");
+                !strcmp(how, "shutdown") || !strcmp(how, "interrupt") || !strcmp(how, "exit");
     int listener = listens(six, port, !waits);
     if (!strcmp(how, "cancel")) { /* a thread that waits in accept(2) can be cancelled there */
         pthread_t waiting;
@@ -354,6 +362,18 @@ int main(int count, char **args)
         pthread_create(&waiting, NULL, accept_until_it_fails, (void *)(long)listener);
         sigwait(&shuts_down, &number);
         shutdown(listener, SHUT_RDWR);
+    }
+    if (!strcmp(how, "interrupt")) {
+        accept_until_it_fails((void *)(long)listener);
+        int error = errno;
+        close(listener);
+        listener = listens(six, port, 0);
+        fprintf(stderr, "bound again after: %s\n", strerror(error));
+        accepts(listener);
+    }
+    if (!strcmp(how, "exit")) {
+        take(listener, 0);
+        return 7;
     }
     if (!strcmp(how, "rebind"))
         rebinding(listener, six, port);
