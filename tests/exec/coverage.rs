@@ -1,6 +1,5 @@
 //! Coverage: processes of the program that could lose the library, and must not accept without a header.
 
-mod daemons;
 mod environment;
 mod masters;
 mod propagation;

@@ -122,6 +122,26 @@ fn nginx_reload_loses_no_client() {
     }
 }
 
+/// Twenty clients, so that each worker has some, a few of them with the header in two pieces.
+#[test]
+fn workers_see_their_clients() {
+    for program in [
+        catalogue::nginx(),
+        catalogue::nginx_reuseport(),
+        catalogue::apache(),
+    ] {
+        let running = Running::start(&program, Mode::Preload, Listener::V4);
+        for number in 0..20_usize {
+            let client = fresh_client_v4();
+            let header = v2(client);
+            let at = if number.is_multiple_of(4) { 20 } else { 0 };
+            let conn = raw(&running, LISTEN_V4);
+            conn.send(&header[..at]);
+            running.sees(conn, &header[at..], client);
+        }
+    }
+}
+
 fn raw(running: &Running<'_>, to: SocketAddr) -> Conn {
     Conn::connect(&running.lab.balancer, to)
 }
