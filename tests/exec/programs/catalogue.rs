@@ -1,12 +1,15 @@
 //! The programs: how each is started, what a client sends, and where the program reports its client.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use super::clients::{asks_sql, logs_in};
 use super::running::{Listener, Running};
+use crate::harness::addr::{v4, v6};
 use crate::harness::lab::{Host, Scratch};
+use crate::harness::programs::server::{postgres, sshd};
 use crate::harness::rig::exec::{Libc, compiled_server};
 use crate::harness::rig::exec_notify::compiled_go_server;
 
@@ -222,14 +225,14 @@ pub(super) fn postgres() -> Program {
     Program {
         command: |rig| {
             let data = rig.scratch.path_text("data");
-            let bin = newest_postgres();
-            let initdb = format!("-u postgres -- {bin}/initdb -N -A trust -D {data}");
+            let initdb = postgres::program("initdb");
+            let initdb = format!("-u postgres -- {initdb} -N -A trust -D {data}");
             let initdb: Vec<&str> = initdb.split(' ').collect();
             rig.host.run("runuser", &initdb);
             rig.write("data/pg_hba.conf", "host all all 203.0.113.9/32 trust\n");
             let config = POSTGRES.replace("LISTEN", rig.pick("0.0.0.0", "*"));
             rig.write("data/postgresql.conf", &config);
-            words(&format!("{bin}/postgres -D"), &data)
+            words(&format!("{} -D", postgres::program("postgres")), &data)
         },
         through: &["runuser", "-u", "postgres", "--"],
         request: STARTUP,
@@ -240,40 +243,18 @@ pub(super) fn postgres() -> Program {
     }
 }
 
-/// The newest version's directory: Debian installs the server's programs by version and off the search path.
-fn newest_postgres() -> String {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
-    let newest = versions.map(|entry| entry.expect("a version").path()).max();
-    let bin = newest.expect("a version").join("bin");
-    bin.to_str().expect("text").to_owned()
-}
-
-/// sshd requires /run/sshd, which the package's unit creates; here in a /run of its own.
 pub(super) fn sshd() -> Program {
     Program {
         command: |rig| {
-            for key in ["host_key", "user_key"] {
-                let args = [
-                    "-q",
-                    "-t",
-                    "ed25519",
-                    "-N",
-                    "",
-                    "-f",
-                    &rig.scratch.path_text(key),
-                ];
-                rig.host.run("ssh-keygen", &args);
-            }
-            let listen = "ListenAddress 0.0.0.0:8443\n";
             // sshd binds the last address first, and takes [::] for both families.
-            let listen = rig.pick(
-                listen,
-                "ListenAddress [::]:8443\nListenAddress 0.0.0.0:8443\n",
-            );
-            let config = rig.write("sshd_config", &SSHD.replace("LISTEN\n", listen));
-            words("/usr/sbin/sshd -D -e -f", &config)
+            let listen = match rig.listener {
+                Listener::V4 => &[ANY_V4][..],
+                Listener::Both => &[ANY_V6, ANY_V4],
+            };
+            let config = sshd::write_config(rig.host, rig.scratch, listen);
+            words("/usr/sbin/sshd -D -e -oLogLevel=VERBOSE -f", &config)
         },
-        through: &["unshare", "--mount", "sh", "-c", RUN, "sh"],
+        through: &["unshare", "--mount", "sh", "-c", sshd::RUN, "sh"],
         request: b"SSH-2.0-test\r\n",
         answers: Answers::Log,
         marker: "Connection from ",
@@ -377,6 +358,5 @@ fsync = off
 log_connections = on
 ";
 
-const SSHD: &str = include_str!("catalogue/sshd_config");
-
-const RUN: &str = r#"mount -t tmpfs none /run && mkdir /run/sshd && exec "$@""#;
+const ANY_V4: SocketAddr = v4([0; 4], 8443);
+const ANY_V6: SocketAddr = v6([0; 8], 8443);

@@ -39,15 +39,7 @@ impl Server for Postgres {
     }
 
     fn reported_client(&self, client: &Host, front: SocketAddr) -> SocketAddr {
-        let (host, port) = (front.ip().to_string(), front.port().to_string());
-        let sql = "select host(inet_client_addr()), inet_client_port()";
-        let args = [
-            "-X", "-A", "-t", "-F", " ", "-h", &host, "-p", &port, "-U", "postgres", "-c", sql,
-        ];
-        let said = client.run(
-            "psql",
-            &[&args[..], &["-d", "sslmode=disable dbname=postgres"]].concat(),
-        );
+        let said = select_client(client, front);
         let (ip, port) = said.trim().split_once(' ').expect("an address and a port");
         let told = SocketAddr::new(ip.parse().expect("an IP"), port.parse().expect("a port"));
         let logged = format!("connection received: host={ip} port={port}");
@@ -56,8 +48,19 @@ impl Server for Postgres {
     }
 }
 
+/// Returns the client's address and port as SQL has them.
+pub(crate) fn select_client(client: &Host, front: SocketAddr) -> String {
+    let (host, port) = (front.ip().to_string(), front.port().to_string());
+    let sql = "select host(inet_client_addr()), inet_client_port()";
+    let args = [
+        "-XAt", "-F", " ", "-h", &host, "-p", &port, "-U", "postgres", "-c", sql,
+    ];
+    let database = ["-d", "sslmode=disable dbname=postgres"];
+    client.run("psql", &[&args[..], &database].concat())
+}
+
 /// The path of a server program, which Debian installs by version and off the search path.
-fn program(name: &str) -> String {
+pub(crate) fn program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL (make setup)");
     let newest = versions
         .map(|entry| entry.expect("a version").path())

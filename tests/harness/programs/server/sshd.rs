@@ -57,18 +57,24 @@ impl Sshd {
     /// The arguments of ssh(1) for this user, from this address of the client; without a key that is accepted for anyone but
     /// root.
     pub(crate) fn ssh_args(&self, user: &str, from: IpAddr, front: SocketAddr) -> Vec<String> {
-        let key = self.scratch.path_text("user_key");
-        let options = format!(
-            "-F/dev/null -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oBatchMode=yes \
-             -oConnectTimeout=20 -b {from} -i {key} -p {} {user}@{}",
-            front.port(),
-            front.ip()
-        );
-        options
-            .split_ascii_whitespace()
-            .map(str::to_owned)
-            .collect()
+        let from = ["-b".to_owned(), from.to_string()];
+        [&from[..], &ssh_args(&self.scratch, user, front)[..]].concat()
     }
+}
+
+/// The arguments of ssh(1) for this user, with the key that [`write_config`] has written.
+fn ssh_args(scratch: &Scratch, user: &str, front: SocketAddr) -> Vec<String> {
+    let key = scratch.path_text("user_key");
+    let options = format!(
+        "-F/dev/null -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oBatchMode=yes \
+         -oConnectTimeout=20 -i {key} -p {} {user}@{}",
+        front.port(),
+        front.ip()
+    );
+    options
+        .split_ascii_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Writes the configuration of an sshd that listens on these addresses, its host key and a key to log in
@@ -95,27 +101,10 @@ pub(crate) fn reported_client(
     client: &Host,
     front: SocketAddr,
 ) -> SocketAddr {
-    let (key, port, ip) = (
-        scratch.path_text("user_key"),
-        front.port().to_string(),
-        front.ip().to_string(),
-    );
-    let said = client.run(
-        "ssh",
-        &[
-            "-F/dev/null",
-            "-oStrictHostKeyChecking=no",
-            "-oUserKnownHostsFile=/dev/null",
-            "-oBatchMode=yes",
-            "-oConnectTimeout=10",
-            "-i",
-            &key,
-            "-p",
-            &port,
-            &format!("root@{ip}"),
-            "echo $SSH_CONNECTION",
-        ],
-    );
+    let mut args = ssh_args(scratch, "root", front);
+    args.push("echo $SSH_CONNECTION".to_owned());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let said = client.run("ssh", &args);
     let told = address(said.split_ascii_whitespace());
     let logged = process.wait_line("of an accepted login", |line| {
         let from = line.split_once("Accepted publickey for root from ")?.1;
