@@ -14,7 +14,7 @@ use crate::admin::AdminArgs;
 use crate::logging;
 use crate::options::heading;
 use crate::signals::drain::DrainLimits;
-use crate::value::{Number, Time};
+use crate::value;
 
 /// Options of the process, independent of its listeners.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -26,32 +26,34 @@ pub struct Process {
     pub admin: AdminArgs,
     /// The time for which open connections are drained after SIGTERM; a second SIGTERM closes them
     // Long enough for most transfers; systemd sends SIGKILL after 90 s by default.
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    drain: Time,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration)]
+    drain: Duration,
     /// The time after SIGTERM for which clients are still accepted, while /readyz is 503 already
     #[arg(
         long,
         value_name = "DURATION",
         default_value = "0s",
+        value_parser = value::duration,
         hide_short_help = true
     )]
-    drain_delay: Time,
+    drain_delay: Duration,
     /// The time for which the old process of an upgrade keeps its open connections; SIGTERM shortens it to --drain
     // The old process holds nothing up: long transfers end by themselves, and an idle connection does not keep it for days.
     #[arg(
         long,
         value_name = "DURATION",
         default_value = "1h",
+        value_parser = value::duration,
         hide_short_help = true
     )]
-    upgrade_drain: Time,
+    upgrade_drain: Duration,
     /// Time limit for the new process of an upgrade (SIGUSR2) to become ready
     // Longer than a name server takes that does not answer at first.
-    #[arg(long, value_name = "DURATION", default_value = "30s", help_heading = heading::TUNING)]
-    upgrade_timeout: Time,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, help_heading = heading::TUNING)]
+    upgrade_timeout: Duration,
     /// Event loops, each with sockets of its own [default: one per core; forward: 1]
-    #[arg(long, alias = "listeners", value_name = "N", help_heading = heading::TUNING)]
-    workers: Option<Number<1, 1024>>,
+    #[arg(long, alias = "listeners", value_name = "N", value_parser = value::number(1, MAX_WORKERS), help_heading = heading::TUNING)]
+    workers: Option<usize>,
     #[command(flatten)]
     /// The confinement.
     pub sandbox: confinement::Args,
@@ -63,12 +65,12 @@ pub struct Process {
 impl Process {
     /// The number of workers; by default one per core.
     pub fn workers(&self) -> usize {
-        self.workers.map_or_else(default_workers, Number::get)
+        self.workers.unwrap_or_else(default_workers)
     }
 
     /// Sets the number of workers, unless it was given.
     pub fn set_default_workers(&mut self, workers: usize) {
-        self.workers.get_or_insert_with(|| Number::clamp(workers));
+        self.workers.get_or_insert_with(|| workers.min(MAX_WORKERS));
     }
 
     /// Refuses what can't change while the process runs.
@@ -99,15 +101,15 @@ impl Process {
 
     /// Time limit for the new process of an upgrade to become ready.
     pub fn upgrade_timeout(&self) -> Duration {
-        self.upgrade_timeout.0
+        self.upgrade_timeout
     }
 
     /// How long open connections may go on at the end of the process.
     pub fn drain_limits(&self) -> DrainLimits {
         DrainLimits {
-            delay: self.drain_delay.0,
-            stop: self.drain.0,
-            upgrade: self.upgrade_drain.0,
+            delay: self.drain_delay,
+            stop: self.drain,
+            upgrade: self.upgrade_drain,
         }
     }
 }
@@ -117,6 +119,8 @@ pub fn default_workers() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| available_parallelism().map_or(1, NonZeroUsize::get))
 }
+
+const MAX_WORKERS: usize = 1024;
 
 /// The names of those that are not the same.
 pub fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {

@@ -2,7 +2,6 @@
 
 mod check_args;
 pub(crate) mod check_tls_args;
-mod host_timeout;
 pub(crate) mod jail;
 pub(crate) mod options;
 mod reload;

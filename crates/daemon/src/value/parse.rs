@@ -33,6 +33,18 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Returns a parser of numbers of at least `low` and at most `high`.
+pub fn number(low: usize, high: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if (low..=high).contains(&number) => Ok(number),
+        _ if high >= MAX_INTEGER => Err(format!("use a number of at least {low}")),
+        _ => Err(format!("use a number from {low} to {high}")),
+    }
+}
+
+/// The largest integer of TOML. As a bound it means that there is none.
+pub const MAX_INTEGER: usize = isize::MAX.unsigned_abs();
+
 /// The file of an `@FILE` in a list of networks.
 pub fn list_file(word: &str) -> Option<&Path> {
     word.strip_prefix('@').map(Path::new)

@@ -1,13 +1,14 @@
 //! The options of `peername forward`. They are also the keys of a `[[forward]]` table.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::process::Process;
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{Address, Listen, Timeout};
+use peername_daemon::value::{self, Address, Listen};
 use peername_proxy::forward::ForwardService;
 use peername_proxy::udp::{Dialect, UdpConfig};
 use peername_server::access::clients::RequiredTlvs;
@@ -48,11 +49,11 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "ADDR", help_heading = heading::BACKEND)]
     to: Option<Address>,
     /// Timeout for connecting to the server
-    #[arg(long, value_name = "DURATION", default_value = "5s", help_heading = heading::BACKEND)]
-    connect_timeout: Timeout,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout, help_heading = heading::BACKEND)]
+    connect_timeout: Duration,
     /// Idle timeout of connections
-    #[arg(long, value_name = "DURATION", default_value = "1h", help_heading = heading::BACKEND)]
-    idle_timeout: Timeout,
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::timeout, help_heading = heading::BACKEND)]
+    idle_timeout: Duration,
     #[command(flatten, next_help_heading = heading::SENT_HEADER)]
     header: Header,
     #[command(flatten, next_help_heading = heading::CLIENTS)]
@@ -116,8 +117,8 @@ impl Forward {
             Some(ForwardService {
                 target: Target(target?),
                 header_template: header_template?,
-                connect_timeout: self.connect_timeout.0,
-                idle_timeout: self.idle_timeout.0,
+                connect_timeout: self.connect_timeout,
+                idle_timeout: self.idle_timeout,
                 clients: clients?,
             })
         })

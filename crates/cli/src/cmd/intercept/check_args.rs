@@ -3,12 +3,13 @@
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use http::HeaderName;
 use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
-use peername_daemon::value::{Number, Time, Timeout};
+use peername_daemon::value;
 use peername_intercept::authz::{
     CheckConfig, ConfigError, FailureMode, MediaType, SentHeaders, ServiceUrl,
 };
@@ -26,9 +27,10 @@ pub(crate) struct CheckArgs {
         long,
         value_name = "DURATION",
         default_value = "500ms",
+        value_parser = value::timeout,
         requires = "check"
     )]
-    check_timeout: Timeout,
+    check_timeout: Duration,
     /// What happens to a request when its check fails
     #[arg(long, value_name = "WHAT", default_value = "deny", requires = "check")]
     on_check_failure: Failure,
@@ -36,10 +38,11 @@ pub(crate) struct CheckArgs {
     #[arg(
         long,
         value_name = "DURATION",
+        value_parser = value::duration,
         requires = "check",
         hide_short_help = true
     )]
-    check_cache: Option<Time>,
+    check_cache: Option<Duration>,
     /// A request header that is sent to the service, and no other; may be repeated [default: all but
     /// Authorization, Proxy-Authorization and Cookie]
     #[arg(
@@ -51,8 +54,8 @@ pub(crate) struct CheckArgs {
     check_header: Vec<HeaderName>,
     /// Bytes of a request's body that are sent to a grpc, opa+http or rego service; the proxy asks once it has them, the body has
     /// ended, or the client sends no more for a second [default: none]
-    #[arg(long, value_name = "BYTES", requires = "check", hide_short_help = true)]
-    check_body: Option<Number<1, 1_048_576>>,
+    #[arg(long, value_name = "BYTES", value_parser = value::number(1, 1_048_576), requires = "check", hide_short_help = true)]
+    check_body: Option<usize>,
     /// A media type of request bodies that --check-body does not apply to: application/grpc; may be repeated
     #[arg(
         long,
@@ -70,8 +73,8 @@ pub(crate) struct CheckArgs {
     )]
     check_take: Vec<HeaderName>,
     /// Checks in flight at a time; others wait, within --check-timeout
-    #[arg(long, value_name = "N", default_value = "256", requires = "check", help_heading = heading::TUNING)]
-    check_concurrency: Number<1, 65_536>,
+    #[arg(long, value_name = "N", default_value = "256", requires = "check", value_parser = value::number(1, 65_536), help_heading = heading::TUNING)]
+    check_concurrency: usize,
     #[command(flatten)]
     tls: CheckTlsArgs,
 }
@@ -161,19 +164,19 @@ impl CheckArgs {
             ))
         };
         Ok(Some(CheckConfig {
-            timeout: self.check_timeout.0,
+            timeout: self.check_timeout,
             on_failure: match self.on_check_failure {
                 Failure::Deny => FailureMode::Deny,
                 Failure::Allow => FailureMode::Allow,
             },
-            cache: self.check_cache.map(|time| time.0),
-            concurrency: NonZeroUsize::new(self.check_concurrency.get())
+            cache: self.check_cache,
+            concurrency: NonZeroUsize::new(self.check_concurrency)
                 .unwrap_or(NonZeroUsize::MIN),
             sent: match self.check_header.as_slice() {
                 [] => SentHeaders::default(),
                 names => SentHeaders::Only(names.to_vec()),
             },
-            body: self.check_body.map_or(0, Number::get),
+            body: self.check_body.unwrap_or(0),
             body_exempt: self.check_body_exempt.clone(),
             take: self.check_take.clone(),
             ..open().map_err(Usage::from_error)?

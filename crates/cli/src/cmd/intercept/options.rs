@@ -11,11 +11,12 @@ use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::process::Process;
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{Listen, Number, Timeout, list_file};
+use peername_daemon::value::{self, Listen, list_file};
 use peername_intercept::authz::{AccessRules, InjectedHeaders, Injection};
 use peername_intercept::otlp::CollectorUrl;
 use peername_intercept::policy::access::{Access, Users};
 use peername_intercept::policy::destination::Destinations;
+use peername_intercept::policy::host_timeouts::{HostTimeout, HostTimeouts};
 use peername_intercept::policy::passthrough::{HostPattern, Passthrough};
 use peername_intercept::policy::pinned::PinnedClients;
 use peername_intercept::state::Rules;
@@ -25,7 +26,6 @@ use peername_server::access::network_set::NetworkSet;
 use peername_server::destination_list::{AllowedDestination, DestinationList};
 
 use super::check_args::CheckArgs;
-use super::host_timeout::{HostTimeoutArg, host_timeouts};
 use super::rule_args::RuleArgs;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::proxy::clients::list_errors;
@@ -114,8 +114,8 @@ pub(crate) struct Intercept {
     otlp: Option<CollectorUrl>,
     /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
     /// most, and is then refused (429)
-    #[arg(long, value_name = "N", default_value = "1000", help_heading = heading::TUNING)]
-    certificates_per_client: Number<1, 1_000_000>,
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = value::number(1, 1_000_000), help_heading = heading::TUNING)]
+    certificates_per_client: usize,
 }
 
 /// The limits of time of requests, all of them with defaults that suit most.
@@ -128,43 +128,47 @@ struct TimeoutArgs {
         long,
         value_name = "DURATION",
         default_value = "10s",
+        value_parser = value::timeout,
         hide_short_help = true
     )]
-    connect_timeout: Timeout,
+    connect_timeout: Duration,
     /// From the end of a request to the head of its response
     #[arg(
         long,
         value_name = "DURATION",
         default_value = "5m",
+        value_parser = value::timeout,
         hide_short_help = true
     )]
-    answer_timeout: Timeout,
+    answer_timeout: Duration,
     /// The same for a host that takes longer, or less: example.com, *.example.com or a network; may be repeated, the first one
     /// applies
-    #[arg(long, value_name = "HOST=DURATION", hide_short_help = true)]
-    host_answer_timeout: Vec<HostTimeoutArg>,
+    #[arg(long, value_name = "HOST=DURATION", value_parser = host_timeout, hide_short_help = true)]
+    host_answer_timeout: Vec<HostTimeout>,
     /// Close connections without a request for so long, on both sides (10 s for a first request and for a head that has begun), and abort exchanges whose client sends nothing of its
     /// request, or reads nothing of the response, for so long
     #[arg(
         long,
         value_name = "DURATION",
         default_value = "60s",
+        value_parser = value::timeout,
         hide_short_help = true
     )]
-    idle_timeout: Timeout,
+    idle_timeout: Duration,
     /// Abort responses of a host that sends no byte for so long: example.com, *.example.com or a network; may be repeated, the
     /// first one applies [default: a response that has begun may be silent]
-    #[arg(long, value_name = "HOST=DURATION", hide_short_help = true)]
-    host_idle_timeout: Vec<HostTimeoutArg>,
+    #[arg(long, value_name = "HOST=DURATION", value_parser = host_timeout, hide_short_help = true)]
+    host_idle_timeout: Vec<HostTimeout>,
     /// Close tunnels and WebSockets without a byte in either direction for so long, and abort gRPC and server-sent events whose
     /// client reads nothing for so long
     #[arg(
         long,
         value_name = "DURATION",
         default_value = "1h",
+        value_parser = value::timeout,
         hide_short_help = true
     )]
-    tunnel_timeout: Timeout,
+    tunnel_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -216,9 +220,9 @@ impl Intercept {
             passthrough: Passthrough::new(self.passthrough.clone()),
             pinned: self.auto_passthrough.then(PinnedClients::default),
             opening_timeout: OPENING_TIMEOUT,
-            idle_timeout: self.timeouts.idle_timeout.0,
-            silent_responses: host_timeouts(&self.timeouts.host_idle_timeout),
-            tunnel_timeout: self.timeouts.tunnel_timeout.0,
+            idle_timeout: self.timeouts.idle_timeout,
+            silent_responses: HostTimeouts::new(self.timeouts.host_idle_timeout.clone()),
+            tunnel_timeout: self.timeouts.tunnel_timeout,
             contact: self.contact.as_deref().map(Arc::from),
         }
     }
@@ -311,7 +315,7 @@ impl Intercept {
     }
 
     pub(super) fn certificates_per_client(&self) -> u32 {
-        u32::try_from(self.certificates_per_client.get()).unwrap_or(u32::MAX)
+        u32::try_from(self.certificates_per_client).unwrap_or(u32::MAX)
     }
 
     pub(super) fn upstream(
@@ -324,14 +328,25 @@ impl Intercept {
             extra_ca: self.extra_ca.clone(),
             proxy: self.upstream_proxy.clone(),
             send_proxy: self.send_proxy.is_some(),
-            connect_timeout: self.timeouts.connect_timeout.0,
-            handshake_timeout: self.timeouts.connect_timeout.0,
-            response_timeout: self.timeouts.answer_timeout.0,
-            response_timeouts: host_timeouts(&self.timeouts.host_answer_timeout),
-            idle_timeout: self.timeouts.idle_timeout.0,
+            connect_timeout: self.timeouts.connect_timeout,
+            handshake_timeout: self.timeouts.connect_timeout,
+            response_timeout: self.timeouts.answer_timeout,
+            response_timeouts: HostTimeouts::new(self.timeouts.host_answer_timeout.clone()),
+            idle_timeout: self.timeouts.idle_timeout,
             max_connections,
         }
     }
+}
+
+/// Parses `HOST=DURATION`.
+fn host_timeout(text: &str) -> Result<HostTimeout, String> {
+    let (hosts, limit) = text
+        .split_once('=')
+        .ok_or("use HOST=DURATION: example.com=2m, *.example.com=1h")?;
+    Ok(HostTimeout {
+        hosts: hosts.parse().map_err(|error| format!("{error}"))?,
+        limit: value::timeout(limit)?,
+    })
 }
 
 /// Long enough for a phone with a bad connection.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
-use peername_daemon::value::{Number, Timeout, list_file};
+use peername_daemon::value::{self, list_file};
 use peername_proto::HeaderPolicy;
 use peername_server::access::clients::{ClientAccess, RequiredTlv};
 use peername_server::access::network_set::NetworkSet;
@@ -32,8 +32,8 @@ pub(crate) struct HeaderArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     require_tlv: Vec<RequiredTlv>,
     /// The time from accept to the complete header
-    #[arg(long, value_name = "DURATION", default_value_t = Timeout(HeaderLimits::default().timeout))]
-    header_timeout: Timeout,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
+    header_timeout: Duration,
     /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
     /// CRLF, source port 0
     #[arg(long, hide_short_help = true)]
@@ -47,8 +47,8 @@ pub(crate) struct HeaderArgs {
     )]
     without_client: WithoutClient,
     /// Maximum length of a header in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = Number::clamp(HeaderLimits::default().max_len), help_heading = heading::TUNING)]
-    max_header: Number<16, 65551>,
+    #[arg(long, value_name = "BYTES", default_value_t = HeaderLimits::default().max_len, value_parser = value::number(16, 65_551), help_heading = heading::TUNING)]
+    max_header: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -101,12 +101,12 @@ impl HeaderArgs {
 
     /// The time from accept(2) to the complete header.
     pub(crate) fn timeout(&self) -> Duration {
-        self.header_timeout.0
+        self.header_timeout
     }
 
     /// The maximum length of a header in bytes.
     pub(crate) fn max_len(&self) -> usize {
-        self.max_header.get()
+        self.max_header
     }
 }
 

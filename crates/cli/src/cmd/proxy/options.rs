@@ -4,13 +4,12 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::time::Duration;
 
 use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{
-    AllowDestination, Listen, MAX_INTEGER, Mark, Number, Timeout, TlvKind,
-};
+use peername_daemon::value::{self, AllowDestination, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
@@ -104,17 +103,17 @@ pub(crate) struct Listener {
     #[arg(long, value_name = "WHERE")]
     allow_destination: Vec<AllowDestination>,
     /// SO_MARK of every connection to the backend, 0 for none
-    #[arg(short, long, value_name = "N", default_value = "0")]
-    mark: Mark,
+    #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
+    mark: u32,
     /// Send a header to the backend too (TCP)
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<Version>,
     /// The time from the first SYN to the backend to an established connection
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
-    connect_timeout: Timeout,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
+    connect_timeout: Duration,
     /// Idle timeout of connections [default: none; keepalive detects dead peers]
-    #[arg(long, value_name = "DURATION")]
-    idle_timeout: Option<Timeout>,
+    #[arg(long, value_name = "DURATION", value_parser = value::timeout)]
+    idle_timeout: Option<Duration>,
     /// The source port of connections to the backend
     #[arg(
         long,
@@ -142,19 +141,19 @@ pub(crate) struct Listener {
     )]
     source_policy: Sources,
     /// Log the value of this TLV in a connection's line (TCP), by name or number; may be repeated
-    #[arg(long, value_name = "TYPE", hide_short_help = true)]
-    log_tlv: Vec<TlvKind>,
+    #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind, hide_short_help = true)]
+    log_tlv: Vec<u8>,
     #[command(flatten)]
     udp: udp::Args,
     /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
-    #[arg(long, value_name = "N", help_heading = heading::TUNING)]
-    max_pending: Option<Number<1, MAX_INTEGER>>,
+    #[arg(long, value_name = "N", value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
+    max_pending: Option<usize>,
     /// Maximum of connections of one peer that wait for their header [default: 1024, at most a quarter of all connections]
-    #[arg(long, value_name = "N", help_heading = heading::TUNING)]
-    max_pending_per_peer: Option<Number<1, MAX_INTEGER>>,
+    #[arg(long, value_name = "N", value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
+    max_pending_per_peer: Option<usize>,
     /// Idle timeout of half-closed connections
-    #[arg(long, value_name = "DURATION", default_value = "1h", help_heading = heading::TUNING)]
-    half_closed_timeout: Timeout,
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::timeout, help_heading = heading::TUNING)]
+    half_closed_timeout: Duration,
     /// The relay method
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = heading::TUNING)]
     relay: Relay,
@@ -231,11 +230,11 @@ impl Listener {
                 upstream: upstream?,
                 relay: self.relay_method(),
                 limits: Limits {
-                    idle: self.idle_timeout.map(|timeout| timeout.0),
-                    half_closed: self.half_closed_timeout.0,
+                    idle: self.idle_timeout,
+                    half_closed: self.half_closed_timeout,
                     ..Limits::default()
                 },
-                log_tlvs: self.log_tlv.iter().map(|kind| kind.0).collect(),
+                log_tlvs: self.log_tlv.iter().copied().collect(),
             })
         })
     }
@@ -299,8 +298,8 @@ impl Listener {
             timeout: self.headers.timeout(),
             max_len: self.headers.max_len(),
             policy: self.headers.policy(),
-            pending_per_peer: self.max_pending_per_peer.map(|number| number.get()),
-            pending: self.max_pending.map(|number| number.get()),
+            pending_per_peer: self.max_pending_per_peer,
+            pending: self.max_pending,
         }
     }
 
@@ -311,7 +310,7 @@ impl Listener {
         }
         Ok(UpstreamConfig {
             targets,
-            mark: NonZeroU32::new(self.mark.0),
+            mark: NonZeroU32::new(self.mark),
             source_port: match self.source_port {
                 Port::Keep => SourcePort::Keep,
                 Port::Any => SourcePort::Any,
@@ -320,7 +319,7 @@ impl Listener {
                 Collision::Ephemeral => OnCollision::Ephemeral,
                 Collision::Fail => OnCollision::Fail,
             },
-            connect_timeout: self.connect_timeout.0,
+            connect_timeout: self.connect_timeout,
             send_proxy: self.send_proxy.map(SendProxy::from),
         })
     }

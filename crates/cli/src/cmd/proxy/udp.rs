@@ -1,11 +1,12 @@
 //! The options of `peername proxy` and `peername forward` that are about UDP.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use peername_daemon::options::heading;
-use peername_daemon::value::{MAX_INTEGER, Number, Time};
+use peername_daemon::value::{self, MAX_INTEGER};
 use peername_proxy::udp::{Dialect, UdpConfig};
 
 /// The options for UDP.
@@ -21,15 +22,16 @@ pub(crate) struct Args {
         long,
         value_name = "DURATION",
         default_value = "60s",
+        value_parser = value::duration,
         hide_short_help = true
     )]
-    close_after: Time,
+    close_after: Duration,
     /// UDP: maximum of sessions in all; each takes a descriptor
-    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions), help_heading = heading::TUNING)]
-    max_sessions: Number<1, MAX_INTEGER>,
+    #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions, value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
+    max_sessions: usize,
     /// UDP: maximum of sessions of one balancer
-    #[arg(long, value_name = "N", default_value_t = Number::clamp(UdpConfig::default().sessions_per_balancer), help_heading = heading::TUNING)]
-    max_sessions_per_balancer: Number<1, MAX_INTEGER>,
+    #[arg(long, value_name = "N", default_value_t = UdpConfig::default().sessions_per_balancer, value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
+    max_sessions_per_balancer: usize,
 }
 
 /// A [`Dialect`] by its name, as an option and as a key of the configuration file.
@@ -59,9 +61,9 @@ impl Args {
     pub(crate) fn config(&self) -> UdpConfig {
         UdpConfig {
             dialect: self.udp_header.0,
-            close_after: self.close_after.0,
-            sessions: self.max_sessions.get(),
-            sessions_per_balancer: self.max_sessions_per_balancer.get(),
+            close_after: self.close_after,
+            sessions: self.max_sessions,
+            sessions_per_balancer: self.max_sessions_per_balancer,
         }
     }
 }

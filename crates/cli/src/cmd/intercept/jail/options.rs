@@ -14,7 +14,7 @@ use peername_daemon::logging;
 use peername_daemon::options::heading;
 use peername_daemon::process::confinement;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{Timeout, list_file};
+use peername_daemon::value::{self, list_file};
 use peername_intercept::authz::{AccessRules, HTTP_PORTS, Rule};
 use peername_intercept::listener::jail::TunnelledDestination;
 use peername_intercept::listener::jail::names::range::NameRanges;
@@ -55,11 +55,12 @@ pub(crate) struct Args {
         long,
         value_name = "DURATION",
         default_value = "30s",
+        value_parser = value::timeout,
         requires = "ask",
         help_heading = heading::RULES,
         hide_short_help = true
     )]
-    ask_timeout: Timeout,
+    ask_timeout: Duration,
     /// Exit with 122 if something was denied although the program itself succeeded. The program is a child then, not this process
     #[arg(long, help_heading = heading::RULES)]
     fail_on_deny: bool,
@@ -300,7 +301,7 @@ impl Args {
 
     /// The time for an answer, if questions are asked on the terminal.
     pub(super) fn ask_limit(&self) -> Option<Duration> {
-        self.ask.then_some(self.ask_timeout.0)
+        self.ask.then_some(self.ask_timeout)
     }
 
     /// Whether `--ask` or `--learn` decides where no rule does; both open the usual ports.
