@@ -4,8 +4,8 @@ mod endpoints;
 mod parse;
 pub mod text;
 
-pub use endpoints::{Address, AllowDestination, Listen, Target, TargetV4, TargetV6};
+pub use endpoints::{Address, Listen, Target, target_v4, target_v6};
 pub use parse::{
-    MAX_INTEGER, Tlv, address, address_v4, address_v6, are_names_resolved, duration,
-    is_name_unresolved, list_file, mark, number, ports, timeout, tlv_kind,
+    MAX_INTEGER, Tlv, address, are_names_resolved, duration, is_name_unresolved, list_file, mark,
+    number, ports, timeout, tlv_kind,
 };

@@ -1,6 +1,6 @@
 //! The list of destinations (`--allow-destination`), and the syntax of its entries.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -95,6 +95,13 @@ impl AllowedDestination {
     pub fn with_all_ports(network: IpNet) -> Self {
         let ports = FIRST_PORT..=u16::MAX;
         Self { network, ports }
+    }
+
+    /// The address and port, if it is a single one.
+    pub fn single(&self) -> Option<SocketAddr> {
+        let is_single = self.network.prefix_len() == self.network.max_prefix_len()
+            && self.ports.start() == self.ports.end();
+        is_single.then(|| SocketAddr::new(self.network.addr(), *self.ports.start()))
     }
 }
 

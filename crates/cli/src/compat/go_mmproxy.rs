@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 
-use peername_daemon::value;
+use peername_daemon::value::Target;
+use peername_proxy::config::TargetRule;
 
 use super::native_command::{DEFAULT_V4, DEFAULT_V6, NativeCommand, seconds, target};
 use super::parser::{self, Error, Opt, ParsedOptions, Rules};
@@ -107,8 +108,8 @@ fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>
         .map(OsString::from)
         .into_iter()
         .fold(native, allow);
-    let v4 = on_loopback(given.last("4"), DEFAULT_V4, value::address_v4);
-    let v6 = on_loopback(given.last("6"), DEFAULT_V6, value::address_v6);
+    let v4 = on_loopback(given.last("4"), DEFAULT_V4);
+    let v6 = on_loopback(given.last("6"), DEFAULT_V6);
     let targets = v4.into_iter().chain(v6);
     let native = targets
         .map(|target| target.to_string().into())
@@ -120,16 +121,18 @@ fn dynamic(native: NativeCommand, given: &ParsedOptions, notes: &mut Vec<String>
 }
 
 /// Returns the target if it is on loopback, which the list excludes. Resolves its name now.
-fn on_loopback(
-    given: Option<&OsStr>,
-    default: SocketAddr,
-    resolve: impl Fn(&str) -> Result<SocketAddr, String>,
-) -> Option<SocketAddr> {
-    let addr = match given {
-        Some(text) => resolve(target(text).to_str()?).ok()?,
-        None => default,
+fn on_loopback(given: Option<&OsStr>, default: SocketAddr) -> Option<SocketAddr> {
+    let rule = match given {
+        Some(text) => {
+            let target: Target = target(text).to_str()?.parse().ok()?;
+            target.targets().ok()?.of_family(default.ip())?
+        }
+        None => default.into(),
     };
-    addr.ip().is_loopback().then_some(addr)
+    match rule {
+        TargetRule::Fixed(target) if target.0.ip().is_loopback() => Some(target.0),
+        _ => None,
+    }
 }
 
 /// Parses an integer as `flag.Int` does: `0x`, `0o`, `0b`, a leading 0 for octal, `_` between digits.

@@ -1,4 +1,4 @@
-//! Addresses with ports: of listeners, backends and allowed destinations.
+//! Addresses with ports: of listeners and backends.
 //!
 //! Each is stored as it was written, so that names can be resolved again at a reload.
 
@@ -9,9 +9,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use peername_proxy::config::{TargetRule, Targets};
-use peername_server::destination_list::AllowedDestination;
 
-use super::parse::{address, address_v4, address_v6, addresses, port_alone};
+use super::parse::{address, addresses, port_alone};
 
 /// A listen address: `192.0.2.1:80`, `[::]:80`, `host:80`, and ranges of ports `0.0.0.0:10000-10100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,18 +20,6 @@ pub struct Listen(String);
 /// connected to. A name (`host:80`) stands for an address of each family that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target(String);
-
-/// The backend of IPv4 clients: `192.0.2.1:80`, `host:80`, or `192.0.2.1:same`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetV4(String);
-
-/// The backend of IPv6 clients, written as [`TargetV4`] is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetV6(String);
-
-/// A network and ports that a header's destination may have: `10.0.0.0/8:443`, `127.0.0.1:8000-8999`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllowDestination(String);
 
 /// An address with a port: `192.0.2.1:80`, `[::1]:80`, `host:80`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,22 +33,6 @@ impl Address {
     /// The name does not resolve.
     pub fn resolve(&self) -> Result<SocketAddr, String> {
         address(&self.0)
-    }
-}
-
-impl AllowDestination {
-    /// The parsed value.
-    ///
-    /// # Errors
-    ///
-    /// The text is no destination.
-    pub fn allowed(&self) -> Result<AllowedDestination, String> {
-        self.0.parse().map_err(|why| format!("{why}"))
-    }
-
-    /// The address and port, if it names exactly one of each.
-    pub fn single(&self) -> Option<SocketAddr> {
-        self.0.parse().ok()
     }
 }
 
@@ -116,36 +87,44 @@ impl Target {
             v6: v6.map(|addr| rule(*addr, is_same)).transpose()?,
         })
     }
-}
 
-impl TargetV4 {
-    /// The parsed value; resolves the name now.
+    /// As [`Target::targets`], of IPv4 clients alone.
     ///
     /// # Errors
     ///
-    /// The name does not resolve to this family, or there is no port.
-    pub fn target_rule(&self) -> Result<TargetRule, String> {
-        target_rule(&self.0, address_v4)
+    /// As there, or there is no address of this family.
+    pub fn target_v4(&self) -> Result<Targets, String> {
+        match self.targets()?.v4 {
+            None => Err("not an IPv4 address, or a name without one".to_owned()),
+            v4 => Ok(Targets { v4, v6: None }),
+        }
     }
-}
 
-impl TargetV6 {
-    /// The parsed value; resolves the name now.
+    /// As [`Target::targets`], of IPv6 clients alone.
     ///
     /// # Errors
     ///
-    /// The name does not resolve to this family, or there is no port.
-    pub fn target_rule(&self) -> Result<TargetRule, String> {
-        target_rule(&self.0, address_v6)
+    /// As there, or there is no address of this family.
+    pub fn target_v6(&self) -> Result<Targets, String> {
+        match self.targets()?.v6 {
+            None => Err("not an IPv6 address, or a name without one".to_owned()),
+            v6 => Ok(Targets { v4: None, v6 }),
+        }
     }
 }
 
-fn target_rule(
-    text: &str,
-    address: impl Fn(&str) -> Result<SocketAddr, String>,
-) -> Result<TargetRule, String> {
-    let (endpoint, is_same) = split_same(text);
-    rule(address(&endpoint)?, is_same)
+/// Parses the target of IPv4 clients.
+pub fn target_v4(text: &str) -> Result<Target, String> {
+    let target = Target(text.to_owned());
+    target.target_v4()?;
+    Ok(target)
+}
+
+/// Parses the target of IPv6 clients.
+pub fn target_v6(text: &str) -> Result<Target, String> {
+    let target = Target(text.to_owned());
+    target.target_v6()?;
+    Ok(target)
 }
 
 /// The address with its port, which is 0 where it is `same`, and whether it is.
@@ -194,9 +173,6 @@ macro_rules! parsed_when_used {
 parsed_when_used! {
     Listen: range;
     Target: targets;
-    TargetV4: target_rule;
-    TargetV6: target_rule;
-    AllowDestination: allowed;
     Address: resolve;
 }
 
@@ -229,16 +205,17 @@ mod tests {
 
     #[test]
     fn target_may_have_the_same_port() {
-        let v4 = |text: &str| text.parse::<TargetV4>()?.target_rule();
-        assert_eq!(v4("127.0.0.1:same").unwrap().to_string(), "127.0.0.1:same");
-        assert_eq!(v4("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");
+        for text in ["127.0.0.1:same", "127.0.0.1:80"] {
+            let targets = target_v4(text).unwrap().target_v4().unwrap();
+            assert_eq!(targets.v4.unwrap().to_string(), text);
+        }
         for wrong in [
             "127.0.0.1:0",
             "0.0.0.0:same",
             "[::1]:same",
             "127.0.0.1:Same",
         ] {
-            assert!(v4(wrong).is_err(), "{wrong}");
+            assert!(target_v4(wrong).is_err(), "{wrong}");
         }
         let both = |text: &str| text.parse::<Target>()?.targets();
         for (text, is_ipv4) in [("127.0.0.1:80", true), ("[::1]:same", false)] {
@@ -252,7 +229,8 @@ mod tests {
             both("[::1]").unwrap_err(),
             "the port is missing, as in [::1]:443"
         );
-        let v6 = "[::1]:same".parse::<TargetV6>().unwrap();
-        assert_eq!(v6.target_rule().unwrap().to_string(), "[::1]:same");
+        let targets = target_v6("[::1]:same").unwrap().target_v6().unwrap();
+        assert_eq!(targets.v6.unwrap().to_string(), "[::1]:same");
+        assert!(target_v6("127.0.0.1:80").is_err());
     }
 }

@@ -170,8 +170,7 @@ impl CheckArgs {
                 Failure::Allow => FailureMode::Allow,
             },
             cache: self.check_cache,
-            concurrency: NonZeroUsize::new(self.check_concurrency)
-                .unwrap_or(NonZeroUsize::MIN),
+            concurrency: NonZeroUsize::new(self.check_concurrency).unwrap_or(NonZeroUsize::MIN),
             sent: match self.check_header.as_slice() {
                 [] => SentHeaders::default(),
                 names => SentHeaders::Only(names.to_vec()),

@@ -3,12 +3,12 @@
 use peername_proxy::policy::destination::DestinationPolicy;
 
 use peername_daemon::usage::Usage;
-use peername_daemon::value::AllowDestination;
+use peername_server::destination_list::AllowedDestination;
 
 /// The policy; `None` if every client is connected to the fixed targets.
 pub(super) fn destinations(
     dynamic: bool,
-    allowed: &[AllowDestination],
+    allowed: &[AllowedDestination],
 ) -> Result<Option<DestinationPolicy>, Usage> {
     if !dynamic {
         return match allowed {
@@ -16,10 +16,7 @@ pub(super) fn destinations(
             [..] => Err(Usage(LIST_WITHOUT_DYNAMIC.to_owned())),
         };
     }
-    let allowed = allowed.iter().map(AllowDestination::allowed);
-    let allowed = allowed.collect::<Result<_, _>>().map_err(Usage)?;
-    let destinations = DestinationPolicy::new(allowed);
-    destinations
+    DestinationPolicy::new(allowed.iter().cloned().collect())
         .map(Some)
         .ok_or_else(|| Usage(DYNAMIC_WITHOUT_LIST.to_owned()))
 }

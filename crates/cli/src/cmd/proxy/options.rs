@@ -9,12 +9,13 @@ use std::time::Duration;
 use peername_daemon::process::{Process, changed};
 use peername_daemon::reload::Source;
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{self, AllowDestination, Listen, MAX_INTEGER};
+use peername_daemon::value::{self, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
 use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method};
+use peername_server::destination_list::AllowedDestination;
 use peername_server::header_limits::HeaderLimits;
 
 use super::destination::destinations;
@@ -101,7 +102,7 @@ pub(crate) struct Listener {
     dynamic_destination: bool,
     /// A destination that headers may name: CIDR[:PORT[-PORT]]; may be repeated
     #[arg(long, value_name = "WHERE")]
-    allow_destination: Vec<AllowDestination>,
+    allow_destination: Vec<AllowedDestination>,
     /// SO_MARK of every connection to the backend, 0 for none
     #[arg(short, long, value_name = "N", default_value = "0", value_parser = value::mark)]
     mark: u32,
@@ -284,8 +285,10 @@ impl Listener {
     /// The allowed destinations that are a single address and port. Networks and ranges of ports are left out: not each
     /// of their addresses has to be a backend.
     pub(super) fn only_allowed(&self) -> Vec<SocketAddr> {
-        let single = self.allow_destination.iter();
-        single.filter_map(AllowDestination::single).collect()
+        self.allow_destination
+            .iter()
+            .filter_map(AllowedDestination::single)
+            .collect()
     }
 
     /// The configuration of UDP by the options.

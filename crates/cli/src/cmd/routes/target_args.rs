@@ -1,8 +1,8 @@
 //! The options that name backends: of `proxy`, `routes add` and `doctor`.
 
 use peername_daemon::usage::{Usage, UsageErrors};
-use peername_daemon::value::{Target, TargetV4, TargetV6};
-use peername_proxy::config::{TargetRule, Targets};
+use peername_daemon::value::{self, Target};
+use peername_proxy::config::Targets;
 
 /// The backends, one for each address family of clients.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -13,11 +13,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR")]
     target: Vec<Target>,
     /// The backend of IPv4 clients: --target with an address or name of this family
-    #[arg(short = '4', long, value_name = "ADDR", hide_short_help = true)]
-    target_v4: Option<TargetV4>,
+    #[arg(short = '4', long, value_name = "ADDR", value_parser = value::target_v4, hide_short_help = true)]
+    target_v4: Option<Target>,
     /// The backend of IPv6 clients: --target with an address or name of this family
-    #[arg(short = '6', long, value_name = "ADDR", hide_short_help = true)]
-    target_v6: Option<TargetV6>,
+    #[arg(short = '6', long, value_name = "ADDR", value_parser = value::target_v6, hide_short_help = true)]
+    target_v6: Option<Target>,
     /// The backend of a family for which nothing else names one: of command lines of other programs, which have such defaults
     #[arg(long, value_name = "ADDR", hide = true)]
     default_target: Vec<Target>,
@@ -65,24 +65,18 @@ impl Args {
 
     /// The value of each option.
     fn named(&self) -> impl Iterator<Item = (&'static str, Result<Targets, String>)> {
-        let v4 = self
-            .target_v4
-            .iter()
-            .map(|target| ("--target-v4", target.target_rule().map(of_one)));
-        let v6 = self
-            .target_v6
-            .iter()
-            .map(|target| ("--target-v6", target.target_rule().map(of_one)));
         self.target
             .iter()
             .map(|target| ("--target", target.targets()))
-            .chain(v4)
-            .chain(v6)
+            .chain(
+                self.target_v4
+                    .iter()
+                    .map(|target| ("--target-v4", target.target_v4())),
+            )
+            .chain(
+                self.target_v6
+                    .iter()
+                    .map(|target| ("--target-v6", target.target_v6())),
+            )
     }
-}
-
-fn of_one(rule: TargetRule) -> Targets {
-    let mut targets = Targets::default();
-    let _ = targets.insert(rule);
-    targets
 }
