@@ -55,7 +55,7 @@ impl AdminArgs {
             }
             Ok(opened)
         };
-        self.addresses().map(open).collect()
+        self.admin.iter().map(open).collect()
     }
 
     /// Opens each socket for a child process, which [adopts](Self::adopt) it.
@@ -73,7 +73,7 @@ impl AdminArgs {
     /// The listeners of the sockets that another process has opened for these options, in their order.
     pub fn adopt(&self, sockets: Vec<OwnedFd>) -> Vec<AdminListener> {
         let adopt = |(addr, socket): (&AdminAddr, _)| AdminListener::adopt(addr.clone(), socket);
-        self.addresses().zip(sockets).map(adopt).collect()
+        self.admin.iter().zip(sockets).map(adopt).collect()
     }
 
     /// The files of Unix sockets, which are removed at the end.
@@ -82,19 +82,15 @@ impl AdminArgs {
             AdminAddr::Tcp(_) => None,
             AdminAddr::Unix(path) => Some(path.clone()),
         };
-        self.addresses().filter_map(file).collect()
+        self.admin.iter().filter_map(file).collect()
     }
 
     /// The TCP ports, for destination rules that refuse this process's own ports.
     pub fn ports(&self) -> impl Iterator<Item = u16> {
-        self.addresses().filter_map(|addr| match addr {
+        self.admin.iter().filter_map(|addr| match addr {
             AdminAddr::Tcp(addr) => Some(addr.port()),
             AdminAddr::Unix(_) => None,
         })
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = &AdminAddr> {
-        self.admin.iter()
     }
 
     /// The host names that requests may be for.
@@ -140,7 +136,7 @@ impl RunningAdmin {
         let handles = listeners.iter().map(AdminListener::handle);
         let handles: Vec<_> = handles.collect::<Result<_, _>>().context("--admin")?;
         let (thread, tasks) = start_thread(server, listeners).context("--admin")?;
-        let served = args.addresses().zip(handles).zip(tasks);
+        let served = args.admin.iter().zip(handles).zip(tasks);
         let served = served.map(|((addr, handle), task)| ServedSocket {
             info: SocketInfo::Admin(addr.to_string()),
             handle,

@@ -50,7 +50,7 @@ pub struct Process {
     /// Time limit for the new process of an upgrade (SIGUSR2) to become ready
     // Longer than a name server takes that does not answer at first.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, help_heading = heading::TUNING)]
-    upgrade_timeout: Duration,
+    pub(crate) upgrade_timeout: Duration,
     /// Event loops, each with sockets of its own [default: one per core; forward: 1]
     #[arg(long, alias = "listeners", value_name = "N", value_parser = value::number(1, MAX_WORKERS), help_heading = heading::TUNING)]
     workers: Option<usize>,
@@ -97,11 +97,6 @@ impl Process {
             ("quiet", new.logging.quiet == self.logging.quiet),
         ];
         changed(fixed)
-    }
-
-    /// Time limit for the new process of an upgrade to become ready.
-    pub fn upgrade_timeout(&self) -> Duration {
-        self.upgrade_timeout
     }
 
     /// How long open connections may go on at the end of the process.

@@ -141,7 +141,7 @@ pub async fn serve<R: Reload>(command: &mut R, serving: Serving) -> anyhow::Resu
                 let in_maintenance = history.is_in_maintenance();
                 upgrades.upgrader.pass_on(changed_level, in_maintenance);
                 let (timeout, summary) = (
-                    command.setup().process().upgrade_timeout(),
+                    command.setup().process().upgrade_timeout,
                     command.setup().summary(),
                 );
                 let upgrade = upgrades.upgrade(&mut listeners, &mut signals, timeout, &summary);

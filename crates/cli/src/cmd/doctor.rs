@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(Mode::Agent(args)) => report_all(agent::findings(args).await),
             #[cfg(feature = "exec")]
             Some(Mode::AcceptOne(args)) => report(&agent::accept_one::run(args)) == Verdict::Fail,
-            Some(Mode::Confinement(args)) => match args.config().map(read_setup) {
+            Some(Mode::Confinement(args)) => match args.config.as_deref().map(read_setup) {
                 Some(Err(problems)) => report_all(problems.into_iter().map(wrong_configuration)),
                 // By now the files are known that it names.
                 Some(Ok(_)) | None => report_all(args.findings()),
@@ -158,7 +158,7 @@ async fn examine_proxy(args: &Args) -> bool {
     if let Some(address) = args.observe {
         return report(&observe::first_bytes(address, args.observe_for).await) == Verdict::Fail;
     }
-    if args.readiness.is_given() {
+    if args.readiness.admin.is_some() {
         return report_all(args.readiness.finding().await);
     }
     match CheckedConfig::of(args) {
@@ -215,7 +215,7 @@ impl CheckedConfig {
         Ok(Self {
             listen: setup.all_listeners().collect(),
             backends,
-            sets_up_routes: setup.sets_up_routes(),
+            sets_up_routes: setup.host.setup_routes,
             connections: setup.expected_connections(),
             file: Some(path),
         })
@@ -229,7 +229,7 @@ impl CheckedConfig {
             false => args.backends.backends_of(&listen)?,
         };
         let mut plan = ListenPlan::default();
-        for transport in args.backends.transports() {
+        for transport in args.backends.protocol.transports() {
             match transport {
                 Transport::Tcp => plan.tcp.clone_from(&listen),
                 Transport::Udp => plan.udp.clone_from(&listen),
@@ -345,7 +345,7 @@ async fn examine(checked: CheckedConfig) -> bool {
 /// Runs the checks of `peername intercept`; returns whether any failed.
 async fn examine_intercept(args: &intercept::Args) -> bool {
     let host = host::CHECKS_OF_INTERCEPT.into_iter().map(|check| check());
-    let listen = listen_or(args.listen(), INTERCEPT_LISTEN).into_iter();
+    let listen = listen_or(&args.listen, INTERCEPT_LISTEN).into_iter();
     let listeners =
         listen.map(|address| listener::can_be_opened(address, Transport::Tcp, "intercept"));
     let findings = args.findings().await;

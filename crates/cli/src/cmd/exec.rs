@@ -109,7 +109,7 @@ fn supervise(
     let admin = admin::start(given, table.table()).inspect_err(|_| table.remove())?;
     let started = notify::start(SupervisorConfig {
         table: table.table(),
-        header_timeout: args.rules.header_timeout(),
+        header_timeout: args.rules.headers.header_timeout,
         library: library.map(|_| table.clone()),
         clients,
         verbose: args.verbose > 0,

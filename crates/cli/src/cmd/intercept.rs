@@ -140,7 +140,7 @@ impl Command for Args {
     }
 
     fn needs(&self, setup: &Setup, _: &Opened) -> anyhow::Result<Needs> {
-        let mut needs = usual_needs(Some(setup.ca()?));
+        let mut needs = usual_needs(Some(setup.options.ca.path()?));
         let policies = setup.options.check.policies();
         needs
             .directories
@@ -293,7 +293,7 @@ fn log_start(setup: &Setup, tcp: &str) -> anyhow::Result<()> {
     setup.warn_of_openness();
     tracing::info!(
         tcp,
-        ca = %setup.ca()?.display(),
+        ca = %setup.options.ca.path()?.display(),
         workers = setup.process.workers(),
         "listening"
     );

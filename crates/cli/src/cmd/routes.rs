@@ -66,7 +66,7 @@ pub(crate) struct BackendArgs {
     targets: target_args::Args,
     /// The protocol of the backends
     #[arg(short, long, default_value = "tcp")]
-    protocol: Protocol,
+    pub(super) protocol: Protocol,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -77,7 +77,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    fn transports(self) -> &'static [Transport] {
+    pub(super) fn transports(self) -> &'static [Transport] {
         match self {
             Self::Tcp => &[Transport::Tcp],
             Self::Udp => &[Transport::Udp],
@@ -115,11 +115,6 @@ impl Protocol {
 }
 
 impl BackendArgs {
-    /// The backends' transports.
-    pub(crate) fn transports(&self) -> &'static [Transport] {
-        self.protocol.transports()
-    }
-
     /// The backends that are named, IPv4 first, with each protocol. Port 0 stands for all ports.
     ///
     /// # Errors
@@ -221,7 +216,7 @@ async fn add(args: &BackendArgs, catch: &filter_options::Args) -> anyhow::Result
             "peername: NAT rules of this host apply to connections to backends, too: {error}"
         );
     }
-    for catch in catch.filter_rules(args.transports()) {
+    for catch in catch.filter_rules(args.protocol.transports()) {
         routes::add_filter(&catch).await?;
     }
     show().await

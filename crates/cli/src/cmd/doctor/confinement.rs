@@ -1,7 +1,7 @@
 //! `peername doctor confinement`: what confines a command on this host, or a process that runs.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use peername_daemon::process::confinement::SCOPES_SINCE;
 use peername_daemon::value;
@@ -24,15 +24,10 @@ pub(super) struct Args {
     pid: Option<u32>,
     /// Report the files that `proxy` may use with this configuration file
     #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
 }
 
 impl Args {
-    /// The configuration file whose files are reported.
-    pub(super) fn config(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     /// All findings. The configuration file has been read by now.
     pub(super) fn findings(&self) -> Vec<Finding> {
         match self.pid {

@@ -30,7 +30,7 @@ use crate::cmd::intercept::usual_needs;
 pub(super) struct Args {
     /// The address that it will listen on; may be repeated [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "ADDR", value_parser = value::address)]
-    listen: Vec<SocketAddr>,
+    pub(super) listen: Vec<SocketAddr>,
     /// The directory of the authority [default: that of `peername ca`]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
@@ -50,10 +50,6 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn listen(&self) -> &[SocketAddr] {
-        &self.listen
-    }
-
     /// The findings of all checks beside those of the host.
     pub(super) async fn findings(&self) -> Vec<Finding> {
         let dir = CaDir::new(self.ca.clone());

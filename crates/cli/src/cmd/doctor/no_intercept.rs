@@ -10,13 +10,12 @@ use super::finding::Finding;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(before_help = "Example:\n  peername doctor intercept")]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[arg(skip)]
+    pub(super) listen: Vec<SocketAddr>,
+}
 
 impl Args {
-    pub(super) fn listen(&self) -> &[SocketAddr] {
-        &[]
-    }
-
     pub(super) async fn findings(&self) -> Vec<Finding> {
         vec![Finding::fail(
             "intercept",

@@ -19,14 +19,10 @@ pub(super) struct Args {
         value_name = "ADDR|unix:PATH",
         conflicts_with_all = ["listen", "target", "target_v4", "target_v6", "observe", "config"]
     )]
-    admin: Option<AdminAddr>,
+    pub(super) admin: Option<AdminAddr>,
 }
 
 impl Args {
-    pub(super) fn is_given(&self) -> bool {
-        self.admin.is_some()
-    }
-
     /// Whether the command is ready; `None` without the option.
     pub(super) async fn finding(&self) -> Option<Finding> {
         let client = AdminClient(self.admin.clone()?);

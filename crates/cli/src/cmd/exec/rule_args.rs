@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::time::Duration;
 
 use peername_daemon::options::heading;
 use peername_daemon::usage::Usage;
@@ -110,7 +109,7 @@ impl RuleArgs {
                 Sources::Strict => SourcePolicy::Strict,
                 Sources::AllowLocal => SourcePolicy::AllowLocal,
             },
-            max_header: self.headers.max_len(),
+            max_header: self.headers.max_header,
             listing: SocketListing::default(),
         })
     }
@@ -119,11 +118,6 @@ impl RuleArgs {
     pub(crate) fn slots(&self) -> usize {
         let wanted = self.max_connections as usize;
         wanted.next_power_of_two().max(MIN_SLOTS)
-    }
-
-    /// The time from accept(2) to the complete header.
-    pub(crate) fn header_timeout(&self) -> Duration {
-        self.headers.timeout()
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "N", default_value = "256", requires = "check", value_parser = value::number(1, 65_536), help_heading = heading::TUNING)]
     check_concurrency: usize,
     #[command(flatten)]
-    tls: CheckTlsArgs,
+    pub(super) tls: CheckTlsArgs,
 }
 
 /// The help text of `--check`, with what becomes of requests if there is neither a check nor a rule.
@@ -117,23 +117,13 @@ impl CheckArgs {
         found
     }
 
-    /// The files for TLS.
-    pub(super) fn tls_files(&self) -> impl Iterator<Item = &Path> {
-        self.tls.files()
-    }
-
-    /// The private key that services are shown.
-    pub(super) fn key_file(&self) -> Option<&Path> {
-        self.tls.key_file()
-    }
-
     /// Files for TLS that no check uses.
     ///
     /// # Errors
     ///
     /// There are some.
     pub(super) fn contradictions(&self) -> Result<(), Usage> {
-        match self.tls_files().next() {
+        match self.tls.files().next() {
             Some(_) if !self.uses_tls() => Err(Usage(
                 "--check has no URL with TLS (grpcs, https, opa+https), which --check-ca and --check-cert are for".to_owned(),
             )),

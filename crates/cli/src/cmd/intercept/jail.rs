@@ -114,7 +114,7 @@ fn try_start(args: &Args, verdict: Option<OwnedFd>) -> anyhow::Result<u8> {
             "peername: {variable} is not used in a jail: where only that proxy reaches other hosts, give it as --upstream-proxy URL"
         );
     }
-    let ports = interceptor.ports();
+    let ports = interceptor.ports.all();
     let dir = PrivateDir::create(&format!("{:016x}", random::words::<1>()?[0]))?;
     let (to_mediator, to_interceptor) = fd_passing::seqpacket_pair()?;
     let parent = verdict.is_some().then(parent_id);

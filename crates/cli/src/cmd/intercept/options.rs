@@ -71,7 +71,7 @@ pub(crate) struct Intercept {
     #[arg(long, value_name = "NETWORK", hide_short_help = true)]
     accept_proxy: Vec<String>,
     #[command(flatten, next_help_heading = heading::RULES)]
-    rules: RuleArgs,
+    pub(super) rules: RuleArgs,
     /// A secret that is added to allowed requests to this host, the value of HEADER from FILE: `api.example.com=Authorization@FILE`,
     /// over TLS unless it begins with `http://`; may be repeated
     #[arg(long, value_name = "HOST=HEADER@FILE")]
@@ -111,7 +111,7 @@ pub(crate) struct Intercept {
     timeouts: TimeoutArgs,
     /// Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP: `http://HOST:4318`
     #[arg(long, value_name = "URL", help_heading = heading::OPERATION, hide_short_help = true)]
-    otlp: Option<CollectorUrl>,
+    pub(super) otlp: Option<CollectorUrl>,
     /// New certificates that a client, an IPv4 address or an IPv6 /64, may cause in a second; beyond that it waits, 4 s at
     /// most, and is then refused (429)
     #[arg(long, value_name = "N", default_value = "1000", value_parser = value::number(1, 1_000_000), help_heading = heading::TUNING)]
@@ -207,7 +207,7 @@ impl Intercept {
             .filter_map(|word| list_file(word))
             .chain(paths.map(PathBuf::as_path))
             .chain(self.rules.files())
-            .chain(self.check.tls_files())
+            .chain(self.check.tls.files())
             .chain(self.inject.iter().map(Injection::file))
     }
 
@@ -229,17 +229,12 @@ impl Intercept {
 
     /// The files with secrets of the proxy: those of `--inject`, and the key of `--check-key`.
     pub(super) fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        self.injected_files().chain(self.check.key_file())
+        self.injected_files().chain(self.check.tls.key_file())
     }
 
     /// The files of `--inject`.
     pub(super) fn injected_files(&self) -> impl Iterator<Item = &Path> {
         self.inject.iter().map(Injection::file)
-    }
-
-    /// As [`RuleArgs::host_like_a_file`].
-    pub(super) fn host_like_a_file(&self) -> Option<String> {
-        self.rules.host_like_a_file()
     }
 
     /// The access lists; `None` if there are none.
@@ -249,11 +244,6 @@ impl Intercept {
     /// They allow nothing.
     pub(super) fn access_rules(&self) -> Result<Option<Arc<AccessRules>>, Usage> {
         Ok(self.rules.rules()?.map(Arc::new))
-    }
-
-    /// Adds the rules of the file of `--check-list` to the access lists, behind the others.
-    pub(super) fn add_check_list(&mut self, path: &Path) {
-        self.rules.add_check_list(path);
     }
 
     /// Reads the secrets that are added to requests.
@@ -307,11 +297,6 @@ impl Intercept {
             }
             _ => Ok(access),
         }
-    }
-
-    /// The collector of spans.
-    pub(super) fn collector(&self) -> Option<&CollectorUrl> {
-        self.otlp.as_ref()
     }
 
     pub(super) fn certificates_per_client(&self) -> u32 {

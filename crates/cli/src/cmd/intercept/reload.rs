@@ -61,7 +61,7 @@ impl Reload for Control {
             "certificates-per-client can't change without a restart or an upgrade"
         );
         ensure!(
-            setup.options.collector() == self.setup.options.collector(),
+            setup.options.otlp == self.setup.options.otlp,
             "otlp can't change without a restart or an upgrade"
         );
         let check = state.next_check(setup.check.clone())?;

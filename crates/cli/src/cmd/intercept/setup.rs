@@ -36,7 +36,7 @@ pub(crate) struct Setup {
     pub(crate) check: Option<CheckConfig>,
     explicit: Vec<SocketAddr>,
     transparent: Vec<SocketAddr>,
-    jail: Option<JailPlan>,
+    pub(super) jail: Option<JailPlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
     /// What is valid in the file, but not as it should be.
@@ -117,11 +117,6 @@ impl Setup {
         })
     }
 
-    /// What the connections of the jail are served by, if there is one.
-    pub(crate) fn jail(&self) -> Option<Arc<JailListener>> {
-        self.jail.as_ref().map(|jail| Arc::clone(&jail.listener))
-    }
-
     fn of(
         process: Process,
         options: Intercept,
@@ -182,7 +177,7 @@ impl Setup {
                 overruled.count()
             );
         }
-        if let Some(host) = self.options.host_like_a_file() {
+        if let Some(host) = self.options.rules.host_like_a_file() {
             tracing::warn!(
                 "{host} in a rule is a host, and a file of this name is here: for the rules in it write @{host}"
             );
@@ -226,19 +221,11 @@ impl Setup {
     /// [`Usage`]: an environment variable of OpenTelemetry's is not valid.
     pub(super) fn start_exporter(&self) -> Result<Option<SpanExporter>, Usage> {
         self.options
-            .collector()
+            .otlp
+            .as_ref()
             .map(SpanExporter::start)
             .transpose()
             .map_err(Usage::from_error)
-    }
-
-    /// The directory of the authority.
-    ///
-    /// # Errors
-    ///
-    /// None is given, and there is no default.
-    pub(super) fn ca(&self) -> Result<PathBuf, Usage> {
-        self.options.ca.path()
     }
 
     /// Reads the authority.
@@ -247,7 +234,7 @@ impl Setup {
     ///
     /// There is none, or it is not valid.
     pub(super) fn authority(&self, files: &mut Fingerprints) -> anyhow::Result<Authority> {
-        let ca = self.ca()?;
+        let ca = self.options.ca.path()?;
         files.note(&Authority::file(&ca));
         open_authority(&ca)
     }

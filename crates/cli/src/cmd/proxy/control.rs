@@ -151,7 +151,10 @@ impl Shared {
                 own_ports: own_ports.clone(),
             };
             let service = Arc::new(Service::new(rules, &self.counters)?);
-            let numbers = plan.listeners().filter_map(|key| listeners.get(&key));
+            let numbers = plan
+                .sockets
+                .listeners()
+                .filter_map(|key| listeners.get(&key));
             all.extend(numbers.map(|&id| (id, Arc::clone(&service))));
         }
         Ok(all.into_iter().collect())
@@ -208,7 +211,7 @@ fn is_denied(
 /// Logs the addresses that a service listens on, as the kernel assigned them, and its targets.
 fn log_listening(plan: &ServicePlan, actual: &BoundAddresses, workers: usize) {
     let [tcp, udp] = TRANSPORTS.map(|transport| {
-        let wanted = plan.listen(transport).iter();
+        let wanted = plan.sockets.listen(transport).iter();
         let addrs = wanted.filter_map(|&addr| actual.get(&(transport, addr)).copied());
         ranges(addrs)
     });

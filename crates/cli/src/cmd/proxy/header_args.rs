@@ -30,10 +30,10 @@ pub(crate) struct HeaderArgs {
     health_checks_from: Vec<String>,
     /// A TLV that headers must have: NAME=VALUE, or 0xNN=HEX; values of one name are alternatives; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
-    require_tlv: Vec<RequiredTlv>,
+    pub(super) require_tlv: Vec<RequiredTlv>,
     /// The time from accept to the complete header
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = value::timeout)]
-    header_timeout: Duration,
+    pub(crate) header_timeout: Duration,
     /// Refuse headers that are unambiguous, but not as the specification has them: families that differ, a space before
     /// CRLF, source port 0
     #[arg(long, hide_short_help = true)]
@@ -48,7 +48,7 @@ pub(crate) struct HeaderArgs {
     without_client: WithoutClient,
     /// Maximum length of a header in bytes
     #[arg(long, value_name = "BYTES", default_value_t = HeaderLimits::default().max_len, value_parser = value::number(16, 65_551), help_heading = heading::TUNING)]
-    max_header: usize,
+    pub(crate) max_header: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -86,27 +86,12 @@ impl HeaderArgs {
         self.clients.access(&self.health_checks_from, required_tlvs)
     }
 
-    /// Whether headers must have a TLV.
-    pub(super) fn requires_tlv(&self) -> bool {
-        !self.require_tlv.is_empty()
-    }
-
     /// Which valid headers are accepted.
     pub(crate) fn policy(&self) -> HeaderPolicy {
         HeaderPolicy {
             strict: self.strict_header,
             require_client: self.without_client == WithoutClient::Refuse,
         }
-    }
-
-    /// The time from accept(2) to the complete header.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.header_timeout
-    }
-
-    /// The maximum length of a header in bytes.
-    pub(crate) fn max_len(&self) -> usize {
-        self.max_header
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Setup, Usage
         config
             .listen
             .iter()
-            .flat_map(|table| table.options().files()),
+            .flat_map(|table| table.options().headers.trust_files()),
     );
     Setup::new(config).map_err(Usage::from_error)
 }

@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::time::Duration;
 
 use peername_daemon::process::{Process, changed};
@@ -13,7 +12,6 @@ use peername_daemon::value::{self, Listen, MAX_INTEGER};
 use peername_proto::SourcePolicy;
 use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
 use peername_proxy::udp::Dialect;
-use peername_proxy::udp::UdpConfig;
 use peername_relay::{Limits, Method};
 use peername_server::destination_list::AllowedDestination;
 use peername_server::header_limits::HeaderLimits;
@@ -56,7 +54,7 @@ pub(crate) struct Top {
 pub(crate) struct HostArgs {
     /// Add the routing rules that deliver replies to this host, and remove them at exit
     #[arg(long, help_heading = heading::BACKEND)]
-    pub(super) setup_routes: bool,
+    pub(crate) setup_routes: bool,
     /// The data path of UDP sessions
     #[arg(long, value_name = "WHERE", default_value = "auto", help_heading = heading::TUNING)]
     pub(super) data_path: DataPath,
@@ -132,7 +130,7 @@ pub(crate) struct Listener {
     )]
     on_port_collision: Collision,
     #[command(flatten)]
-    headers: HeaderArgs,
+    pub(super) headers: HeaderArgs,
     /// Which claimed sources are refused
     #[arg(
         long,
@@ -145,7 +143,7 @@ pub(crate) struct Listener {
     #[arg(long, value_name = "TYPE", value_parser = value::tlv_kind, hide_short_help = true)]
     log_tlv: Vec<u8>,
     #[command(flatten)]
-    udp: udp::Args,
+    pub(super) udp: udp::Args,
     /// Maximum of connections that wait for their header, in all [default: 8192, at most half of all connections]
     #[arg(long, value_name = "N", value_parser = value::number(1, MAX_INTEGER), help_heading = heading::TUNING)]
     max_pending: Option<usize>,
@@ -252,7 +250,7 @@ impl Listener {
             );
         }
         let is_spp = self.udp.udp_header == udp::UdpHeader(Dialect::Spp);
-        if self.headers.requires_tlv() && has_udp && is_spp {
+        if !self.headers.require_tlv.is_empty() && has_udp && is_spp {
             errors.push(
                 "--require-tlv: the Simple Proxy Protocol has no TLVs, so no datagram could have one",
             );
@@ -265,11 +263,6 @@ impl Listener {
             Relay::Copy => Method::Copy,
             Relay::Splice => Method::Splice,
         }
-    }
-
-    /// The files that the options name. Those of lists of clients are left out: a change of them is no reload.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.headers.trust_files()
     }
 
     /// Whether clients of this family are expected from the start. They are if their target is named; IPv4 clients also if no
@@ -291,15 +284,10 @@ impl Listener {
             .collect()
     }
 
-    /// The configuration of UDP by the options.
-    pub(super) fn datagrams(&self) -> UdpConfig {
-        self.udp.config()
-    }
-
     fn header_limits(&self) -> HeaderLimits {
         HeaderLimits {
-            timeout: self.headers.timeout(),
-            max_len: self.headers.max_len(),
+            timeout: self.headers.header_timeout,
+            max_len: self.headers.max_header,
             policy: self.headers.policy(),
             pending_per_peer: self.max_pending_per_peer,
             pending: self.max_pending,

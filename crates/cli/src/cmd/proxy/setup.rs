@@ -6,9 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use peername_daemon::listeners::self_connect::reached_listener;
-use peername_daemon::listeners::{
-    self, BoundAddresses, ListenPlan, ListenerKey, TRANSPORTS, resolve_listeners,
-};
+use peername_daemon::listeners::{self, BoundAddresses, ListenPlan, TRANSPORTS, resolve_listeners};
 use peername_daemon::options::{Origin, Table};
 use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
@@ -31,7 +29,7 @@ use crate::config_file::{Configuration, Problems};
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) process: Process,
-    pub(super) host: HostArgs,
+    pub(crate) host: HostArgs,
     pub(super) services: Vec<ServicePlan>,
     /// The configuration as `/config` shows it.
     pub(super) json: String,
@@ -93,13 +91,15 @@ impl Setup {
     pub(super) fn listen(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> + '_ {
         self.services
             .iter()
-            .flat_map(move |plan| plan.listen(transport))
+            .flat_map(move |plan| plan.sockets.listen(transport))
             .copied()
     }
 
     /// The addresses to listen on, of both protocols.
     pub(crate) fn all_listeners(&self) -> impl Iterator<Item = (Transport, SocketAddr)> + '_ {
-        self.services.iter().flat_map(ServicePlan::listeners)
+        self.services
+            .iter()
+            .flat_map(|plan| plan.sockets.listeners())
     }
 
     /// Every backend that needs rules, once. Port 0 stands for all ports of loopback, where clients choose the port.
@@ -180,7 +180,7 @@ impl Setup {
     pub(super) fn client_policies(&self, bound: &BoundAddresses) -> ClientPolicies {
         let mut policies = ClientPolicies::default();
         for plan in &self.services {
-            policies.add(plan.listeners(), bound, &plan.config.clients);
+            policies.add(plan.sockets.listeners(), bound, &plan.config.clients);
         }
         policies
     }
@@ -196,11 +196,6 @@ impl Setup {
         self.services
             .iter()
             .find_map(|plan| plan.config.upstream.mark)
-    }
-
-    /// Whether the start adds the rules and routes that the backends need.
-    pub(crate) fn sets_up_routes(&self) -> bool {
-        self.host.setup_routes
     }
 
     /// Validates again with this host's addresses, which only the kernel knows.
@@ -233,7 +228,7 @@ impl Setup {
         let mut taken = HashSet::new();
         let mut problems = Vec::new();
         for plan in &self.services {
-            let mut listen = plan.listen(transport).iter();
+            let mut listen = plan.sockets.listen(transport).iter();
             if let Some(addr) = listen.find(|&&addr| !taken.insert(addr)) {
                 let text = format!("--listen {addr} is given twice");
                 problems.push(plan.origin.of(&text));
@@ -257,7 +252,7 @@ impl Setup {
                     problems.push(plan.origin.of(&text));
                 }
             }
-            if plan.listen(transport).is_empty() {
+            if plan.sockets.listen(transport).is_empty() {
                 continue;
             }
             let only = plan.only_allowed.iter();
@@ -302,7 +297,7 @@ impl ServicePlan {
         let config = errors.note(listener.config());
         let listen = errors.note(resolve_listeners("--listen", &listener.listen));
         let (config, listen) = errors.into_result(config.zip(listen))?;
-        let datagrams = listener.datagrams();
+        let datagrams = listener.udp.config();
         Ok(Self {
             sockets: ListenPlan {
                 tcp: listener.protocol.tcp(&listen).to_vec(),
@@ -319,15 +314,6 @@ impl ServicePlan {
             only_allowed: listener.only_allowed(),
             origin: table.origin.clone(),
         })
-    }
-
-    /// The listeners of this plan.
-    pub(super) fn listeners(&self) -> impl Iterator<Item = ListenerKey> + '_ {
-        self.sockets.listeners()
-    }
-
-    pub(super) fn listen(&self, transport: Transport) -> &[SocketAddr] {
-        self.sockets.listen(transport)
     }
 
     /// The backends of its clients, for the routing rules.
@@ -353,7 +339,7 @@ impl ServicePlan {
         });
         let served = TRANSPORTS
             .into_iter()
-            .filter(|&transport| !self.listen(transport).is_empty());
+            .filter(|&transport| !self.sockets.listen(transport).is_empty());
         listed.flat_map(move |ip| {
             served
                 .clone()
@@ -366,7 +352,7 @@ impl ServicePlan {
         let upstream = &self.config.upstream;
         let of = move |transport, rule: TargetRule| {
             let any_port = matches!(rule, TargetRule::SamePort(_));
-            let all = self.listen(transport);
+            let all = self.sockets.listen(transport);
             let different = if any_port {
                 all
             } else {

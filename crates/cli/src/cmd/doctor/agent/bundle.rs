@@ -12,8 +12,8 @@ use crate::cmd::exec::agent::profile::Profile;
 
 /// A folder of a container; removed when it is dropped, unless it is kept.
 pub(super) struct Bundle {
-    id: String,
-    folder: PathBuf,
+    pub(super) id: String,
+    pub(super) folder: PathBuf,
     is_kept: bool,
 }
 
@@ -47,14 +47,6 @@ impl Bundle {
             .and_then(|()| fs::write(bundle.folder.join("config.json"), config.to_string()));
         written.with_context(|| format!("writing {}", bundle.folder.display()))?;
         Ok(bundle)
-    }
-
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Where the runtime keeps the container's state.

@@ -247,8 +247,8 @@ struct Container<'a> {
 impl<'a> Container<'a> {
     fn start(runtime: &'a Runtime, bundle: Bundle) -> anyhow::Result<Self> {
         let mut command = command(runtime, &bundle);
-        command.arg("run").arg("--bundle").arg(bundle.folder());
-        let process = spawn(command.arg(bundle.id()));
+        command.arg("run").arg("--bundle").arg(&bundle.folder);
+        let process = spawn(command.arg(&bundle.id));
         Ok(Self {
             runtime,
             process: process.with_context(|| format!("starting {}", runtime.path.display()))?,
@@ -296,7 +296,7 @@ impl<'a> Container<'a> {
     /// The runtime could not delete it. Its folder is kept then.
     fn remove(mut self) -> Result<(), Leftover> {
         let mut delete = command(self.runtime, &self.bundle);
-        delete.args(["delete", "--force"]).arg(self.bundle.id());
+        delete.args(["delete", "--force"]).arg(&self.bundle.id);
         let deleted = output_within(&mut delete, DELETES_WITHIN);
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -312,7 +312,7 @@ impl<'a> Container<'a> {
         let leftover = Leftover {
             why,
             delete: command_line([delete.get_program()].into_iter().chain(delete.get_args())),
-            folder: self.bundle.folder().display().to_string(),
+            folder: self.bundle.folder.display().to_string(),
         };
         self.bundle.keep();
         Err(leftover)

@@ -51,7 +51,7 @@ impl Policy {
             name: self.name.clone(),
             rules: self.rules.rules(clients.is_some())?,
             slots: self.rules.slots(),
-            header_timeout: self.rules.header_timeout(),
+            header_timeout: self.rules.headers.header_timeout,
             clients,
             verbose: false,
         })

@@ -26,7 +26,7 @@ pub(super) fn hidden(args: &Args) -> Result<Vec<PathBuf>, Usage> {
         ("--inject", options.injected_files().collect()),
         (
             "--check-key",
-            options.check.key_file().into_iter().collect(),
+            options.check.tls.key_file().into_iter().collect(),
         ),
     ];
     let mut hidden = Vec::new();

@@ -1,6 +1,5 @@
 //! The interceptor of a jail: a process of its own outside, with the jail's listening sockets.
 
-use std::collections::BTreeSet;
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
@@ -62,7 +61,7 @@ pub(super) struct Interceptor {
     process: Process,
     authority: Authority,
     host_roots: Arc<CertificateResult>,
-    ports: JailPorts,
+    pub(super) ports: JailPorts,
     name_ranges: NameRanges,
     log: Option<PathBuf>,
     /// Until it is started.
@@ -124,7 +123,7 @@ impl Interceptor {
         let listener = JailListener {
             names: Arc::new(SyntheticNames::new(self.name_ranges, has_v6)),
             opened: self.ports.opened.clone(),
-            alternates: alternate_ports(&self.ports())
+            alternates: alternate_ports(&self.ports.all())
                 .into_iter()
                 .map(|(port, alternate)| (alternate, port))
                 .collect(),
@@ -141,11 +140,6 @@ impl Interceptor {
             plan,
             self.fallback.clone(),
         )
-    }
-
-    /// The ports on which the jail listens.
-    pub(super) fn ports(&self) -> BTreeSet<u16> {
-        self.ports.all()
     }
 
     /// Starts the helper of `--ask` and `--learn`, whose channel it inherits last.
@@ -264,7 +258,7 @@ impl Interceptor {
         if let Some(check) = check {
             check.await_services();
         }
-        let jail = setup.jail().context("no jail")?;
+        let jail = Arc::clone(&setup.jail.as_ref().context("no jail")?.listener);
         serve_mediator(
             mediator,
             listeners_by_port,

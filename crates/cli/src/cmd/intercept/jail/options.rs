@@ -289,7 +289,7 @@ impl Args {
     pub(super) fn intercept(&self) -> Intercept {
         let mut options = self.intercept.0.clone();
         if let Some(path) = &self.check_list {
-            options.add_check_list(path);
+            options.rules.add_check_list(path);
         }
         options
     }
