@@ -7,14 +7,13 @@ use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use peername_proto::V2_MAX_LEN;
 
 use self::format::{HeaderFormat, MessageFormat, Transport};
-use self::hex::HexLine;
 use self::report::Report;
 
 mod format;
-mod hex;
 mod report;
 
 /// Options of `peername decode`.
@@ -70,27 +69,53 @@ fn decode_one(input: impl Read, mut output: impl Write, format: MessageFormat) -
     Report::of(&message, format).print(&mut output)
 }
 
-/// Decodes one message of hex per line; an empty line is an empty message.
+/// Decodes one message of hex per line; an empty line is an empty message. The end of an overlong line is skipped.
 fn decode_lines(
     mut input: impl BufRead,
     mut output: impl Write,
     format: MessageFormat,
 ) -> io::Result<bool> {
-    let mut line = HexLine::new(MAX_MESSAGE_LEN);
+    let mut line = Vec::new();
     let mut all_accepted = true;
-    while line.read(&mut input)? {
-        let report = match line.bytes() {
+    while input
+        .by_ref()
+        .take(MAX_LINE_LEN as u64)
+        .read_until(b'\n', &mut line)?
+        > 0
+    {
+        if !line.ends_with(b"\n") {
+            input.skip_until(b'\n')?;
+        }
+        let message = parse_hex(&line);
+        let report = match &message {
             Ok(message) => Report::of(message, format),
-            Err(error) => Report::reject(error.to_string()),
+            Err(error) => Report::reject(error.clone()),
         };
         all_accepted &= report.print(&mut output)?;
+        line.clear();
     }
     Ok(all_accepted)
+}
+
+/// Parses the first [`MAX_MESSAGE_LEN`] bytes of a line of hex. The error does not quote the line, which may contain anything.
+fn parse_hex(line: &[u8]) -> Result<Vec<u8>, String> {
+    let digits = line.trim_ascii();
+    let digits = digits.get(..2 * MAX_MESSAGE_LEN).unwrap_or(digits);
+    if let Some(position) = digits.iter().position(|digit| !digit.is_ascii_hexdigit()) {
+        let blanks = line.len() - line.trim_ascii_start().len();
+        let column = blanks + position + 1;
+        return Err(format!("not hex: column {column} is not a hex digit"));
+    }
+    HEXLOWER_PERMISSIVE
+        .decode(digits)
+        .map_err(|_| "not hex: an odd number of digits".to_owned())
 }
 
 /// Bytes of one message that are stored: the longest header, and one byte more, which shows that the header ended.
 /// With fewer, the longest headers could not be decoded.
 const MAX_MESSAGE_LEN: usize = V2_MAX_LEN + 1;
+/// Characters of a line of hex that are read: those of the longest message, and blanks before it.
+const MAX_LINE_LEN: usize = 2 * MAX_MESSAGE_LEN + 64;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The JSON object that is printed for one message. The order of the fields is the order of the keys.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use data_encoding::HEXLOWER;
 use peername_proto::{
     Command, Endpoints, Header, HeaderRefusal, Invalid, Parsed, Spp, Tlv, Transport, Version,
     guess_protocol, parse,
@@ -202,9 +202,5 @@ fn fields<'a>(header: &Header<'a>) -> Option<Vec<Field<'a>>> {
 }
 
 fn as_hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    serializer.serialize_str(&text)
+    serializer.serialize_str(&HEXLOWER.encode(bytes))
 }
