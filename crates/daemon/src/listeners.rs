@@ -14,7 +14,6 @@ use peername_server::listeners::ListenerId;
 use peername_server::listeners::{ExistingListeners, InheritedSockets, ListenAddr, Listeners};
 use peername_sys::Transport;
 
-use crate::descriptors;
 use crate::usage::{Usage, UsageErrors};
 use crate::value::Listen;
 use crate::value::text::{join, ranges};
@@ -177,7 +176,10 @@ impl OpenedListeners {
             groups: Vec::new(),
             wanted_tcp,
         };
-        let share = group_share(descriptors_of_udp, addresses * workers, wanted_udp.len());
+        let share = descriptors_of_udp
+            .saturating_sub(addresses * workers)
+            .div_ceil(wanted_udp.len().max(1))
+            .max(1);
         let mut beside = open_already(there, plans, Transport::Udp);
         for (wanted, plan) in wanted_udp {
             let (asked, transparent) = (plan.datagrams, plan.transparent);
@@ -245,32 +247,6 @@ fn marked(transport: Transport, addrs: &[ListenAddr], marks: Vec<bool>) -> HashS
         .zip(marks)
         .filter_map(|(&(_, addr), is_marked)| is_marked.then_some((transport, addr)))
         .collect()
-}
-
-/// The descriptors of one group of UDP listeners, beside these sockets.
-fn group_share(descriptors_of_udp: usize, sockets: usize, groups: usize) -> usize {
-    let descriptors = descriptors_of_udp.saturating_sub(sockets);
-    descriptors.div_ceil(groups.max(1)).max(1)
-}
-
-/// The limit of open TCP connections that a process with these listeners would have, none of which is open yet.
-pub fn expected_connections(workers: usize, plans: &[ListenPlan]) -> anyhow::Result<usize> {
-    let addresses: usize = plans.iter().map(|plan| plan.listeners().count()).sum();
-    let sockets = addresses * workers;
-    let has_tcp = plans.iter().any(|plan| !plan.tcp.is_empty());
-    let with_udp: Vec<_> = plans.iter().filter(|plan| !plan.udp.is_empty()).collect();
-    let budget = descriptors::session_fd_budget(workers, has_tcp)?;
-    let share = group_share(budget, sockets, with_udp.len());
-    let of_group = |plan: &&ListenPlan| match plan.transparent {
-        true => {
-            let sessions = share.saturating_sub(MAX_REPLY_SOCKETS).max(1);
-            plan.datagrams.sessions.min(sessions) + MAX_REPLY_SOCKETS
-        }
-        false => plan.datagrams.sessions.min(share),
-    };
-    let for_udp: usize = with_udp.iter().map(of_group).sum();
-    let capacity = descriptors::capacity(workers, with_udp.len(), for_udp + sockets)?;
-    Ok(capacity.connections)
 }
 
 impl UdpGroup {

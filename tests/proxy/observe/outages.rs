@@ -4,8 +4,8 @@ use crate::harness::addr::{LISTEN_V4, TARGET_V4, fresh_client_v4};
 use crate::harness::admin::{ADMIN, get, wait_metric};
 use crate::harness::backend::Backend;
 use crate::harness::conn::Conn;
-use crate::harness::lab::{Lab, Scratch, assert_contains, wait_for, wait_until};
-use crate::harness::peername::{BINARY, Peername};
+use crate::harness::lab::{Lab, assert_contains, wait_until};
+use crate::harness::peername::Peername;
 use crate::harness::programs::browser::wait_page_shows;
 use crate::harness::rig::proxy::{ProxyRig, header_for};
 
@@ -50,44 +50,6 @@ fn backend_that_is_down_is_reported_until_it_accepts_again() {
     wait_metric(&lab.server, &[], &gone);
     wait_until("the backend in `top`", || !top(&lab).contains(&down));
     drop((open, up));
-}
-
-/// Before the start and after it, by the same computation; what is open then differs by a few descriptors.
-#[test]
-fn doctor_and_the_metric_agree_on_the_connection_limit() {
-    let scratch = Scratch::new();
-    let limited = ["prlimit", "--nofile=4000:4000", BINARY];
-    for protocol in ["tcp", "both"] {
-        let lab = Lab::new();
-        let path = scratch.write(
-            "proxy.toml",
-            &format!(
-                "admin = \"127.0.0.1:9300\"\n[[listen]]\naddress = [\"{LISTEN_V4}\"]\nprotocol = \"{protocol}\"\n\
-                 target = \"127.0.0.1:443\"\ntrust = [\"10.81.0.0/24\"]\n"
-            ),
-        );
-        let output =
-            Peername::run_with_input(&lab.server, &limited, &["doctor", "--config", &path], "");
-        let text = String::from_utf8(output.stdout).expect("text");
-        let line = text.lines().find(|line| line.contains(" open files: "));
-        let line = line.expect("a line on open files").to_owned();
-        let expected: f64 = line
-            .split_once("about ")
-            .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
-            .unwrap_or_else(|| panic!("{line}"));
-        let args = ["proxy", "--config", &path];
-        let _proxy = Peername::start_through(&lab.server, &limited[..2], &args, &[LISTEN_V4]);
-        let limit = wait_for("the limit", || {
-            let scrape = get(&lab.server, &[], "/metrics");
-            let limit = |line: &str| {
-                line.strip_prefix("peername_connections_limit ")?
-                    .parse::<f64>()
-                    .ok()
-            };
-            scrape.lines().find_map(limit)
-        });
-        assert!((expected - limit).abs() <= limit / 50.0, "{limit}: {line}");
-    }
 }
 
 #[test]

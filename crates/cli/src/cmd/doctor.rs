@@ -31,8 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use peername_daemon::command::block_on;
-use peername_daemon::listeners::{ListenPlan, expected_connections, resolve_listeners};
-use peername_daemon::process::default_workers;
+use peername_daemon::listeners::resolve_listeners;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::{self, Listen};
@@ -180,8 +179,6 @@ struct CheckedConfig {
     backends: Vec<(Backend, u32)>,
     /// Whether the start adds the rules and routes that the backends need.
     sets_up_routes: bool,
-    /// The limit of open TCP connections.
-    connections: anyhow::Result<usize>,
 }
 
 impl CheckedConfig {
@@ -216,7 +213,6 @@ impl CheckedConfig {
             listen: setup.all_listeners().collect(),
             backends,
             sets_up_routes: setup.host.setup_routes,
-            connections: setup.expected_connections(),
             file: Some(path),
         })
     }
@@ -228,24 +224,18 @@ impl CheckedConfig {
             true => args.backends.backends_of(&[])?,
             false => args.backends.backends_of(&listen)?,
         };
-        let mut plan = ListenPlan::default();
-        for transport in args.backends.protocol.transports() {
-            match transport {
-                Transport::Tcp => plan.tcp.clone_from(&listen),
-                Transport::Udp => plan.udp.clone_from(&listen),
-            }
-        }
-        let tcp = plan.tcp.iter().map(|&address| (Transport::Tcp, address));
-        let udp = plan.udp.iter().map(|&address| (Transport::Udp, address));
+        let transports = args.backends.protocol.transports();
         Ok(Self {
             file: None,
-            listen: tcp.chain(udp).collect(),
+            listen: transports
+                .iter()
+                .flat_map(|&transport| listen.iter().map(move |&addr| (transport, addr)))
+                .collect(),
             backends: backends
                 .into_iter()
                 .map(|backend| (backend, args.mark))
                 .collect(),
             sets_up_routes: false,
-            connections: expected_connections(default_workers(), &[plan]),
         })
     }
 
@@ -270,7 +260,7 @@ fn read_setup(path: &Path) -> Result<Setup, Vec<String>> {
 /// Runs the checks of `peername proxy`; returns whether any failed.
 async fn examine(checked: CheckedConfig) -> bool {
     let mut failed = false;
-    let [has_tcp, has_udp] = [Transport::Tcp, Transport::Udp].map(|one| checked.has(one));
+    let has_udp = checked.has(Transport::Udp);
     let mut note = |finding: Finding| failed |= report(&finding) == Verdict::Fail;
     match &checked.file {
         Some(path) => note(Finding::ok("configuration", path.display().to_string())),
@@ -284,7 +274,7 @@ async fn examine(checked: CheckedConfig) -> bool {
     for check in host::CHECKS {
         note(check());
     }
-    note(host::open_files(has_tcp.then_some(checked.connections)));
+    note(host::open_files());
     note(backend::leftovers().await);
     note(host::firewall_marks::check().await);
     note(tproxy::listeners());
@@ -349,7 +339,7 @@ async fn examine_intercept(args: &intercept::Args) -> bool {
     let listeners =
         listen.map(|address| listener::can_be_opened(address, Transport::Tcp, "intercept"));
     let findings = args.findings().await;
-    let files = host::open_files(Some(intercept::expected_connections()));
+    let files = host::open_files();
     report_all(host.chain([files]).chain(findings).chain(listeners))
 }
 

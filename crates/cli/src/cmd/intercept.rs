@@ -18,7 +18,6 @@ use peername_daemon::command::{self, Command, Ready, Running};
 use peername_daemon::descriptors;
 use peername_daemon::listeners::ListenPlan;
 use peername_daemon::listeners::running::{Opened, RunningListeners, UdpTasks};
-use peername_daemon::process::default_workers;
 use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::Usage;
 use peername_daemon::value::text::join;
@@ -271,12 +270,6 @@ pub(crate) fn usual_needs(ca: Option<PathBuf>) -> Needs {
         names: true,
         ..Needs::default()
     }
-}
-
-/// The limit of open connections of clients that a process with the default number of workers would have.
-pub(crate) fn expected_connections() -> anyhow::Result<usize> {
-    let capacity = descriptors::capacity(default_workers(), TASKS_PER_WORKER, 0)?;
-    Ok(client_capacity(capacity).connections)
 }
 
 /// Two fifths of the descriptors for connections of clients, and as many for connections to origins. Each kind has its own limit

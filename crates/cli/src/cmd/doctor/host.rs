@@ -90,29 +90,15 @@ fn ipv6() -> Finding {
     }
 }
 
-/// Checks the limit of descriptors. `connections` is the limit of open TCP connections that follows from it for the command, if it
-/// listens for them.
-pub(super) fn open_files(connections: Option<anyhow::Result<usize>>) -> Finding {
-    let seen = limits::raise_open_files()
-        .map_err(anyhow::Error::from)
-        .and_then(|limit| Ok((limit, connections.transpose()?)));
-    match seen {
-        Ok((limit, connections)) => {
-            let text = match connections {
-                Some(connections) => {
-                    format!("up to {limit}, for about {connections} connections of clients")
-                }
-                None => format!("up to {limit}"),
-            };
-            match limit >= ENOUGH_FILES {
-                true => Finding::ok("open files", text),
-                false => Finding::warn(
-                    "open files",
-                    text,
-                    "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
-                ),
-            }
-        }
+/// Checks the limit of descriptors.
+pub(super) fn open_files() -> Finding {
+    match limits::raise_open_files() {
+        Ok(limit) if limit >= ENOUGH_FILES => Finding::ok("open files", format!("up to {limit}")),
+        Ok(limit) => Finding::warn(
+            "open files",
+            format!("up to {limit}"),
+            "`LimitNOFILE=262144` in the unit, or `ulimit -Hn 262144` as root",
+        ),
         Err(error) => Finding::warn("open files", error.to_string(), "see `ulimit -Hn`"),
     }
 }

@@ -20,7 +20,6 @@ use super::finding::Finding;
 use crate::cmd::ca::ca_dir::CaDir;
 use crate::cmd::ca::date;
 use crate::cmd::intercept::check_tls_args::CheckTlsArgs;
-pub(super) use crate::cmd::intercept::expected_connections;
 use crate::cmd::intercept::usual_needs;
 
 /// Options of `peername doctor intercept`: those of `peername intercept` that depend on this host.

@@ -29,8 +29,3 @@ impl Args {
 pub(super) fn needs() -> Option<Needs> {
     None
 }
-
-/// The limit of open connections; this build has no `intercept` that would have one.
-pub(super) fn expected_connections() -> anyhow::Result<usize> {
-    anyhow::bail!("this build lacks `intercept`")
-}

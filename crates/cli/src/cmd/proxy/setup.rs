@@ -147,15 +147,6 @@ impl Setup {
             .any(|(known, any_port)| any_port && known == backend)
     }
 
-    /// The limit of open TCP connections that a proxy with this configuration would have.
-    ///
-    /// # Errors
-    ///
-    /// The limit or the open descriptors can't be read.
-    pub(crate) fn expected_connections(&self) -> anyhow::Result<usize> {
-        listeners::expected_connections(self.process.workers(), &self.listen_plans())
-    }
-
     /// The listeners of each service.
     pub(super) fn listen_plans(&self) -> Vec<ListenPlan> {
         let services = self.services.iter();
