@@ -1,6 +1,5 @@
 //! The protocol of an upgrade, and the new process's side of it: sockets, sessions and state that it takes over.
 
-mod admin_socket;
 pub(crate) mod channel;
 mod inherited;
 pub(crate) mod message;

@@ -15,7 +15,6 @@ use peername_sys::ipc::fd_passing::take_inherited;
 use peername_sys::ipc::listen_fds::InheritedSocket;
 use peername_sys::process::stderr;
 
-use super::admin_socket::PreviousAdmin;
 use super::channel::Channel;
 use super::message::{Inheritance, SocketInfo, ToPredecessor, ToSuccessor, VARIABLE, VERSION};
 use crate::listeners::ListenPlan;
@@ -40,6 +39,13 @@ pub struct Predecessor {
     admin: Vec<PreviousAdmin>,
     /// The addresses of those that were adopted.
     adopted_admin: HashSet<String>,
+}
+
+/// A listener of `--admin` of the previous process.
+#[derive(Debug)]
+struct PreviousAdmin {
+    addr: AdminAddr,
+    socket: OwnedFd,
 }
 
 impl Predecessor {
@@ -122,7 +128,11 @@ impl Predecessor {
             SocketInfo::Given(label) => {
                 self.given.push(InheritedSocket::new(fd, label.clone())?);
             }
-            SocketInfo::Admin(addr) => self.admin.extend(PreviousAdmin::new(addr, fd)),
+            SocketInfo::Admin(addr) => {
+                if let Ok(addr) = addr.parse() {
+                    self.admin.push(PreviousAdmin { addr, socket: fd });
+                }
+            }
         }
         self.received.push(info);
         Ok(())
@@ -150,9 +160,13 @@ impl Predecessor {
 
     /// The listener of `--admin` on this address, if there was one.
     pub fn adopt_admin(&mut self, wanted: &AdminAddr) -> Option<AdminListener> {
-        let index = self.admin.iter().position(|one| one.is_on(wanted))?;
-        self.adopted_admin.insert(wanted.to_string());
-        Some(self.admin.swap_remove(index).into())
+        let index = self
+            .admin
+            .iter()
+            .position(|previous| previous.addr == *wanted)?;
+        let PreviousAdmin { addr, socket } = self.admin.swap_remove(index);
+        self.adopted_admin.insert(addr.to_string());
+        Some(AdminListener::adopt(addr, socket))
     }
 
     /// Checks that a TCP listener on this address may become a transparent one, or an ordinary one.

@@ -9,7 +9,7 @@ use peername_server::listeners::ListenerId;
 use peername_sys::Transport;
 
 use super::running::{RunningListeners, is_transparent};
-use crate::handover::udp::{SessionSender, SharedGroup, freeze_groups, share_groups};
+use crate::handover::udp::SessionSender;
 use crate::handover::{SharedSocket, SocketInfo};
 
 impl RunningListeners {
@@ -32,7 +32,29 @@ impl RunningListeners {
                 .context("a socket of the service manager")?;
             all.push((SocketInfo::Given(given.label.clone()), socket));
         }
-        all.extend(share_groups(&self.udp_groups()).await?);
+        all.extend(self.share_udp().await?);
+        Ok(all)
+    }
+
+    async fn share_udp(&self) -> anyhow::Result<Vec<SharedSocket>> {
+        let mut all = Vec::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            let shared = group.workers.share_sockets().await;
+            let shared = shared.context("the UDP listeners")?;
+            for (worker, sockets) in shared.into_iter().enumerate() {
+                for (&addr, socket) in group.addresses.iter().zip(sockets) {
+                    let key = (Transport::Udp, addr);
+                    let info = SocketInfo::Udp {
+                        addr,
+                        group: number,
+                        worker,
+                        dialect: group.asked.dialect.to_string(),
+                        transparent: is_transparent(&self.plans, key) == Some(true),
+                    };
+                    all.push((info, socket.into()));
+                }
+            }
+        }
         Ok(all)
     }
 
@@ -46,7 +68,20 @@ impl RunningListeners {
         adopted: &[SocketInfo],
         sender: &SessionSender,
     ) -> anyhow::Result<FrozenWorkers> {
-        freeze_groups(&self.udp_groups(), adopted, sender).await
+        let is_adopted = |number: usize| {
+            adopted
+                .iter()
+                .any(|info| matches!(info, SocketInfo::Udp { group, .. } if *group == number))
+        };
+        let mut all = FrozenWorkers::default();
+        for (number, group) in self.groups.iter().enumerate() {
+            if is_adopted(number) {
+                let sink = |worker| sender.for_worker(number, worker);
+                let frozen = group.workers.freeze(sink).await;
+                all.extend(frozen.context("sending the UDP sessions")?);
+            }
+        }
+        Ok(all)
     }
 
     /// Leaves the accept backlogs of adopted listeners to the process that has taken over.
@@ -66,19 +101,5 @@ impl RunningListeners {
             let is_own = transport == Transport::Tcp && !self.given.tcp.contains_key(&addr);
             is_own.then_some((addr, id))
         })
-    }
-
-    fn udp_groups(&self) -> Vec<SharedGroup<'_>> {
-        let groups = self.groups.iter().map(|group| {
-            let first = group.addresses.first();
-            let is_transparent = |&addr| is_transparent(&self.plans, (Transport::Udp, addr));
-            SharedGroup {
-                addresses: &group.addresses,
-                dialect: group.asked.dialect,
-                transparent: first.and_then(is_transparent) == Some(true),
-                workers: &group.workers,
-            }
-        });
-        groups.collect()
     }
 }
