@@ -1,6 +1,5 @@
 //! Translates the command line of cloudflare/mmproxy; its binary is called `mmproxy`.
 
-mod backend_probe;
 pub(super) mod routing_hints;
 
 use std::ffi::{OsStr, OsString};

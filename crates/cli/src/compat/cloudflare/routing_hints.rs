@@ -4,11 +4,19 @@
 //! The rules are those for any interface. A backend on loopback needs no marks (`peername routes add`), so a missing rule
 //! may be harmless: the result of the connection decides.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::{Command, Stdio};
 
-use super::backend_probe::{BackendProbe, Reachability};
+use peername_proxy::reply_path::probe::foreign_addr;
+use peername_proxy::routes::{BackendLocation, locate_backend};
+use peername_sys::SyscallError;
+use peername_sys::netlink::Netlink;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::cmd::doctor::backend::{CONNECT_TIMEOUT, ConnectOutcome, connect_as};
 use crate::compat::translation::{Preflight, print_to_stderr};
 
 /// Prints the rules and checks on standard error. Call it before privileges are dropped: iptables needs them.
@@ -50,32 +58,55 @@ fn print_rules(preflight: &Preflight) {
     }
 }
 
-async fn try_target(target: SocketAddr, mark: u32) -> Vec<String> {
-    let probe = BackendProbe::of(target, NonZeroU32::new(mark)).await;
+async fn try_target(target: SocketAddr, mark: u32) -> [String; 3] {
     let ip = target.ip();
-    let mut lines = vec![match probe.is_here {
-        Ok(true) => format!("[+] OK. Routing to {ip} points to a local machine."),
-        Ok(false) => format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}"),
+    let location = match locate(target).await {
+        Ok(BackendLocation::Loopback(_) | BackendLocation::ThisHost(_)) => {
+            format!("[+] OK. Routing to {ip} points to a local machine.")
+        }
+        Ok(BackendLocation::OtherHost) => {
+            format!("[!] FAILED: Target {ip} isn't on a local machine. {UNLIKELY}")
+        }
         Err(error) => format!("[!] FAILED: Where {ip} is can't be told: {error}."),
-    }];
-    for (how, reached) in [
-        ("conventional", probe.from_own_address),
-        ("spoofed", probe.from_spoofed_source),
-    ] {
-        lines.push(match reached {
-            Reachability::Yes => format!(
-                "[+] OK. Target server {target} is up and reachable using {how} connection."
-            ),
-            Reachability::Refused => {
-                format!("[!] FAILED: Target server {target} seems to be down. {UNLIKELY}")
-            }
-            Reachability::No(why) => format!(
-                "[!] FAILED: Unable to do {how} connect() to target server {target}: {why}. \
-                 {UNLIKELY}"
-            ),
-        });
+    };
+    let conventional = from_own_address(target).await;
+    let spoofed = connect_as(foreign_addr(ip), target, NonZeroU32::new(mark)).await;
+    [
+        location,
+        verdict("conventional", target, conventional.map_err(Into::into)),
+        verdict("spoofed", target, spoofed.map_err(Into::into)),
+    ]
+}
+
+async fn locate(target: SocketAddr) -> Result<BackendLocation, SyscallError> {
+    locate_backend(&Netlink::open()?, target).await
+}
+
+async fn from_own_address(target: SocketAddr) -> io::Result<ConnectOutcome> {
+    match timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await {
+        Ok(Ok(_)) => Ok(ConnectOutcome::Connected),
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+            Ok(ConnectOutcome::Refused)
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Ok(ConnectOutcome::Silence),
     }
-    lines
+}
+
+fn verdict(how: &str, target: SocketAddr, outcome: anyhow::Result<ConnectOutcome>) -> String {
+    let why = match outcome {
+        Ok(ConnectOutcome::Connected) => {
+            return format!(
+                "[+] OK. Target server {target} is up and reachable using {how} connection."
+            );
+        }
+        Ok(ConnectOutcome::Refused) => {
+            return format!("[!] FAILED: Target server {target} seems to be down. {UNLIKELY}");
+        }
+        Ok(ConnectOutcome::Silence) => format!("no answer within {CONNECT_TIMEOUT:?}"),
+        Err(error) => error.to_string(),
+    };
+    format!("[!] FAILED: Unable to do {how} connect() to target server {target}: {why}. {UNLIKELY}")
 }
 
 /// Whether `ip rule list` has the rule; something may follow, such as `proto static`.
