@@ -23,7 +23,7 @@ pub use per_worker::{
 };
 use tcp_opener::{PreviousSockets, TcpOpener};
 pub(crate) use worker_listener::Listener;
-pub use worker_listener::{ListenAddr, ListenerId, number_listeners};
+pub use worker_listener::{ListenAddr, ListenerId};
 
 /// Listening sockets that another process has opened, by address.
 #[derive(Debug, Default)]

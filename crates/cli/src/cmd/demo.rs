@@ -1,32 +1,18 @@
-//! `peername demo`: runs a backend, a balancer and the proxy in one process and one private network namespace, and
-//! prints the client that the backend sees. The host's network is not changed.
+//! `peername demo`: runs a backend, a balancer and `peername proxy` in one private network namespace, and prints the client
+//! that the backend sees. The host's network is not changed.
 
 mod peers;
 
+use std::env;
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
-use std::process::ExitCode;
-use std::sync::Arc;
+use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, ensure};
-use peername_proto::{SourcePolicy, Transport};
+use peername_proto::Transport;
 use peername_proxy::backend::Backend;
-use peername_proxy::config::{Config, OnCollision, SendProxy, SourcePort, Targets, UpstreamConfig};
-use peername_proxy::conn::TcpProxy;
-use peername_proxy::policy::destination::OwnPorts;
-use peername_proxy::policy::rules::Rules;
-use peername_proxy::reply_path::monitor::ReplyPathMonitor;
-use peername_proxy::service::{Service, ServiceHandle, Services};
-use peername_proxy::telemetry::counters::Counters;
-use peername_proxy::udp::{OpenSessions, UdpConfig, UdpListeners, UdpProxy};
+use peername_proxy::config::SendProxy;
 use peername_proxy::{forward, routes};
-use peername_relay::{Limits, Method};
-use peername_server::access::network_set::NetworkSet;
-use peername_server::header_limits::HeaderLimits;
-use peername_server::listeners::number_listeners;
-use peername_server::listeners::{ExistingListeners, InheritedSockets, Listeners};
-use peername_server::own_addresses::OwnAddresses;
-use peername_server::workers::{self, Capacity, Workers};
 use peername_sys::netlink::Netlink;
 use peername_sys::process::caps::{CapabilitySet, is_effective};
 use peername_sys::process::namespace::{NetworkNamespace, become_root_of_new_user_namespace};
@@ -52,7 +38,7 @@ pub(crate) fn run(_args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let cases = runtime.block_on(prepare())?;
-    let _proxy = runtime.block_on(start(&cases))?;
+    let _proxy = Proxy::start(&cases)?;
     let out = &mut stdout();
     writeln!(
         out,
@@ -90,70 +76,31 @@ async fn prepare() -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-async fn start(cases: &[Case]) -> anyhow::Result<Workers> {
-    let upstream = UpstreamConfig {
-        targets: Targets {
-            v4: Some(V4.backend.parse::<SocketAddr>()?.into()),
-            v6: Some(V6.backend.parse::<SocketAddr>()?.into()),
-        },
-        mark: None,
-        source_port: SourcePort::Keep,
-        on_collision: OnCollision::Fail,
-        connect_timeout: HeaderLimits::default().timeout,
-        send_proxy: None,
-    };
-    let config = Config {
-        transparent: false,
-        clients: Arc::default(),
-        trust: NetworkSet::read_required("--trust", &["loopback"])?,
-        header: HeaderLimits::default(),
-        source_policy: SourcePolicy::Strict,
-        destination_policy: None,
-        upstream,
-        relay: Method::Auto,
-        limits: Limits::default(),
-        log_tlvs: Vec::new(),
-    };
-    let listen: Vec<_> = cases.iter().map(|case| case.proxy).collect();
-    let (tcp, udp): (Vec<_>, Vec<_>) = (
-        number_listeners(0, &listen).collect(),
-        number_listeners(2, &listen).collect(),
-    );
-    let listeners = Listeners::open(
-        &tcp,
-        &ExistingListeners::default(),
-        1,
-        &mut InheritedSockets::default(),
-    )?;
-    let reply_path = Arc::new(ReplyPathMonitor::new([V4.backend.parse::<SocketAddr>()?]));
-    let counters = Arc::<Counters>::default();
-    let rules = Rules {
-        config: Arc::new(config),
-        own_addresses: OwnAddresses::read().await?,
-        reply_path,
-        // No header names a destination here.
-        own_ports: OwnPorts::default(),
-    };
-    let ids = tcp.iter().chain(&udp).map(|&(id, _)| id);
-    let services = ServiceHandle::new(Services::with_one(ids, Service::new(rules, &counters)?));
-    let datagrams = UdpConfig::default();
-    let sockets = UdpListeners::open(
-        &udp,
-        &ExistingListeners::default(),
-        1,
-        Some(datagrams.dialect),
-        &mut InheritedSockets::default(),
-    )?;
-    let udp_proxy = UdpProxy::new(
-        services.clone(),
-        Arc::clone(&counters),
-        datagrams,
-        None,
-        OpenSessions::default(),
-    );
-    let worker_tasks = vec![udp_proxy.worker_tasks(sockets).0];
-    let proxy = Arc::new(TcpProxy::new(services, counters, CAPACITY.connections));
-    Ok(workers::start(listeners, worker_tasks, &proxy, CAPACITY)?)
+/// A process of `peername proxy` in the namespaces of this thread. Dropping this kills it.
+struct Proxy(Child);
+
+impl Proxy {
+    fn start(cases: &[Case]) -> anyhow::Result<Self> {
+        let mut command = Command::new(env::current_exe().context("finding this program")?);
+        command.args(["proxy", "--protocol", "both", "--trust", "loopback"]);
+        command.args(["--workers", "1", "--quiet"]);
+        for case in cases {
+            command.arg(format!("--listen={}", case.proxy));
+            command.arg(format!("--target={}", case.backend));
+        }
+        command
+            .spawn()
+            .map(Self)
+            .context("starting `peername proxy`")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Case {
@@ -202,12 +149,6 @@ impl Case {
         Ok(())
     }
 }
-
-/// More connections than the demo opens.
-const CAPACITY: Capacity = Capacity {
-    connections: 64,
-    pipes_per_worker: 1,
-};
 
 struct Addresses {
     client: &'static str,

@@ -8,15 +8,6 @@ use crate::addr::LocalAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
-/// Pairs each address with a listener id, counting from `first`.
-pub fn number_listeners(
-    first: u32,
-    addresses: &[SocketAddr],
-) -> impl Iterator<Item = (ListenerId, SocketAddr)> {
-    let ids = (first..).map(ListenerId);
-    ids.zip(addresses.iter().copied())
-}
-
 /// One worker's socket on an address.
 #[derive(Debug)]
 pub(crate) struct Listener {

@@ -21,13 +21,6 @@ pub struct ServiceHandle<S>(Arc<ArcSwap<Services<S>>>);
 pub type ServiceCache<S> = Cache<Arc<ArcSwap<Services<S>>>, Arc<Services<S>>>;
 
 impl<S> Services<S> {
-    /// One service for all of these listeners.
-    pub fn with_one(listeners: impl IntoIterator<Item = ListenerId>, service: S) -> Self {
-        let service = Arc::new(service);
-        let with = |id| (id, Arc::clone(&service));
-        listeners.into_iter().map(with).collect()
-    }
-
     /// The service of a listener; `None` for a listener that has none.
     pub fn get(&self, listener: ListenerId) -> Option<&Arc<S>> {
         let index = self.0.binary_search_by_key(&listener, |&(id, _)| id).ok()?;

@@ -1,9 +1,9 @@
 //! The demo's backend and balancer: plain sockets without any code of peername.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -44,7 +44,7 @@ pub(super) fn serve_datagrams(addr: SocketAddr) -> io::Result<()> {
 ///
 /// The connection failed, or the answer is not an address.
 pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
-    let mut socket = TcpStream::connect(to).with_context(|| format!("connecting to {to}"))?;
+    let mut socket = connect(to).with_context(|| format!("connecting to {to}"))?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket.write_all(header)?;
     socket.write_all(b"what is my address?\n")?;
@@ -55,6 +55,21 @@ pub(super) fn ask(to: SocketAddr, header: &[u8]) -> anyhow::Result<SocketAddr> {
     line.trim_end()
         .parse()
         .with_context(|| format!("{to} answered {line:?}"))
+}
+
+/// Connects once the listener is open: the proxy may not have opened it yet.
+fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        match TcpStream::connect(to) {
+            Err(error)
+                if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline =>
+            {
+                thread::sleep(RETRY_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// The same as [`ask`], in one datagram.
@@ -72,4 +87,7 @@ pub(super) fn ask_in_datagrams(to: SocketAddr, header: &[u8]) -> anyhow::Result<
         .with_context(|| format!("{to} answered {answer:?}"))
 }
 
+/// Limit of the time in which the proxy has to open its listeners.
+const START_LIMIT: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
