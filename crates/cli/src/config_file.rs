@@ -48,6 +48,23 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
+    /// Reads the tables of this kind in a file; without a file, returns the options of the command line.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`].
+    pub(crate) fn load(
+        file: Option<&Path>,
+        kind: Kind,
+        files: &mut Fingerprints,
+        command_line: Self,
+    ) -> Result<Self, Usage> {
+        match file {
+            Some(path) => read(path, &[kind], files).map_err(Usage::from_error),
+            None => Ok(command_line),
+        }
+    }
+
     /// With the options of the command line, which replace those at the top of the file.
     ///
     /// # Errors

@@ -4,7 +4,6 @@ pub(crate) mod clients;
 mod control;
 mod destination;
 pub(crate) mod header_args;
-mod load;
 pub(crate) mod options;
 mod privileges;
 mod reload;
@@ -54,7 +53,7 @@ impl Command for Args {
     }
 
     fn load(&self, files: &mut Fingerprints) -> anyhow::Result<Setup> {
-        Ok(load::load(self, files)?)
+        Ok(Setup::load(self, files)?)
     }
 
     async fn check(&self, setup: &Setup, _: &mut Fingerprints) -> anyhow::Result<()> {

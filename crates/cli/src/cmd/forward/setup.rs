@@ -18,7 +18,7 @@ use peername_server::own_addresses::OwnAddresses;
 use peername_server::workers::services::Services;
 
 use super::options::{Args, Forward};
-use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::config_file::{Configuration, Kind, Problems};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -46,15 +46,12 @@ impl Setup {
     ///
     /// All errors.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
-        let config = match &args.source.config {
-            Some(path) => {
-                config_file::read(path, &[Kind::Forward], files).map_err(Usage::from_error)?
-            }
-            None => Configuration {
-                forward: vec![Table::of_command_line(args.forward.0.clone())],
-                ..Configuration::default()
-            },
+        let command_line = Configuration {
+            forward: vec![Table::of_command_line(args.forward.0.clone())],
+            ..Configuration::default()
         };
+        let file = args.source.config.as_deref();
+        let config = Configuration::load(file, Kind::Forward, files, command_line)?;
         Self::new(config.with_command_line(&args.process)?).map_err(Usage::from_error)
     }
 

@@ -26,7 +26,7 @@ use peername_sys::Transport;
 
 use super::options::{Args, Intercept};
 use crate::cmd::ca::ca_dir;
-use crate::config_file::{self, Configuration, Kind, Problems};
+use crate::config_file::{Configuration, Kind, Problems};
 
 /// The validated configuration.
 pub(crate) struct Setup {
@@ -66,15 +66,12 @@ impl JailPlan {
 impl Setup {
     /// Reads the options, or the file that they name, and the lists; resolves names.
     pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
-        let mut config = match &args.source.config {
-            Some(path) => {
-                config_file::read(path, &[Kind::Intercept], files).map_err(Usage::from_error)?
-            }
-            None => Configuration {
-                intercept: Some(Table::of_command_line(args.intercept.0.clone())),
-                ..Configuration::default()
-            },
+        let command_line = Configuration {
+            intercept: Some(Table::of_command_line(args.intercept.0.clone())),
+            ..Configuration::default()
         };
+        let file = args.source.config.as_deref();
+        let mut config = Configuration::load(file, Kind::Intercept, files, command_line)?;
         if let Some(table) = &config.intercept {
             files.note_all(table.options().files());
             let policies = table.options().check.policy_files();

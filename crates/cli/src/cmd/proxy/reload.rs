@@ -12,7 +12,6 @@ use peername_proxy::routes::Backend;
 use peername_server::own_addresses::OwnAddresses;
 
 use super::control::Control;
-use super::load::load;
 use super::privileges;
 use super::setup::Setup;
 
@@ -22,7 +21,7 @@ impl Reload for Control {
 
     fn reader(&self) -> impl FnOnce(&mut Fingerprints) -> anyhow::Result<Setup> + Send + 'static {
         let args = self.args.clone();
-        move |files| Ok(load(&args, files)?)
+        move |files| Ok(Setup::load(&args, files)?)
     }
 
     async fn apply(

@@ -12,6 +12,7 @@ use peername_daemon::process::Process;
 use peername_daemon::process::default_workers;
 use peername_daemon::reload;
 use peername_daemon::reload::client_lists::ClientPolicies;
+use peername_daemon::reload::file_watch::Fingerprints;
 use peername_daemon::usage::{Usage, UsageErrors};
 use peername_proto::HostAddress;
 use peername_proxy::config::{Config, TargetRule};
@@ -22,8 +23,8 @@ use peername_server::addr::LocalAddr;
 use peername_server::own_addresses::OwnAddresses;
 use peername_sys::Transport;
 
-use super::options::{HostArgs, Listener};
-use crate::config_file::{Configuration, Problems};
+use super::options::{Args, HostArgs, Listener};
+use crate::config_file::{Configuration, Kind, Problems};
 
 /// The validated configuration.
 #[derive(Debug)]
@@ -56,6 +57,25 @@ struct ExpectedFamilies {
 }
 
 impl Setup {
+    /// Reads the options and all files that they name, and resolves names.
+    ///
+    /// # Errors
+    ///
+    /// All errors in the configuration file, or of the command line.
+    pub(super) fn load(args: &Args, files: &mut Fingerprints) -> Result<Self, Usage> {
+        let command_line = Configuration {
+            listen: vec![Table::of_command_line(args.listener.0.clone())],
+            ..Configuration::default()
+        };
+        let file = args.source.config.as_deref();
+        let config = Configuration::load(file, Kind::Listen, files, command_line)?
+            .with_command_line(&args.top)?;
+        for table in &config.listen {
+            files.note_all(table.options().headers.trust_files());
+        }
+        Self::new(config).map_err(Usage::from_error)
+    }
+
     /// Validates the tables of a file, or the options of a command line.
     ///
     /// # Errors

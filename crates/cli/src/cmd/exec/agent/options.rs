@@ -11,7 +11,7 @@ use peername_exec::agent::AgentPolicy;
 use super::policy_args::{Policy, policies};
 use super::profile;
 use super::values::{SOCKET, socket_path};
-use crate::config_file::{self, Configuration, Kind};
+use crate::config_file::{Configuration, Kind};
 
 /// Options of `peername agent`.
 #[derive(Debug, clap::Args)]
@@ -95,15 +95,12 @@ impl Serve {
     ///
     /// All errors, a line each.
     pub(super) fn policies(&self, files: &mut Fingerprints) -> Result<Vec<AgentPolicy>, Usage> {
-        let config = match &self.config {
-            Some(path) => {
-                config_file::read(path, &[Kind::Agent], files).map_err(Usage::from_error)?
-            }
-            None => Configuration {
-                agent: vec![Table::of_command_line(self.policy.0.clone())],
-                ..Configuration::default()
-            },
+        let command_line = Configuration {
+            agent: vec![Table::of_command_line(self.policy.0.clone())],
+            ..Configuration::default()
         };
+        let file = self.config.as_deref();
+        let config = Configuration::load(file, Kind::Agent, files, command_line)?;
         let mut policies = policies(&config.agent)?;
         for policy in &mut policies {
             policy.verbose = self.verbose;
