@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use super::h2;
+use super::h2::{self, frame};
 
 /// A name of the fault, and what the service does with each connection.
 pub(crate) type Fault = (&'static str, fn(TcpStream));
@@ -59,3 +59,16 @@ pub(crate) fn close_with_reset(stream: TcpStream) {
 
 /// A CheckResponse with an empty status, which allows.
 pub(crate) const CHECK_RESPONSE_OK: &[u8] = &[0, 0, 0, 0, 2, 0x0a, 0];
+
+/// Announces a GiB, and sends as much of it as the client reads.
+pub(crate) const HTTP_GIBIBYTE: Fault = ("a GiB", |stream| {
+    let first = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n";
+    write_endlessly(&stream, first, &[b'x'; 65536]);
+});
+
+/// The same as a gRPC message.
+pub(crate) const GRPC_GIBIBYTE: Fault = ("a GiB", |stream| {
+    h2::begin_response(&stream);
+    write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
+    write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
+});

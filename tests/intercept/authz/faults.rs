@@ -8,11 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
-use crate::harness::check::broken::{
-    Fault, answer_bytes, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever,
-    write_frames,
-};
-use crate::harness::check::h2::{self, frame};
+use crate::harness::check::broken::{Fault, GRPC_GIBIBYTE, HTTP_GIBIBYTE, hold_open, serve_fault};
 use crate::harness::check::service::{Opa, Service, any_loopback, unused_address};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_until};
@@ -21,62 +17,24 @@ use crate::harness::rig::intercept::{
 };
 
 #[test]
-fn faulty_ext_authz_service_denies_in_time() {
-    let by_grpc: &[Fault] = &[
-        ("500", |stream| {
-            h2::exchange_settings(&stream);
-            let flags = h2::END_HEADERS | h2::END_STREAM;
-            write_frames(&stream, &[frame(h2::HEADERS, flags, 1, &[STATUS_500])]);
-        }),
-        ("a GiB", |stream| {
-            h2::begin_response(&stream);
-            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
-            write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
-        }),
-        ("invalid UTF-8", |stream| {
-            h2::begin_response(&stream);
-            let reason = [0, 0, 0, 0, 5, 0x0a, 3, 0x12, 1, 0xff];
-            let answer = [frame(h2::DATA, 0, 1, &reason), h2::trailers(b"0")];
-            write_frames(&stream, &answer);
-        }),
-    ];
-    assert_all_denied("grpc", "", by_grpc);
+fn faulty_check_service_denies_in_time() {
+    assert_all_denied("grpc", "", GRPC_GIBIBYTE);
+    assert_all_denied("http", "/verify", HTTP_GIBIBYTE);
+    assert_all_denied("opa+http", "/v1/data/egress", HTTP_GIBIBYTE);
 }
 
-#[test]
-fn faulty_forward_auth_service_denies_in_time() {
-    let invalid: Fault = ("invalid UTF-8", |stream| {
-        let answer = b"HTTP/1.1 200 OK\r\nX-\xff: 1\r\nContent-Length: 0\r\n\r\n";
-        answer_bytes(&stream, answer);
-    });
-    assert_all_denied("http", "/verify", &[ERROR, GIBIBYTE, invalid]);
-}
-
-#[test]
-fn faulty_opa_denies_in_time() {
-    let invalid: Fault = ("invalid UTF-8", |stream| {
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"result\":true,\"\xff\":1}";
-        answer_bytes(&stream, answer);
-    });
-    assert_all_denied("opa+http", "/v1/data/egress", &[ERROR, GIBIBYTE, invalid]);
-}
-
-fn assert_all_denied(scheme: &str, rule: &str, more: &[Fault]) {
+fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
     let stage = InterceptLab::new();
     let _origin = stage.start_nginx();
     let balancer = &stage.lab.balancer;
-    let down = ("down", balancer.enter(unused_address));
-    let broken = [SLOW, GARBAGE, RESET];
-    let broken = broken.iter().chain(more);
-    let broken = broken.map(|(what, fault)| {
-        (
-            *what,
-            balancer.enter(|| serve_fault(any_loopback(), *fault)),
-        )
-    });
-    for (what, address) in [down].into_iter().chain(broken) {
+    let mut services = vec![("down", balancer.enter(unused_address))];
+    for (name, fault) in [SLOW, gibibyte] {
+        let address = balancer.enter(|| serve_fault(any_loopback(), fault));
+        services.push((name, address));
+    }
+    for (name, address) in services {
         let check = format!("--check={scheme}://{address}{rule}");
-        let what = format!("{what}, {scheme}");
+        let what = format!("{name}, {scheme}");
         // A busy machine may be late once; a proxy without a timeout is late each time.
         let in_time = (0..3).any(|_| {
             let proxy = stage.start_proxy(&[&check, "--allow-destination=10.81.0.0/24"]);
@@ -181,35 +139,27 @@ fn peak_memory_kib(proxy: &Process) -> u64 {
 }
 
 #[test]
-fn requests_pass_once_ext_authz_is_back() {
-    assert_recovers("grpc", "", |address| {
-        let mut service = Service::ext_authz(address);
+fn requests_pass_once_the_check_service_is_back() {
+    assert_recovers("grpc", "", || {
+        let mut service = Service::ext_authz(CHECK);
         service.set_answer(r#"{"status": {}}"#);
         service
     });
-}
-
-#[test]
-fn requests_pass_once_forward_auth_is_back() {
-    assert_recovers("http", "/verify", |address| {
-        let mut service = Service::forward_auth(address);
+    assert_recovers("http", "/verify", || {
+        let mut service = Service::forward_auth(CHECK);
         service.set_answer(r#"{"status": 200, "headers": [], "body": ""}"#);
         service
     });
-}
-
-#[test]
-fn requests_pass_once_opa_is_back() {
-    assert_recovers("opa+http", "/v1/data/egress/allow", |address| {
-        Opa::start_at(address, "package egress\nallow := true\n")
+    assert_recovers("opa+http", "/v1/data/egress/allow", || {
+        Opa::start_at(CHECK, "package egress\nallow := true\n")
     });
 }
 
 /// Stops the service and starts it again.
-fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn(SocketAddr) -> Service) {
+fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn() -> Service) {
     let check = format!("--check={scheme}://{CHECK}{rule}");
     let rig = InterceptRig::new(&[&check, ADMIN, LONG_CHECK_TIMEOUT]);
-    let start = || rig.lab.balancer.enter(|| start(CHECK));
+    let start = || rig.lab.balancer.enter(&start);
     let status = || rig.curl_status(&["http://a.test/echo"]);
     let is_suspended = |value: u8| {
         let sample = format!("peername_check_suspended {value}");
@@ -252,18 +202,6 @@ fn fail_open_lets_requests_pass_and_is_logged() {
 }
 
 const SLOW: Fault = ("slow", |stream| hold_open(&stream));
-const GARBAGE: Fault = ("garbage", |stream| write_forever(&stream, &[0xff; 65536]));
-const RESET: Fault = ("reset", |stream| {
-    h2::read_some(&stream);
-    close_with_reset(stream);
-});
-const ERROR: Fault = ("500", |stream| {
-    answer_bytes(&stream, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
-});
-const GIBIBYTE: Fault = ("a GiB", |stream| {
-    let first = b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n";
-    write_endlessly(&stream, first, &[b'x'; 65536]);
-});
 
 const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const REQUESTS: usize = 50;
@@ -278,5 +216,3 @@ const SCHEDULING: Duration = Duration::from_millis(100);
 const MEMORY: u64 = 16 << 10;
 const CHECK: SocketAddr = v4([127, 0, 0, 1], 9191);
 const ADMIN: &str = "--admin=127.0.0.1:9300";
-/// Entry 14 of HPACK's static table.
-const STATUS_500: u8 = 0x8e;

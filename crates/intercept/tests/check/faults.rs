@@ -13,7 +13,8 @@ use peername_intercept::authz::{AuthzError, DecidedBy, FailureMode, Verdict};
 use tokio::time::{Instant, sleep};
 
 use crate::broken::{
-    Fault, close_with_reset, hold_open, serve_fault, write_endlessly, write_forever, write_frames,
+    Fault, GRPC_GIBIBYTE, HTTP_GIBIBYTE, close_with_reset, hold_open, serve_fault, write_endlessly,
+    write_forever, write_frames,
 };
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
@@ -124,27 +125,16 @@ async fn broken_protocols_are_denied() {
     assert_all_denied(faults, |_| true).await;
 }
 
-/// The answer announces a GiB, and the service sends as much of it as the client reads.
 #[tokio::test]
 async fn answer_of_a_gigabyte_does_not_use_memory() {
     let over_http: &[Fault] = &[
-        ("a length", |stream| {
-            write_endlessly(
-                &stream,
-                b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n",
-                &[b'x'; 65536],
-            );
-        }),
+        HTTP_GIBIBYTE,
         ("no length", |stream| {
             write_endlessly(&stream, b"HTTP/1.1 200 OK\r\n\r\n", &[b'x'; 65536]);
         }),
     ];
     let over_grpc: &[Fault] = &[
-        ("a message", |stream| {
-            h2::begin_response(&stream);
-            write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0x40, 0, 0, 0])]);
-            write_forever(&stream, &frame(h2::DATA, 0, 1, &[0; 16384]));
-        }),
+        GRPC_GIBIBYTE,
         ("small frames", |stream| {
             h2::begin_response(&stream);
             write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0, 0, 0xff, 0xff])]);
