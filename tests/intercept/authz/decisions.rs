@@ -149,26 +149,36 @@ fn denial_has_the_form_of_grpc_or_websocket() {
 
 #[test]
 fn check_without_an_answer_denies_unless_fail_open() {
-    for (extra, status, decision) in [
-        (&[][..], 503, "check_failed"),
-        (&["--on-check-failure=allow"], 200, "failed_open"),
-    ] {
-        let rig = InterceptRig::new(&[&[ASKED, "--check-timeout=300ms"][..], extra].concat());
-        assert_eq!(rig.curl_status(&["http://a.test/echo"]), status);
-        let line = &rig.wait_audit_lines("/echo", 1)[0];
-        assert_eq!(line["decision"], decision);
-        if status == 503 {
-            let reason = "the service that decides did not answer (check_connect)";
-            assert_eq!(line["reason"], reason, "{line}");
-            assert_eq!(line["how"], "check_connect", "{line}");
-            let answer = rig.curl_problem(&["http://a.test/echo"]).to_string();
-            let words = "the service that decides did not answer (check_";
-            assert_contains(&answer, &[words, "try again"]);
-        }
-        // The log lines of the start have come by then.
-        let is_said = rig.proxy.log().contains("go on unchecked");
-        assert_eq!(is_said, status == 200, "{}", rig.proxy.log());
+    let rig = InterceptRig::new(&[ASKED, "--check-timeout=300ms"]);
+    assert_eq!(rig.curl_status(&["http://a.test/echo"]), 503);
+    let line = &rig.wait_audit_lines("/echo", 1)[0];
+    assert_eq!(line["decision"], "check_failed", "{line}");
+    let reason = "the service that decides did not answer (check_connect)";
+    assert_eq!(line["reason"], reason, "{line}");
+    assert_eq!(line["how"], "check_connect", "{line}");
+    let answer = rig.curl_problem(&["http://a.test/echo"]).to_string();
+    let words = "the service that decides did not answer (check_";
+    assert_contains(&answer, &[words, "try again"]);
+    // The log lines of the start have come by then.
+    let log = rig.proxy.log();
+    assert!(!log.contains("go on unchecked"), "{log}");
+
+    let rig = InterceptRig::new(&[ASKED, "--on-check-failure=allow", "--admin=127.0.0.1:9300"]);
+    // The last ones are not sent to the service, because the circuit breaker is open.
+    for _ in 0..15 {
+        assert_eq!(rig.curl_status(&["http://a.test/echo"]), 200);
     }
+    assert_eq!(rig.curl_status(&["https://a.test/echo"]), 200);
+    for line in rig.wait_audit_lines("/echo", 16) {
+        assert_eq!(line["decision"], "failed_open", "{line}");
+    }
+    let log = rig.proxy.log();
+    let warning = "a request goes on unchecked: connecting to the check service failed";
+    assert_contains(&log, &["requests go on unchecked until it can", warning]);
+    // The last URL is checked as a tunnel and as the request inside.
+    let counted = r#"peername_check_total{outcome="fail_open"} 17"#;
+    let metrics = rig.read_metrics();
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
 }
 
 /// Traffic that can't be inspected is refused, also when it comes in pieces or not at all.
