@@ -2,13 +2,11 @@
 
 mod bounded;
 
-use std::time::{Duration, Instant};
-
 use http::Method;
 use peername_intercept::authz::{DecidedBy, Decision, RequestKind, ServiceUrl, Verdict};
 
 use crate::ext_authz::denial;
-use crate::rig::{CheckInput, ask, check_with_default_timeout, client};
+use crate::rig::{CheckInput, ask, client};
 use crate::service::Opa;
 
 /// What a verdict says, or why there is none.
@@ -231,30 +229,6 @@ async fn errors_of_a_policy_name_file_and_line() {
     let url: ServiceUrl = format!("rego:{}", file.display()).parse().expect("a URL");
     let error = url.open(None).expect_err("no file").to_string();
     assert!(error.contains("No such file"), "{error}");
-}
-
-/// An evaluation ends at the deadline, and does not keep its worker from other work.
-#[tokio::test]
-async fn evaluation_ends_at_the_deadline() {
-    let policy = "package egress\n\
-        allow if count([1 | some x in numbers.range(1, 3000); some y in numbers.range(1, 3000); x * y == 7]) == 1\n";
-    let file = std::env::temp_dir().join(format!("peername-endless-{}.rego", std::process::id()));
-    std::fs::write(&file, policy).expect("write");
-    let check = check_with_default_timeout(&format!("rego:{}", file.display()), |_| ());
-    let client = check.client();
-    let started = Instant::now();
-    let other_work = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        started.elapsed()
-    };
-    let (verdict, other_work) = tokio::join!(ask(&client), other_work);
-    let took = started.elapsed();
-    assert_eq!(answer_of(&verdict), Err("check_timeout"), "{verdict:?}");
-    assert!(other_work < Duration::from_millis(500), "{other_work:?}");
-    // The deadline is 500 ms; the rest is a busy machine's.
-    assert!(took < Duration::from_secs(3), "{took:?}");
-    assert!(denial(&verdict).status.is_server_error());
-    std::fs::remove_file(&file).expect("remove the file");
 }
 
 /// Rules, and the policies that have them.
