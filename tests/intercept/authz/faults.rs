@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::addr::v4;
-use crate::harness::check::broken::{Fault, GRPC_GIBIBYTE, HTTP_GIBIBYTE, hold_open, serve_fault};
-use crate::harness::check::service::{Opa, Service, any_loopback, unused_address};
+use crate::harness::check::broken::{Fault, hold_open};
+use crate::harness::check::service::{Opa, Service, unused_address};
 use crate::harness::conn::Conn;
 use crate::harness::lab::{Lab, Process, wait_until};
 use crate::harness::rig::intercept::{
@@ -18,9 +18,9 @@ use crate::harness::rig::intercept::{
 
 #[test]
 fn faulty_check_service_denies_in_time() {
-    assert_all_denied("grpc", "", GRPC_GIBIBYTE);
-    assert_all_denied("http", "/verify", HTTP_GIBIBYTE);
-    assert_all_denied("opa+http", "/v1/data/egress", HTTP_GIBIBYTE);
+    assert_all_denied("grpc", "", Fault::grpc_gibibyte());
+    assert_all_denied("http", "/verify", Fault::http_gibibyte());
+    assert_all_denied("opa+http", "/v1/data/egress", Fault::http_gibibyte());
 }
 
 fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
@@ -28,9 +28,8 @@ fn assert_all_denied(scheme: &str, rule: &str, gibibyte: Fault) {
     let _origin = stage.start_nginx();
     let balancer = &stage.lab.balancer;
     let mut services = vec![("down", balancer.enter(unused_address))];
-    for (name, fault) in [SLOW, gibibyte] {
-        let address = balancer.enter(|| serve_fault(any_loopback(), fault));
-        services.push((name, address));
+    for fault in [Fault::new("slow", |stream| hold_open(&stream)), gibibyte] {
+        services.push((fault.name, balancer.enter(|| fault.serve())));
     }
     for (name, address) in services {
         let check = format!("--check={scheme}://{address}{rule}");
@@ -186,7 +185,6 @@ fn assert_recovers<Service>(scheme: &str, rule: &str, start: impl Fn() -> Servic
     });
 }
 
-const SLOW: Fault = ("slow", |stream| hold_open(&stream));
 const REQUEST: &[u8] = b"GET http://a.test/echo HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const REQUESTS: usize = 50;
 /// The default of --check-timeout, and a margin for the rest.

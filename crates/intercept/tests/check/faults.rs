@@ -13,13 +13,12 @@ use peername_intercept::authz::{AuthzError, DecidedBy, Verdict};
 use tokio::time::{Instant, sleep};
 
 use crate::broken::{
-    Fault, GRPC_GIBIBYTE, HTTP_GIBIBYTE, close_with_reset, hold_open, serve_fault, write_endlessly,
-    write_forever, write_frames,
+    Fault, close_with_reset, hold_open, write_endlessly, write_forever, write_frames,
 };
 use crate::ext_authz::denial;
 use crate::h2::{self, frame};
 use crate::rig::{ask, check, check_with_default_timeout, metric};
-use crate::service::{any_loopback, unused_address};
+use crate::service::unused_address;
 
 fn urls(address: SocketAddr) -> [String; 3] {
     [
@@ -49,8 +48,9 @@ async fn query_within_timeout(url: &str, what: &str) -> Verdict {
 }
 
 async fn assert_all_denied(faults: &[Fault], which: impl Fn(&str) -> bool) {
-    for (what, fault) in faults {
-        let urls = urls(serve_fault(any_loopback(), *fault));
+    for fault in faults {
+        let what = fault.name;
+        let urls = urls(fault.serve());
         let asked = urls.iter().filter(|url| which(url)).map(async |url| {
             let verdict = query_within_timeout(url, what).await;
             assert!(
@@ -79,38 +79,38 @@ async fn closed_port_is_denied() {
 
 #[tokio::test]
 async fn broken_protocols_are_denied() {
-    let faults: &[Fault] = &[
-        ("silent", |stream| hold_open(&stream)),
-        ("slow", |stream| {
+    let faults = [
+        Fault::new("silent", |stream| hold_open(&stream)),
+        Fault::new("slow", |stream| {
             h2::read_some(&stream);
             hold_open(&stream);
         }),
-        ("closes", drop),
-        ("closes when asked", |stream| h2::read_some(&stream)),
-        ("resets", |stream| close_with_reset(stream)),
-        ("resets when asked", |stream| {
+        Fault::new("closes", drop),
+        Fault::new("closes when asked", |stream| h2::read_some(&stream)),
+        Fault::new("resets", close_with_reset),
+        Fault::new("resets when asked", |stream| {
             let _ = (&stream).read(&mut [0]);
             close_with_reset(stream);
         }),
-        ("garbage", |mut stream| {
+        Fault::new("garbage", |mut stream| {
             let _ = stream.write_all(&[0xff; 4096]);
             hold_open(&stream);
         }),
-        ("garbage for ever", |stream| {
+        Fault::new("garbage for ever", |stream| {
             write_forever(&stream, &[0x16; 65536]);
         }),
-        ("zeros for ever", |stream| {
+        Fault::new("zeros for ever", |stream| {
             write_forever(&stream, &[0; 65536]);
         }),
-        ("TLS", |mut stream| {
+        Fault::new("TLS", |mut stream| {
             h2::read_some(&stream);
             let _ = stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46");
         }),
-        ("another protocol", |mut stream| {
+        Fault::new("another protocol", |mut stream| {
             let _ = stream.write_all(b"220 mail.test ESMTP\r\n");
             hold_open(&stream);
         }),
-        ("a drip", |mut stream| {
+        Fault::new("a drip", |mut stream| {
             for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
                 .iter()
                 .cycle()
@@ -122,20 +122,20 @@ async fn broken_protocols_are_denied() {
             }
         }),
     ];
-    assert_all_denied(faults, |_| true).await;
+    assert_all_denied(&faults, |_| true).await;
 }
 
 #[tokio::test]
 async fn answer_of_a_gigabyte_does_not_use_memory() {
-    let over_http: &[Fault] = &[
-        HTTP_GIBIBYTE,
-        ("no length", |stream| {
+    let over_http = [
+        Fault::http_gibibyte(),
+        Fault::new("no length", |stream| {
             write_endlessly(&stream, b"HTTP/1.1 200 OK\r\n\r\n", &[b'x'; 65536]);
         }),
     ];
-    let over_grpc: &[Fault] = &[
-        GRPC_GIBIBYTE,
-        ("small frames", |stream| {
+    let over_grpc = [
+        Fault::grpc_gibibyte(),
+        Fault::new("small frames", |stream| {
             h2::begin_response(&stream);
             write_frames(&stream, &[frame(h2::DATA, 0, 1, &[0, 0, 0, 0xff, 0xff])]);
             write_forever(&stream, &frame(h2::DATA, 0, 1, &[0]));
@@ -145,8 +145,8 @@ async fn answer_of_a_gigabyte_does_not_use_memory() {
     std::fs::write("/proc/self/clear_refs", "5").expect("reset the peak");
     let before = memory("VmRSS:");
     for _ in 0..2 {
-        assert_all_denied(over_http, |url| !url.starts_with("grpc")).await;
-        assert_all_denied(over_grpc, |url| url.starts_with("grpc")).await;
+        assert_all_denied(&over_http, |url| !url.starts_with("grpc")).await;
+        assert_all_denied(&over_grpc, |url| url.starts_with("grpc")).await;
     }
     let grown = memory("VmHWM:").saturating_sub(before);
     // Includes the memory of concurrent tests.
@@ -156,7 +156,7 @@ async fn answer_of_a_gigabyte_does_not_use_memory() {
 
 #[tokio::test]
 async fn circuit_breaker_opens_for_a_failing_service() {
-    for url in urls(serve_fault(any_loopback(), drop)) {
+    for url in urls(Fault::new("closes", drop).serve()) {
         let check = check(&url, |_| ());
         let client = check.client();
         for _ in 0..10 {
@@ -196,8 +196,8 @@ async fn circuit_breaker_opens_for_a_failing_service() {
 /// With one concurrent query: the second one waits for the first, but not beyond its own deadline.
 #[tokio::test]
 async fn queries_beyond_the_concurrency_limit_wait() {
-    let address = serve_fault(any_loopback(), |stream| hold_open(&stream));
-    for url in urls(address) {
+    let silent = Fault::new("silent", |stream| hold_open(&stream));
+    for url in urls(silent.serve()) {
         let check =
             check_with_default_timeout(&url, |config| config.concurrency = 1.try_into().unwrap());
         let client = check.client();
